@@ -1,0 +1,19 @@
+"""Launches on CPU tensors: the same source, compiled to PTX and run by the emulator."""
+
+from typing import Any
+
+from kernelmux import emulator
+
+EMULATED_ARCH = "sm_90a"
+
+
+class EmulatedFunction:
+    """One kernel entry on the emulator; same interface as a CUDA function."""
+
+    def __init__(self, text: str, entry: str, options: tuple[str, ...], filename: str, folder: str, names: tuple[str, ...]):
+        ptx = emulator.compile_ptx(text, options=options, arch=EMULATED_ARCH, filename=filename, include=(folder,))
+        self._kernel = emulator.load(ptx).kernel(entry)
+        self._names = names
+
+    def launch(self, grid: tuple[int, ...], block: tuple[int, ...], values: tuple[Any, ...], shared: int) -> None:
+        self._kernel.launch(grid, block, values, names=self._names, shared=shared)

@@ -1,0 +1,189 @@
+"""The launch seam: a `.cu` file beside its launcher becomes a typed, cached, callable kernel.
+
+    SOURCE = Source(__file__)
+    kernel = SOURCE.kernel("softmax_rows", "x* y* n:i32 scale:f32", T=ctype(x.dtype), BLOCK=256)
+    kernel(grid, block, x, y, n, scale)
+
+CUDA tensors go to the GPU through CuPy, on torch's current stream; CPU tensors go to the emulator. Nothing but this
+seam knows which.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.backends.cuda import _launch_cuda
+from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
+from kernelmux.backends.cuda._tensor_map import DeviceMap, tensor_map
+
+__all__ = ["Kernel", "Source", "bits_type", "cdiv", "ctype", "multiprocessors", "tensor_map", "tuned"]
+
+FOLDER = Path(__file__).resolve().parent
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_EMULATED_MULTIPROCESSORS = 132  # the emulator stands for an H200
+_CTYPES = {
+    torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float64: "double",
+    torch.int8: "signed char", torch.uint8: "unsigned char", torch.int32: "int", torch.int64: "long long",
+}  # fmt: skip
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+
+
+def ctype(dtype: torch.dtype) -> str:
+    """The CUDA C++ type of `dtype`."""
+    return _CTYPES[dtype]
+
+
+def bits_type(dtype: torch.dtype) -> str:
+    """The unsigned integer type of the same size, for kernels that move values and compute nothing."""
+    return _BITS[dtype.itemsize]
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+@lru_cache(maxsize=None)
+def _multiprocessors(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def multiprocessors(x: torch.Tensor) -> int:
+    """How many multiprocessors the device of `x` has."""
+    return _multiprocessors(x.get_device()) if x.is_cuda else _EMULATED_MULTIPROCESSORS
+
+
+class Source:
+    """A CUDA C++ file; `Source(__file__)` is the `.cu` of the same stem as the launcher."""
+
+    def __init__(self, module: str, name: str | None = None):
+        here = Path(module).resolve()
+        self.path = here.with_name(name) if name else here.with_suffix(".cu")
+        self._kernels: dict[Any, Kernel] = {}
+
+    def kernel(self, entry: str, signature: str, **defines: object) -> "Kernel":
+        """The kernel `entry` compiled with `-D` for each of `defines`; the same arguments give the same object."""
+        key = (entry, signature, *defines.items())
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels[key] = Kernel(self, entry, signature, defines)
+        return found
+
+    @lru_cache(maxsize=None)  # noqa: B019  (sources live as long as their modules)
+    def text(self) -> str:
+        """The source; its first line makes compiler messages and profilers name the file."""
+        return f'#line 1 "{self.path.name}"\n' + self.path.read_text()
+
+    def options(self, defines: dict[str, object]) -> tuple[str, ...]:
+        """Compiler options without the target; the digest makes on-disk caches notice a changed header."""
+        given = [f"-D{name}={value}" for name, value in defines.items()]
+        return ("-std=c++17", "-lineinfo", f"-I{FOLDER}", f"-DKERNELMUX_HEADERS={_headers_digest()}", *given)
+
+
+@lru_cache(maxsize=None)
+def _headers_digest() -> str:
+    headers = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.cuh")))
+    return "0x" + hashlib.sha256(headers).hexdigest()[:12]
+
+
+class Kernel:
+    """A compiled entry with a typed signature; call it with a grid, a block and the arguments."""
+
+    def __init__(self, source: Source, entry: str, signature: str, defines: dict[str, object]):
+        self.source, self.entry, self.defines = source, entry, dict(defines)
+        self.parameters = parse(signature)
+        self._names = tuple(p.name for p in self.parameters)
+        self._tensors = [i for i, p in enumerate(self.parameters) if not p.is_scalar]
+        self._cuda = [_cuda_converter(entry, p) for p in self.parameters]
+        self._emulated = [scalar_converter(entry, p) if p.is_scalar else _as_is for p in self.parameters]
+        self._functions: dict[int, Any] = {}  # by device index, -1 the emulator
+
+    def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *args: Any, shared: int = 0) -> None:
+        """Launches once; a grid with a zero launches nothing.
+
+        `shared` is dynamic shared memory in bytes. TypeError, ValueError or OverflowError names the argument that
+        does not fit the signature.
+        """
+        grid = (grid, 1, 1) if type(grid) is int else (*grid, 1, 1)[:3]  # type: ignore[misc]
+        block = (block, 1, 1) if type(block) is int else (*block, 1, 1)[:3]  # type: ignore[misc]
+        if 0 in grid:
+            return
+        if len(args) != len(self.parameters) or grid[0] > _MAX_GRID[0] or grid[1] > 65535 or grid[2] > 65535:
+            raise self._refusal(grid, args)
+        index = self._device(args)
+        converters = self._emulated if index < 0 else self._cuda
+        values = tuple([convert(value) for convert, value in zip(converters, args)])
+        (self._functions.get(index) or self.compiled(index)).launch(grid, block, values, shared)
+
+    def compiled(self, index: int) -> Any:
+        """The function on device `index` (-1: the emulator), compiled at the first request."""
+        if index not in self._functions:
+            self._functions[index] = self._compile(index)
+        return self._functions[index]
+
+    def _compile(self, index: int) -> Any:
+        text, options = self.source.text(), self.source.options(self.defines)
+        if index >= 0:
+            return _launch_cuda.CudaFunction(text, self.entry, options, index)
+        from kernelmux.backends.cuda._launch_emulated import EmulatedFunction
+
+        return EmulatedFunction(text, self.entry, options, self.source.path.name, str(FOLDER), self._names)
+
+    def _device(self, args: tuple[Any, ...]) -> int:
+        for i in self._tensors:
+            arg = args[i]
+            if isinstance(arg, torch.Tensor):
+                if arg.is_cuda:
+                    return arg.get_device()
+            elif type(arg) is DeviceMap:
+                return arg.index
+        return -1
+
+    def _refusal(self, grid: tuple[int, ...], args: tuple[Any, ...]) -> Exception:
+        if len(args) != len(self.parameters):
+            return TypeError(f"{self.entry}: expected {len(self.parameters)} arguments {self._names}, got {len(args)}")
+        return ValueError(f"{self.entry}: grid {grid} exceeds {_MAX_GRID}")
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _cuda_converter(entry: str, parameter: Parameter) -> Any:
+    if parameter.is_scalar:
+        return scalar_converter(entry, parameter)
+    if parameter.kind == "map":
+        return lambda value: value.value
+    return lambda value: _address(entry, parameter.name, value)
+
+
+def _address(entry: str, name: str, value: Any) -> int:
+    """A pointer for a CUDA launch: a CUDA tensor, pinned host memory (mapped, same address) or None (null)."""
+    if value is None:
+        return 0
+    if not value.is_cuda and not value.is_pinned():
+        raise TypeError(f"{entry}: {name} is in pageable host memory, expected a CUDA tensor or pinned memory")
+    return int(value.data_ptr())
+
+
+@lru_cache(maxsize=None)
+def _tuned_table(device_name: str) -> dict[str, dict[str, dict[str, int]]]:
+    path = FOLDER / "tuned" / f"{device_name.lower().replace(' ', '_')}.json"
+    return json.loads(path.read_text())["entries"] if path.exists() else {}
+
+
+@lru_cache(maxsize=None)
+def _device_name(index: int) -> str:
+    return torch.cuda.get_device_name(index)
+
+
+def tuned(op: str, key: str, x: torch.Tensor) -> dict[str, int] | None:
+    """The measured launch parameters of `op` for `key` on the GPU of `x`; None leaves the choice to the rule."""
+    if not x.is_cuda:
+        return None
+    return _tuned_table(_device_name(x.get_device())).get(op, {}).get(key)

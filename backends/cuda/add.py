@@ -1,0 +1,27 @@
+"""Elementwise sum on CUDA.
+
+scalar      one element per access
+vectorized  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
+"""
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import Elementwise
+from kernelmux.backends.cuda._runtime import Source
+from kernelmux.registry.backend import Implementation
+
+_ADD = Elementwise(Source(__file__), "add", inputs=("x", "y"))
+
+
+def add_scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _ADD(x, y, widest=1)
+
+
+def add_vectorized(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _ADD(x, y)
+
+
+VARIANTS = {
+    "scalar": Implementation(fn=add_scalar, idea="one element per access"),
+    "vectorized": Implementation(fn=add_vectorized, idea="16 bytes per access, several accesses in flight"),
+}

@@ -1,0 +1,139 @@
+// Shared by all kernels: number types, wide memory accesses, reductions over a warp and over a block.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+using i64 = long long;
+
+__host__ __device__ constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }
+
+// ---- bits and numbers
+
+template <typename To, typename From>
+__device__ __forceinline__ To bits(const From& from) {
+    static_assert(sizeof(To) == sizeof(From), "bits() keeps the size");
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+
+// Two numbers in one 32-bit word, low half first: one conversion instruction in place of two and a merge.
+template <typename T> __device__ __forceinline__ unsigned pair_from_floats(float low, float high);
+template <> __device__ __forceinline__ unsigned pair_from_floats<__half>(float low, float high) {
+    return bits<unsigned>(__floats2half2_rn(low, high));
+}
+template <> __device__ __forceinline__ unsigned pair_from_floats<__nv_bfloat16>(float low, float high) {
+    return bits<unsigned>(__floats2bfloat162_rn(low, high));
+}
+
+// 2^x and 1/x of the special function unit: relative error about 2^-22, results below 2^-126 become 0.
+__device__ __forceinline__ float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float fast_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ---- vectors: WIDTH neighbouring elements moved by one access
+
+template <int BYTES> struct Access;
+template <> struct Access<1> { using type = unsigned char; };
+template <> struct Access<2> { using type = unsigned short; };
+template <> struct Access<4> { using type = unsigned int; };
+template <> struct Access<8> { using type = uint2; };
+template <> struct Access<16> { using type = uint4; };
+
+template <typename T, int WIDTH>
+struct alignas(sizeof(T) * WIDTH) Vec {
+    using Raw = typename Access<sizeof(T) * WIDTH>::type;
+    T v[WIDTH];
+};
+
+template <int WIDTH, typename T>
+__device__ __forceinline__ Vec<T, WIDTH> load(const T* p) {
+    return bits<Vec<T, WIDTH>>(*reinterpret_cast<const typename Vec<T, WIDTH>::Raw*>(p));
+}
+
+// Streaming accesses are the first to leave the caches: data that is touched once must not evict data that is reused.
+template <int WIDTH, typename T>
+__device__ __forceinline__ Vec<T, WIDTH> load_streaming(const T* p) {
+    return bits<Vec<T, WIDTH>>(__ldcs(reinterpret_cast<const typename Vec<T, WIDTH>::Raw*>(p)));
+}
+
+template <typename T, int WIDTH>
+__device__ __forceinline__ void store(T* p, const Vec<T, WIDTH>& x) {
+    using Raw = typename Vec<T, WIDTH>::Raw;
+    *reinterpret_cast<Raw*>(p) = bits<Raw>(x);
+}
+
+template <typename T, int WIDTH>
+__device__ __forceinline__ void store_streaming(T* p, const Vec<T, WIDTH>& x) {
+    using Raw = typename Vec<T, WIDTH>::Raw;
+    __stcs(reinterpret_cast<Raw*>(p), bits<Raw>(x));
+}
+
+template <typename T, int WIDTH>
+__device__ __forceinline__ Vec<T, WIDTH> from_floats(const float (&x)[WIDTH]) {
+    Vec<T, WIDTH> y;
+    if constexpr (sizeof(T) == 2 && WIDTH % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += 2) {
+            const unsigned pair = pair_from_floats<T>(x[i], x[i + 1]);
+            memcpy(&y.v[i], &pair, sizeof(pair));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) y.v[i] = from_float<T>(x[i]);
+    }
+    return y;
+}
+
+// ---- reductions; the order of the operations is fixed, so results repeat bit for bit
+
+struct Sum {
+    static constexpr float identity = 0.0f;
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+
+// A NaN wins, as it does in torch; fmaxf alone would drop it.
+struct Max {
+    static constexpr float identity = -__builtin_huge_valf();
+    __device__ __forceinline__ float operator()(float a, float b) const { return a != a ? a : (b > a || b != b ? b : a); }
+};
+
+// Over groups of WIDTH lanes (a power of two up to 32); every lane gets the result.
+template <int WIDTH = 32, typename Op>
+__device__ __forceinline__ float warp_reduce(float x, Op op) {
+#pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+// Over a block of THREADS; every thread gets the result. `scratch` holds one float per warp and may be written again
+// after the block's next barrier, so two calls in a row need two scratches.
+template <int THREADS, typename Op>
+__device__ __forceinline__ float block_reduce(float x, float* scratch, Op op) {
+    constexpr int WARPS = THREADS / 32;
+    x = warp_reduce(x, op);
+    if constexpr (WARPS > 1) {
+        const int lane = threadIdx.x % 32;
+        if (lane == 0) scratch[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = warp_reduce<WARPS>(scratch[lane % WARPS], op);
+    }
+    return x;
+}

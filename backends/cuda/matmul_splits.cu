@@ -1,0 +1,13 @@
+// The end of a matmul whose K was split over blocks: the partial products are added in order, so that the result does
+// not depend on which block was first.
+#include "matmul.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+    matmul_sum_splits(const float* __restrict__ parts, Element* __restrict__ c, long long size, int splits) {
+    const long long index = blockIdx.x * 256LL + threadIdx.x;
+    if (index >= size) return;
+    float sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < splits; i++) sum += parts[i * size + index];
+    round_to(c[index], sum);
+}

@@ -1,0 +1,89 @@
+"""The elementwise family: a scalar jit function of one or two fp32 values becomes an op.
+
+Tensors that are contiguous are walked flat, 16 bytes per thread and access; the block that crosses the end is the only
+one with a mask, because a mask whose length is not a multiple of the vector would make every access scalar.
+All others are walked by output index, which is taken apart into one index per dimension: no copy, whatever the strides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._strides import collapse
+from kernelmux.backends.triton._tuned import winner
+
+# Bytes of the output per program, and its warps.
+RULE = {"bytes": 4096, "num_warps": 4}
+
+
+@triton.jit
+def _apply(out_ptr, x_ptr, y_ptr, out_offs, x_offs, y_offs, mask, scalar: tl.constexpr):
+    x = tl.load(x_ptr + x_offs, mask=mask).to(tl.float32)
+    if y_ptr is None:
+        out = scalar(x)
+    else:
+        out = scalar(x, tl.load(y_ptr + y_offs, mask=mask).to(tl.float32))
+    tl.store(out_ptr + out_offs, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def elementwise_flat_kernel(out_ptr, x_ptr, y_ptr, numel, scalar: tl.constexpr, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= numel:
+        _apply(out_ptr, x_ptr, y_ptr, offs, offs, offs, None, scalar)
+    else:
+        _apply(out_ptr, x_ptr, y_ptr, offs, offs, offs, offs < numel, scalar)
+
+
+@triton.jit
+def elementwise_strided_kernel(
+    out_ptr, x_ptr, y_ptr, numel, sizes, x_strides, y_strides,
+    scalar: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    offs = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK).to(INDEX)
+    mask = offs < numel
+
+    # Innermost dimension first: its index varies fastest. The outermost needs no division.
+    rest = offs
+    x_offs = tl.zeros([BLOCK], tl.int64)
+    y_offs = tl.zeros([BLOCK], tl.int64)
+    for dim in tl.static_range(len(sizes) - 1, -1, -1):
+        index = rest if dim == 0 else rest % sizes[dim]
+        rest = rest // sizes[dim]
+        x_offs += index.to(tl.int64) * x_strides[dim]
+        if y_ptr is not None:
+            y_offs += index.to(tl.int64) * y_strides[dim]
+
+    _apply(out_ptr, x_ptr, y_ptr, offs, x_offs, y_offs, mask, scalar)
+
+
+def elementwise(scalar: Any, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+    """scalar(x) or scalar(x, y), element by element, into a contiguous tensor like x."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    numel = out.numel()
+    if numel == 0:
+        return out
+    config = winner("elementwise", "flat", x) or RULE
+    block = config["bytes"] // x.element_size()
+    if x.is_contiguous() and (y is None or y.is_contiguous()):
+        grid = (cdiv(numel, block),)
+        launch(elementwise_flat_kernel, grid, out, x, y, numel, scalar=scalar, BLOCK=block, num_warps=config["num_warps"])
+    else:
+        _strided(scalar, out, x, y)
+    return out
+
+
+def _strided(scalar: Any, out: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None) -> None:
+    numel, block = out.numel(), 1024
+    sizes, strides = collapse(x.shape, *(t.stride() for t in (x, y) if t is not None))
+    index = tl.int32 if numel + block < 2**31 else tl.int64
+    launch(
+        elementwise_strided_kernel, (cdiv(numel, block),), out, x, y, numel, sizes, strides[0], strides[-1],
+        scalar=scalar, INDEX=index, BLOCK=block, num_warps=4,
+    )  # fmt: skip

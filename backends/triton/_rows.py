@@ -1,0 +1,95 @@
+"""The row family: what happens along one axis of strided tensors, tile by tile.
+
+A program takes a tile [ROWS, BLOCK_N]: ROWS neighbours along the innermost other dimension, and the axis or a stretch of it.
+Where the axis is contiguous, warps read along it; where it is not, along the neighbours. The code is the same, because
+Triton orders a tile by the stride that it knows to be 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import cdiv
+from kernelmux.backends.triton._strides import Ints, collapse
+
+# A longer row does not stay in the registers of one program: 32768 fp32 values are 64 registers in each of 512 threads.
+RESIDENT = 32768
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Tensors of one shape as rows along one axis: sizes and, per tensor, strides of the other dimensions; step = stride of the axis."""
+
+    sizes: Ints
+    strides: tuple[Ints, ...]
+    length: int
+    steps: Ints
+
+    @property
+    def along(self) -> bool:
+        """All tensors are contiguous along the axis."""
+        return self.length == 1 or all(step == 1 for step in self.steps)
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.sizes)
+
+    def grid(self, rows: int) -> tuple[int]:
+        """Programs if each takes `rows` neighbours."""
+        return (math.prod(self.sizes[:-1]) * cdiv(self.sizes[-1], rows),)
+
+
+def walk(axis: int, *tensors: torch.Tensor) -> Walk:
+    """The walk over tensors of the same shape."""
+    moved = [t.movedim(axis, -1) for t in tensors]
+    sizes, strides = collapse(moved[0].shape[:-1], *(m.stride()[:-1] for m in moved))
+    return Walk(sizes, strides, moved[0].shape[-1], tuple(m.stride(-1) for m in moved))
+
+
+def next_power(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    return max(low, min(value, high))
+
+
+def neighbours(w: Walk, block_n: int, elements: int) -> int:
+    """ROWS for a program of about `elements`: one long row, several short ones, or 128 bytes across the axis."""
+    wanted = elements // block_n if w.along else max(64, elements // block_n)
+    return clamp(wanted, 1, next_power(w.sizes[-1]))
+
+
+def looped_rule(w: Walk, itemsize: int) -> dict[str, int]:
+    """The tile of a program that walks its rows block by block."""
+    block = min(next_power(w.length), (16384 // itemsize) if w.along else 32)
+    rows = neighbours(w, block, 2048)
+    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 1024, 4, 8)}
+
+
+def resident_rule(w: Walk, itemsize: int) -> dict[str, int] | None:
+    """The tile of a program that holds whole rows; None where they would not stay in registers."""
+    block = next_power(w.length)
+    rows = neighbours(w, block, 4096 // itemsize)
+    if rows * block > RESIDENT:
+        return None
+    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block * itemsize // 2048, 1, 16)}
+
+
+@triton.jit
+def row_offsets(block, sizes, strides, ROWS: tl.constexpr):
+    """Offset of the first element of each of this program's rows, [ROWS], and which of them exist."""
+    per_line = tl.cdiv(sizes[-1], ROWS)
+    inner = (block % per_line) * ROWS + tl.arange(0, ROWS)
+    rest = block // per_line
+    base = rest.to(tl.int64) * 0
+    for dim in tl.static_range(len(sizes) - 2, -1, -1):
+        base += (rest % sizes[dim]).to(tl.int64) * strides[dim]
+        rest = rest // sizes[dim]
+    return base + inner.to(tl.int64) * strides[-1], inner < sizes[-1]

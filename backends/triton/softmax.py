@@ -1,0 +1,115 @@
+"""softmax: exp(scale * x - max) / sum along one axis, in fp32, rounded once.
+
+online    a running maximum and sum per lane over blocks of the row, then a second walk that writes: any length
+resident  the row stays in registers, so it is read once; rows too long for that go online
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import launch
+from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, row_offsets, walk
+from kernelmux.registry.backend import Implementation
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def softmax_resident_kernel(
+    out_ptr, x_ptr, sizes, out_strides, x_strides, N, out_step, x_step, scale,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0)
+    x_rows, mask_rows = row_offsets(block, sizes, x_strides, ROWS)
+    out_rows, _ = row_offsets(block, sizes, out_strides, ROWS)
+    cols = tl.arange(0, BLOCK_N).to(tl.int64)
+
+    # [ROWS, BLOCK_N]
+    mask = mask_rows[:, None] & (cols < N)[None, :]
+    offs = x_rows[:, None] + (cols * x_step)[None, :]
+    x = tl.load(x_ptr + offs, mask=mask, other=-float("inf"), eviction_policy="evict_first").to(tl.float32) * scale
+    # The padding is -inf whatever the sign of scale.
+    x = tl.where(mask, x, -float("inf"))
+
+    # Subtract, then scale to base 2: one fma would round scale * x * log2(e), which is large where x is.
+    p = tl.exp2((x - tl.max(x, 1)[:, None]) * LOG2E)
+    y = p * (1 / tl.sum(p, 1))[:, None]
+    out_offs = out_rows[:, None] + (cols * out_step)[None, :]
+    tl.store(out_ptr + out_offs, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_online_kernel(
+    out_ptr, x_ptr, sizes, out_strides, x_strides, N, out_step, x_step, scale,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0)
+    x_rows, mask_rows = row_offsets(block, sizes, x_strides, ROWS)
+    out_rows, _ = row_offsets(block, sizes, out_strides, ROWS)
+
+    # [ROWS, BLOCK_N]: each lane keeps its own maximum and sum, so that the loop needs no reduction.
+    top = tl.full([ROWS, BLOCK_N], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        cols = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        mask = mask_rows[:, None] & (cols < N)[None, :]
+        offs = x_rows[:, None] + (cols * x_step)[None, :]
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32) * scale
+        x = tl.where(mask, x, -float("inf"))
+        new_top = tl.maximum(top, x)
+        base = tl.where(new_top == -float("inf"), 0.0, new_top)
+        total = total * tl.exp2((top - base) * LOG2E) + tl.exp2((x - base) * LOG2E)
+        top = new_top
+
+    row_top = tl.max(top, 1)
+    row_base = tl.where(row_top == -float("inf"), 0.0, row_top)
+    inverse = 1 / tl.sum(total * tl.exp2((top - row_base[:, None]) * LOG2E), 1)
+
+    for start in range(0, N, BLOCK_N):
+        cols = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        mask = mask_rows[:, None] & (cols < N)[None, :]
+        offs = x_rows[:, None] + (cols * x_step)[None, :]
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32) * scale
+        y = tl.exp2((x - row_base[:, None]) * LOG2E) * inverse[:, None]
+        out_offs = out_rows[:, None] + (cols * out_step)[None, :]
+        tl.store(out_ptr + out_offs, y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel():
+        w = walk(axis, out, x)
+        _launch(softmax_online_kernel, out, x, w, scale, looped_rule(w, x.element_size()))
+    return out
+
+
+def softmax_resident(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    w = walk(axis, out, x)
+    rule = resident_rule(w, x.element_size())
+    if rule is None:
+        _launch(softmax_online_kernel, out, x, w, scale, looped_rule(w, x.element_size()))
+    else:
+        _launch(softmax_resident_kernel, out, x, w, scale, rule)
+    return out
+
+
+def _launch(kernel: Any, out: torch.Tensor, x: torch.Tensor, w: Walk, scale: float, config: dict[str, int]) -> None:
+    launch(kernel, w.grid(config["ROWS"]), out, x, w.sizes, *w.strides, w.length, *w.steps, scale, **config)
+
+
+VARIANTS = {
+    "online": Implementation(
+        fn=softmax_online, idea="running maximum and sum per lane, then a second walk", arithmetic="fp32"
+    ),
+    "resident": Implementation(
+        fn=softmax_resident, idea="the row stays in registers and is read once", arithmetic="fp32"
+    ),
+}

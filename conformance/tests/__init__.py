@@ -1,0 +1,1 @@
+"""Unit tests of the suite, and the laws of the repository."""

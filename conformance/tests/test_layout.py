@@ -1,0 +1,223 @@
+"""Laws of the repository, read from its text: who may import whom, what belongs where, what nobody writes."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+PARTS = ("registry", "backends", "emulator", "conformance", "perf")
+BACKENDS = ("torch_ref", "triton", "cuda")
+
+ARROWS = {
+    "registry": {"registry"},
+    "backends": {"backends", "registry", "emulator"},
+    "emulator": {"emulator"},
+    "conformance": {"conformance", "registry", "emulator"},
+    "perf": {"perf", "registry", "emulator"},
+}
+# Tensors reach the emulator as objects with a data_ptr() (Triton alone wants a torch device); a spec says what, not how.
+FOREIGN = {"emulator": {"torch", "cupy"}, "registry": {"triton", "cupy"}, "backends/torch_ref": {"triton", "cupy"}}
+EXCEPT = {Path("emulator/triton_driver.py")}
+
+BANNED = {
+    "unfinished work": r"\b(TODO|FIXME|XXX|HACK)\b",
+    "a path of one machine": r"(?<![\w.}~*-])/(home|root|tmp|work|mnt|Users)/\w",
+    "a package host": r"(pypi\.org|pythonhosted\.org|download\.pytorch\.org)",
+}
+VARIABLES = r"KERNELMUX_BACKEND\w*"
+
+
+def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:
+    """Files of the parts as paths relative to the repository, without what tools leave behind."""
+    found = {path for part in parts for pattern in patterns for path in (TOP / part).rglob(pattern)}
+    return sorted(path.relative_to(TOP) for path in found if "__pycache__" not in path.parts)
+
+
+def text(path: Path) -> str:
+    return (TOP / path).read_text(encoding="utf-8")
+
+
+def is_test(path: Path) -> bool:
+    return "tests" in path.parts
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Every imported module of a file with its line; `from kernelmux import emulator` gives kernelmux.emulator."""
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, node.lineno) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            whole = module == "kernelmux" or module == "kernelmux.backends"
+            yield from ((f"{module}.{name.name}" if whole else module, node.lineno) for name in node.names)
+
+
+def offences(law: str, found: list[str]) -> None:
+    if found:
+        pytest.fail(f"{law}:\n  " + "\n  ".join(found), pytrace=False)
+
+
+def test_there_is_something_to_read() -> None:
+    assert {path.parts[0] for path in files("*.py")} == set(PARTS)
+
+
+def test_parts_import_along_the_arrows_only() -> None:
+    found = []
+    for path in files("*.py"):
+        for module, line in imports(path):
+            part = module.split(".")[1] if module.startswith("kernelmux.") else ""
+            part = part if part in PARTS else "registry"  # any other name belongs to the public face
+            if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[0]]:
+                found.append(f"{path}:{line} imports {module}")
+    offences("arrows: registry <- backends -> emulator, registry <- conformance, perf -> emulator", found)
+
+
+def test_backends_do_not_know_each_other() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for backend in BACKENDS
+        for path in files("*.py", parts=(f"backends/{backend}",))
+        for module, line in imports(path)
+        if module.startswith("kernelmux.backends") and module.split(".")[2:3] != [backend]
+    ]
+    offences("a backend imports itself, the registry and the emulator", found)
+
+
+def test_suites_and_the_registry_name_no_backend() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py", parts=("registry", "conformance", "perf"))
+        for module, line in imports(path)
+        if module.startswith("kernelmux.backends") and not is_test(path)
+    ]
+    offences("a backend is reached through the registry", found)
+
+
+def test_foreign_packages_stay_where_they_belong() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for folder, foreign in FOREIGN.items()
+        for path in files("*.py", parts=(folder,))
+        for module, line in imports(path)
+        if module.split(".")[0] in foreign and not is_test(path) and path not in EXCEPT
+    ]
+    offences("packages that a part does without", found)
+
+
+def test_our_modules_are_imported_by_their_full_name() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py")
+        for node in ast.walk(ast.parse(text(path)))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module, line in _forms(node)
+        if _is_wrong_form(module, isinstance(node, ast.Import))
+    ]
+    offences("the one form is: from kernelmux.part.module import name", found)
+
+
+def _forms(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.Import):
+        yield from ((name.name, node.lineno) for name in node.names)
+    else:
+        yield "." * node.level + (node.module or ""), node.lineno
+
+
+def _is_wrong_form(module: str, plain: bool) -> bool:
+    first = module.split(".")[0]
+    return module.startswith(".") or first in PARTS or (plain and module.startswith("kernelmux."))
+
+
+def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+    names = [(path, name) for path in files("*.py") for name in (*path.parts[1:-1], path.stem)]
+    offences("shadows the standard library", [str(p) for p, name in names if name in sys.stdlib_module_names])
+
+
+def test_every_folder_of_modules_is_a_package_that_says_what_it_is() -> None:
+    folders = {path.parent for path in files("*.py")} - {Path("registry/_face")}
+    missing = [str(folder) for folder in sorted(folders) if not (TOP / folder / "__init__.py").is_file()]
+    offences("no __init__.py", missing)
+    packages = [folder / "__init__.py" for folder in sorted(folders) if folder.name != "tests"]
+    offences("no docstring", [str(path) for path in packages if not ast.get_docstring(ast.parse(text(path)))])
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = [(path, len(text(path).splitlines())) for path in files("*.py", "*.cu", "*.cuh", "*.html", "*.md")]
+    offences("over 400 lines", [f"{path}: {length}" for path, length in lengths if length > 400])
+
+
+def ops(folder: str) -> set[str]:
+    """Names of the op modules of a folder: every module that is not a helper."""
+    return {path.stem for path in files("*.py", parts=(folder,)) if not path.name.startswith("_")}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_op_module_has_a_spec_and_every_spec_a_module(backend: str) -> None:
+    assert ops(f"backends/{backend}") == ops("registry/ops")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_op_module_ends_in_its_variants(backend: str) -> None:
+    found = []
+    for op in sorted(ops(f"backends/{backend}")):
+        path = Path("backends", backend, f"{op}.py")
+        last = ast.parse(text(path)).body[-1]
+        target = last.targets[0] if isinstance(last, ast.Assign) else getattr(last, "target", None)
+        if not (isinstance(target, ast.Name) and target.id == "VARIANTS"):
+            found.append(str(path))
+    offences("the last statement is VARIANTS = {...}", found)
+
+
+def test_every_cuda_source_has_a_launcher_and_every_header_a_reader() -> None:
+    launchers = ops("backends/cuda")
+    sources = files("*.cu", parts=("backends/cuda",))
+    alone = [path for path in sources if not any(f"{path.stem}_".startswith(f"{op}_") for op in launchers)]
+    offences("no op of that stem", list(map(str, alone)))
+    headers = files("*.cuh", parts=("backends/cuda",))
+    included = {name for path in sources + headers for name in re.findall(r'#include "([^"]+)"', text(path))}
+    offences("included nowhere", [str(path) for path in headers if path.name not in included])
+
+
+def test_backends_hold_no_tests_and_no_programs() -> None:
+    found = [path for path in files("*.py", parts=("backends",)) if "__name__ ==" in text(path)]
+    found += files("test_*.py", "conftest.py", "__main__.py", parts=("backends",))
+    offences("a script inside backends/ would import our triton folder for triton", list(map(str, found)))
+
+
+def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
+    found = [
+        f"{path}:{node.lineno}"
+        for path in files("*.py", parts=("registry", "backends", "emulator", "perf"))
+        for node in ast.walk(ast.parse(text(path)))
+        if isinstance(node, ast.Assert) and not is_test(path)
+    ]
+    offences("raise an error that names operator, argument, expected and got", found)
+
+
+@pytest.mark.parametrize("what", BANNED)
+def test_nobody_writes(what: str) -> None:
+    law = re.compile(BANNED[what])
+    everywhere = files("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD", parts=(*PARTS, "docs", "bazel"))
+    everywhere += sorted(path.relative_to(TOP) for path in TOP.glob("*.*") if path.suffix in {".md", ".py", ".toml"})
+    found = [
+        f"{path}:{number} {line.strip()}"
+        for path in everywhere
+        if path.name != Path(__file__).name
+        for number, line in enumerate(text(path).splitlines(), 1)
+        if law.search(line)
+    ]
+    offences(what, found)
+
+
+def test_settings_are_arguments_and_not_environment_variables() -> None:
+    found = [
+        f"{path}: {name}"
+        for path in files("*.py")
+        for name in sorted(set(re.findall(r"\bKERNELMUX_\w+", text(path))))
+        if not re.fullmatch(VARIABLES, name) and not is_test(path)
+    ]
+    offences(f"the only variables are {VARIABLES}", found)

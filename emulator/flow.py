@@ -1,0 +1,196 @@
+"""From a parsed function to steps in basic blocks: guards lowered to branches, control flow, live registers.
+
+A program counter is the number of a step. Two kinds of block starts: hard ones (branch targets, barriers, waits), and soft
+ones (warp operations), where lanes stop only if other lanes of their warp are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.operands import Immediate, Register, Symbol
+from kernelmux.emulator.ops import Action
+from kernelmux.emulator.ops.catalogue import build
+from kernelmux.emulator.parser import Function, Instruction
+
+JUMPS = ("bra", "ret", "exit", "brx")
+
+
+@dataclass
+class Step:
+    """One instruction in its place; jumps have no action but targets (program counters)."""
+
+    instruction: Instruction
+    action: Action | None
+    guard: Register | None = None
+    targets: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.instruction.name
+
+    @property
+    def is_barrier(self) -> bool:
+        return self.action is not None and self.action.scope == "barrier"
+
+
+@dataclass
+class Flow:
+    """The steps of a function; `hard` and `soft` block starts; `live[pc]`: registers needed from a block start on."""
+
+    function: Function
+    steps: list[Step]
+    hard: set[int] = field(default_factory=set)
+    soft: set[int] = field(default_factory=set)
+    live: dict[int, set[str]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """The program counter of lanes that have returned; `end + 1` of lanes that have exited."""
+        return len(self.steps)
+
+    def block(self, pc: int, coarse: bool) -> range:
+        """The steps of the block that starts at `pc`; a coarse block runs through soft starts."""
+        stop = pc + 1
+        while stop < self.end and stop not in self.hard and (coarse or stop not in self.soft):
+            stop += 1
+        return range(pc, stop)
+
+
+def analyse(function: Function) -> Flow:
+    """Builds all actions; raises `Unsupported` (with its instruction as `.step`) for what is not emulated."""
+    steps, labels = _lower(function)
+    flow = Flow(function, steps)
+    for step in steps:
+        if step.name in JUMPS:
+            step.targets = _targets(step.instruction, function, labels, flow.end)
+    _starts(flow)
+    _liveness(flow)
+    return flow
+
+
+def _lower(function: Function) -> tuple[list[Step], dict[str, int]]:
+    """Steps, and labels as program counters; a guarded instruction with side effects gets a branch around it."""
+    steps: list[Step] = []
+    positions = []
+    for instruction in function.instructions:
+        positions.append(len(steps))
+        steps += _steps(instruction, len(steps))
+    positions.append(len(steps))
+    return steps, {label: positions[at] for label, at in function.labels.items()}
+
+
+def _steps(instruction: Instruction, pc: int) -> Iterator[Step]:
+    guard = instruction.guard
+    if instruction.name in JUMPS:
+        yield Step(instruction, None, guard)
+        return
+    try:
+        action = build(instruction)
+    except Unsupported as error:
+        error.instruction_at = instruction  # type: ignore[attr-defined]
+        raise
+    if guard is not None and not (action.pure or action.guarded or action.code):
+        around = Instruction("bra", (Immediate(str(pc + 2)),), Register(guard.name, guard.type, not guard.negated), instruction.text, instruction.location)
+        yield Step(around, None, around.guard)
+        guard = None
+    yield Step(instruction, action, guard)
+
+
+def _targets(instruction: Instruction, function: Function, labels: dict[str, int], end: int) -> tuple[int, ...]:
+    if instruction.name == "ret":
+        return (end,)
+    if instruction.name == "exit":
+        return (end + 1,)
+    target = instruction.operands[-1]
+    if isinstance(target, Immediate):
+        return (target.integer,)
+    assert isinstance(target, Symbol)
+    if instruction.name == "brx":
+        return tuple(labels[name] for name in function.tables[target.name])
+    return (labels[target.name],)
+
+
+def _starts(flow: Flow) -> None:
+    flow.hard.add(0)
+    for pc, step in enumerate(flow.steps):
+        if step.name in JUMPS:
+            flow.hard.update(step.targets, (pc + 1,))
+        elif step.action is not None and (step.action.ready is not None or step.is_barrier):
+            flow.hard.add(pc)
+        elif step.action is not None and step.action.scope != "thread":
+            flow.soft.add(pc)
+
+
+def uses(step: Step) -> Iterator[str]:
+    """Names of the registers that a step reads."""
+    if step.guard is not None:
+        yield step.guard.name
+    if step.action is None:
+        if step.name == "brx" and isinstance(step.instruction.operands[0], Register):
+            yield step.instruction.operands[0].name
+        return
+    for operand, _ in step.action.inputs:
+        base = getattr(operand, "base", operand)
+        if name := value_name(base):
+            yield name
+    if step.guard is not None:
+        yield from definitions(step)
+
+
+def definitions(step: Step) -> Iterator[str]:
+    """Names of the registers that a step writes."""
+    for operand, _ in step.action.outputs if step.action is not None else ():
+        if name := value_name(operand):
+            yield name
+
+
+def value_name(operand: object) -> str | None:
+    """The name under which the value of an operand is kept: registers, and parameters of calls."""
+    if isinstance(operand, Register):
+        return operand.name
+    return None
+
+
+def _liveness(flow: Flow) -> None:
+    """Backward data flow over the fine blocks, with one bit per register."""
+    names: dict[str, int] = {}
+    blocks = {}
+    for pc in sorted(s for s in flow.hard | flow.soft if s < flow.end):
+        steps = flow.block(pc, coarse=False)
+        blocks[pc] = (*_gen_kill(flow, steps, names), _successors(flow, steps))
+    live = {pc: 0 for pc in blocks} | {flow.end: 0, flow.end + 1: 0}
+    changed = True
+    while changed:
+        changed = False
+        for pc in sorted(blocks, reverse=True):
+            gen, kill, successors = blocks[pc]
+            out = 0
+            for successor in successors:
+                out |= live[successor]
+            new = gen | (out & ~kill)
+            changed |= new != live[pc]
+            live[pc] = new
+    flow.live = {pc: {name for name, i in names.items() if bits >> i & 1} for pc, bits in live.items()}
+
+
+def _gen_kill(flow: Flow, steps: range, names: dict[str, int]) -> tuple[int, int]:
+    gen = kill = 0
+    for pc in steps:
+        step = flow.steps[pc]
+        for name in uses(step):
+            gen |= (1 << names.setdefault(name, len(names))) & ~kill
+        if step.guard is None:
+            for name in definitions(step):
+                kill |= 1 << names.setdefault(name, len(names))
+    return gen, kill
+
+
+def _successors(flow: Flow, steps: range) -> tuple[int, ...]:
+    last = flow.steps[steps[-1]]
+    if last.name in JUMPS:
+        falls = (steps[-1] + 1,) if last.guard is not None else ()
+        return (*last.targets, *falls)
+    return (steps[-1] + 1,)

@@ -1,0 +1,26 @@
+"""Imports every operation module of this folder, so that their builders are registered."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import lru_cache
+from importlib import import_module
+
+from kernelmux.emulator import ops
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.parser import Instruction
+
+
+@lru_cache(maxsize=1)
+def _import_all() -> None:
+    for module in pkgutil.iter_modules(ops.__path__):
+        import_module(f"{ops.__name__}.{module.name}")
+
+
+def build(instruction: Instruction) -> ops.Action:
+    """The action of one instruction; raises `Unsupported` for what is not emulated."""
+    _import_all()
+    builder = ops.find(instruction.opcode)
+    if builder is None:
+        raise Unsupported(f"the PTX instruction {instruction.opcode} is not emulated")
+    return builder(instruction)

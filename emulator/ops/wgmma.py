@@ -1,0 +1,281 @@
+"""wgmma: matrix products of four warps with operands in shared memory. All warpgroups of a group are one batched product.
+
+Results are there at once, operands are read at the instruction; in full mode they are read again at `wgmma.wait_group`,
+and an operand that changed in between, a product that nobody waited for, or a missing first fence is an error.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmux.emulator.elements import STORAGE, from_float, to_float
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.ops import Action, operation, registers
+from kernelmux.emulator.ops.tensor_core import (
+    F32,
+    INTEGERS,
+    S32,
+    U32,
+    add_integers,
+    columns,
+    fragment_a,
+    product,
+    shape_of,
+)
+from kernelmux.emulator.parser import Immediate, Instruction, Vector
+from kernelmux.emulator.swizzle import swizzled
+
+Array = NDArray[Any]
+UNIT = 16  # bytes that every layout keeps together
+_SWIZZLES = (0, 128, 64, 32)  # by the two highest bits of a descriptor
+
+
+@operation("wgmma.mma_async")
+def mma_async(ins: Instruction) -> Action:
+    """`wgmma.mma_async.sync.aligned.m64n*k*.d.a.b d, a, b, scale_d{, scale_a, scale_b{, transpose_a}, transpose_b}`."""
+    _, n, k = shape_of(ins)
+    type_d, type_a, type_b = [x for x in ins.modifiers if x != "satfinite"][-3:]
+    if type_a not in STORAGE or type_b not in STORAGE or ins.has("sp"):
+        raise Unsupported(f"{ins.opcode}: dense products of {', '.join(STORAGE)} are emulated")
+    d, a, b, scale_d, *immediates = ins.operands
+    from_registers = isinstance(a, Vector)
+    sign_a, sign_b, *transposes = [_integer(x, ins) for x in immediates] or [1, 1]
+    transpose_b = bool(transposes[-1]) if transposes else False
+    transpose_a = bool(transposes[0]) if len(transposes) == 2 else False
+    scalar = {"f32": F32, "s32": S32, "f16": U32}[type_d]
+    outputs = registers(d, scalar)
+    left_slots = registers(a, U32) if from_registers else ((a, np.uint64),)
+    count = len(left_slots)
+
+    def run(group: Any, *values: Any) -> tuple[Array, ...]:
+        flight = Flight(group)
+        if from_registers:
+            left = fragment_a(columns(group, values[:count]), type_a).reshape(-1, 64, k)
+        else:
+            left = to_float(operand(group, values[0], 64, k, type_a, transpose_a, flight), type_a)
+        right = to_float(operand(group, values[count], n, k, type_b, transpose_b, flight), type_b)
+        total = product(left, right.swapaxes(1, 2), type_a) * (sign_a * sign_b)
+        flight.take_off()
+        return _accumulated(group, total, values[count + 2 :], values[count + 1], type_d, ins.has("satfinite"))
+
+    slots = (*left_slots, (b, np.uint64), (scale_d, np.bool_), *outputs)
+    return Action(run, inputs=slots, outputs=outputs, scope="warpgroup")
+
+
+def _integer(operand_: Any, ins: Instruction) -> int:
+    if not isinstance(operand_, Immediate):
+        raise Unsupported(f"{ins.opcode}: scale and transpose operands are immediates")
+    return operand_.integer
+
+
+# --- the accumulator ------------------------------------------------------------------------------------------
+
+
+def _accumulated(
+    group: Any, total: Array, values: tuple[Any, ...], keep: Any, kind: str, saturate: bool
+) -> tuple[Array, ...]:
+    """`total [warpgroups, 64, N]` plus the accumulator where `keep`, as registers of every lane.
+
+    Registers are numbered [N / 8 columns of tiles, half]: row 16 * warp + g + 8 * half, columns 8 * tile + 2 * t + 0, 1.
+    """
+    n = total.shape[2]
+    tiles = total.reshape(-1, 4, 2, 8, n // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)  # [tile, half, column, .., g, t]
+    result = tiles.reshape(n // 2, group.n)
+    if kind == "f16":
+        return _accumulated_halves(group, result, values, keep)
+    if np.all(keep):
+        old: Any = np.stack([group.full(v) for v in values])
+    elif np.any(keep):
+        old = np.where(group.full(keep), np.stack([group.full(v) for v in values]), 0)
+    else:
+        old = result.dtype.type(0) if kind == "f32" else np.int64(0)
+    return tuple(add_integers(result, old, saturate) if kind == "s32" else result + old)
+
+
+def _accumulated_halves(group: Any, result: Array, values: tuple[Any, ...], keep: Any) -> tuple[Array, ...]:
+    """The same for fp16 accumulators, two columns to a register."""
+    pairs = result.reshape(-1, 2, group.n).swapaxes(1, 2)  # [registers, lanes, column]
+    old = to_float(np.stack([group.full(v) for v in values])[..., None].view(np.uint16), "f16")
+    rounded = from_float(pairs + np.where(group.full(keep)[:, None], old, F32(0)), "f16")
+    return tuple(np.ascontiguousarray(rounded).view(U32)[..., 0])
+
+
+# --- operands in shared memory --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _units(rows: int, k_bytes: int, transposed: bool, mode: int, leading: int, stride: int) -> Array:
+    """Offsets of the 16-byte units of an operand from its start, before the swizzle.
+
+    `[rows, k_bytes / 16]` for K-major operands, `[K, rows / 8]` for MN-major ones (16-bit elements only). PTX ISA, "Matrix
+    descriptor": `leading` and `stride` are the byte offsets between repeating patterns.
+    """
+    if transposed:
+        k, block = np.arange(k_bytes // 2)[:, None], np.arange(rows // 8)[None, :]
+        if mode == 0:
+            return k % 8 * UNIT + block * stride + k // 8 * leading
+        per_line = mode // UNIT
+        return block % per_line * UNIT + block // per_line * leading + k % 8 * mode + k // 8 * stride
+    row, unit = np.arange(rows)[:, None], np.arange(k_bytes // UNIT)[None, :]
+    if mode == 0:
+        return row // 8 * stride + row % 8 * UNIT + unit * leading
+    return row // 8 * stride + row % 8 * mode + unit * UNIT
+
+
+def operand(group: Any, descriptor: Any, rows: int, k: int, kind: str, transposed: bool, flight: Flight) -> Array:
+    """Bits `[warpgroups, rows, K]` of the matrix that each warpgroup's descriptor stands for."""
+    storage = STORAGE[kind]
+    of_group = group.full(descriptor).reshape(-1, 128)[:, 0].astype(np.uint64)
+    blocks = group.block.reshape(-1, 128)[:, 0]
+    layouts = of_group & ~np.uint64(0x3FFF)
+    if (layouts == layouts[0]).all():
+        return _gather(group, of_group, blocks, rows, k, storage, transposed, flight, 0)
+    parts = [
+        _gather(group, of_group[i : i + 1], blocks[i : i + 1], rows, k, storage, transposed, flight, i)
+        for i in range(len(of_group))
+    ]
+    return np.concatenate(parts)
+
+
+def _gather(
+    group: Any, descriptors: Array, blocks: Array, rows: int, k: int, storage: Any, transposed: bool, flight: Flight,
+    first: int,
+) -> Array:  # fmt: skip
+    """Operands whose descriptors differ only in their start; `first` is the number of the first warpgroup."""
+    layout = int(descriptors[0])
+    if layout >> 49 & 7:
+        group.fail("unsupported", "wgmma descriptor with a base offset")
+    size = np.dtype(storage).itemsize
+    if transposed and size != 2:
+        group.fail("asynchronous", "wgmma transposes operands of 16-bit elements only")
+    mode, leading, stride = _SWIZZLES[layout >> 62], (layout >> 16 & 0x3FFF) << 4, (layout >> 32 & 0x3FFF) << 4
+    start = (descriptors.astype(np.int64) & 0x3FFF) << 4
+    units = swizzled(start[:, None, None] + _units(rows, k * size, transposed, mode, leading, stride), mode)
+    _check_bounds(group, units, first)
+    bits = flight.read(blocks, units, first).view(storage)
+    if transposed:  # [.., K, rows]
+        return bits.reshape(len(units), k, rows).swapaxes(1, 2)
+    return bits.reshape(len(units), rows, k)
+
+
+def _check_bounds(group: Any, units: Array, first: int) -> None:
+    size = group.run.shared.size
+    outside = (units.max(axis=(1, 2)) + UNIT > size).nonzero()[0]
+    if len(outside):
+        group.fail(
+            "out of bounds",
+            f"wgmma operand reaches byte {units[outside[0]].max() + UNIT} of shared memory, which has {size}",
+            [128 * (first + int(outside[0]))],
+        )
+
+
+# --- what is in flight ----------------------------------------------------------------------------------------
+
+
+class Flight:
+    """Reads of one wgmma. In full mode they are remembered until a wait, to see that nobody changed them meanwhile."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.tracked = group.run.checks == "full"
+        self.reads: list[tuple[int, int, Array, Array]] = []
+
+    def read(self, blocks: Array, units: Array, first: int) -> Array:
+        """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory."""
+        shared = self.group.run.shared
+        contents = shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
+        for i in range(len(blocks)) if self.tracked else ():
+            offsets = (units[i].ravel()[:, None] + np.arange(UNIT)).ravel()
+            shared.shadow.require(self.group, int(blocks[i]), offsets, "wgmma operand", position=128 * (first + i))
+            self.reads.append((first + i, int(blocks[i]), units[i] >> 4, contents[i].view(np.uint64)))
+        return contents
+
+    def take_off(self) -> None:
+        """Hand the reads over to the warpgroups' books."""
+        if not self.tracked:
+            return
+        for i, ledger in enumerate(_ledgers(self.group)):
+            if not ledger.fenced:
+                self.group.fail("asynchronous", "wgmma.mma_async without a wgmma.fence before it", [128 * i])
+            ledger.open.append([read[1:] for read in self.reads if read[0] == i])
+
+
+class Ledger:
+    """Of one warpgroup: whether it fenced, its uncommitted products, and its committed groups, oldest first."""
+
+    def __init__(self) -> None:
+        self.fenced = False
+        self.open: list[list[tuple[int, Array, Array]]] = []
+        self.committed: list[list[list[tuple[int, Array, Array]]]] = []
+
+
+def _ledgers(group: Any) -> list[Ledger]:
+    """The books of the group's warpgroups, in order."""
+    state = group.run.state
+    if "wgmma" not in state:
+        state["wgmma"] = {}
+        group.run.on_finish.append(lambda: _check_landed(group, state["wgmma"]))
+    numbers = group.warp.reshape(-1, 128)[:, 0] // 4
+    return [state["wgmma"].setdefault(int(number), Ledger()) for number in numbers]
+
+
+def _check_landed(group: Any, ledgers: dict[int, Ledger]) -> None:
+    if any(ledger.open or ledger.committed for ledger in ledgers.values()):
+        group.fail("asynchronous", "the kernel ended with a wgmma that nobody waited for (commit_group, wait_group)")
+
+
+def _keep_books(ins: Instruction, change: Any) -> Action:
+    """An instruction that only concerns the books: nothing to do in fast mode."""
+
+    def run(group: Any) -> None:
+        if group.run.checks == "full":
+            for i, ledger in enumerate(_ledgers(group)):
+                change(group, i, ledger)
+
+    return Action(run, scope="warpgroup")
+
+
+@operation("wgmma.fence")
+def fence(ins: Instruction) -> Action:
+    """`wgmma.fence.sync.aligned`: registers written before are seen by the next wgmma."""
+
+    def change(group: Any, i: int, ledger: Ledger) -> None:
+        ledger.fenced = True
+
+    return _keep_books(ins, change)
+
+
+@operation("wgmma.commit_group")
+def commit_group(ins: Instruction) -> Action:
+    """`wgmma.commit_group.sync.aligned`: products since the last commit become a group."""
+
+    def change(group: Any, i: int, ledger: Ledger) -> None:
+        ledger.committed.append(ledger.open)
+        ledger.open = []
+
+    return _keep_books(ins, change)
+
+
+@operation("wgmma.wait_group")
+def wait_group(ins: Instruction) -> Action:
+    """`wgmma.wait_group.sync.aligned N`: wait until at most N groups are in flight."""
+    allowed = _integer(ins.operands[0], ins)
+
+    def change(group: Any, i: int, ledger: Ledger) -> None:
+        while len(ledger.committed) > allowed:
+            for reads in ledger.committed.pop(0):
+                _check_unchanged(group, i, reads)
+
+    return _keep_books(ins, change)
+
+
+def _check_unchanged(group: Any, i: int, reads: list[tuple[int, Array, Array]]) -> None:
+    units_of = group.run.shared.bytes.view(np.complex128)
+    for block, units, contents in reads:
+        changed = (units_of[block, units].view(np.uint64) != contents).any()
+        if changed:
+            group.fail("asynchronous", "an operand of wgmma was overwritten before wgmma.wait_group", [128 * i])

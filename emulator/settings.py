@@ -1,0 +1,44 @@
+"""How strictly and how long kernels run: context variables, so that threads and tasks do not disturb one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+LEVELS = ("fast", "full")
+
+_checks: ContextVar[str] = ContextVar("kernelmux_emulator_checks", default="fast")
+_time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", default=60.0)
+
+
+@contextmanager
+def checks(level: str) -> Iterator[None]:
+    """Sets the level of checking: "fast" (bounds, alignment, barriers) or "full" (also races and uninitialised shared memory)."""
+    if level not in LEVELS:
+        raise ValueError(f"checks: expected one of {LEVELS}, got {level!r}")
+    token = _checks.set(level)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Sets how long one launch may take, in seconds of wall-clock time (60 by default)."""
+    token = _time_limit.set(float(seconds))
+    try:
+        yield
+    finally:
+        _time_limit.reset(token)
+
+
+def current_checks() -> str:
+    """The level in force: "fast" or "full"."""
+    return _checks.get()
+
+
+def current_time_limit() -> float:
+    """The limit in force, seconds per launch."""
+    return _time_limit.get()

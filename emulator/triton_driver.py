@@ -1,0 +1,225 @@
+"""A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX a Hopper GPU would run.
+
+`activate()` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside; nothing of Triton
+is patched. Triton compiles as it always does, for `GPUTarget("cuda", 90, 32)`, and the launcher takes the PTX that the
+compiler left in Triton's cache. Checked with triton 3.6.0 and 3.9.0, whose launchers are called alike.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver
+from triton.runtime.cache import get_cache_manager
+
+from kernelmux.emulator.launch import Kernel, load
+from kernelmux.emulator.tensor_map import TensorMap
+
+ARCH = 90
+# What a program may ask about its device: an H200's answers, so that a kernel takes the decisions it would take there.
+PROPERTIES = {
+    "max_shared_mem": 232448,
+    "max_num_regs": 65536,
+    "multiprocessor_count": 132,
+    "warpSize": 32,
+    "sm_clock_rate": 1980000,
+    "mem_clock_rate": 3201000,
+    "mem_bus_width": 6144,
+}
+SCALARS: dict[str, type[np.generic]] = {
+    **{f"{kind}{bits}": getattr(np, f"{name}{bits}") for kind, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+    **{"i1": np.uint8, "u1": np.uint8, "fp16": np.float16, "fp32": np.float32, "f32": np.float32, "fp64": np.float64},
+}
+# Swizzle modes as Triton numbers them, in bytes.
+SWIZZLES = (0, 32, 64, 128)
+
+
+def activate() -> None:
+    """Make the emulator Triton's active device; calling it again changes nothing."""
+    driver.set_active(_emulator())
+
+
+class EmulatorDriver(DriverBase):  # type: ignore[misc]
+    """What Triton asks of a device."""
+
+    def __init__(self) -> None:
+        self.utils = Utilities()
+        self.launcher_cls = Launcher
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Never found by Triton's own search: only `activate` chooses this driver."""
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", ARCH, 32)
+
+    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
+        return divmod(ARCH, 10)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        """There is one device."""
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cpu
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """The autotuner's stopwatch. Time means nothing here: all configurations tie, unrun, and the first one wins."""
+        return lambda kernel_call, *, quantiles=(0.5,), **_: [0.0] * len(quantiles)
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        import torch
+
+        return torch.empty(1, dtype=torch.int)
+
+    def clear_cache(self, cache: Any) -> None:
+        """There is no L2 cache to flush."""
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        raise NotImplementedError(f"no C++ launcher is generated on the emulator (asked for {ty})")
+
+
+class Utilities:
+    """Triton's low-level device functions."""
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return dict(PROPERTIES)
+
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
+        """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX."""
+        return name, name, 0, 0, 1024
+
+    def unload_module(self, module: str) -> None:
+        """Nothing was loaded."""
+
+
+class Launcher:
+    """Launches one compiled Triton kernel; Triton makes one per compilation and calls it per launch."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        self.signature: dict[str, Any] = source.signature
+        self.source: str = source.name
+        self.metadata = metadata
+        self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
+        if getattr(metadata, "num_ctas", 1) != 1:
+            raise NotImplementedError(f"{metadata.name}: the emulator runs no thread-block clusters (num_ctas > 1)")
+
+    def __call__(
+        self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,
+        launch_metadata: Any, enter_hook: Any, exit_hook: Any, *arguments: Any,
+    ) -> None:  # fmt: skip
+        kernel = _compiled(self.metadata.hash, self.source, self.metadata.name)
+        values = list(self._values(arguments))
+        blocks = grid_x * grid_y * grid_z
+        scratch = [("global_scratch", self._scratch("global", blocks)), ("profile_scratch", self._scratch("profile", blocks))]
+        values += scratch[: len(kernel.parameters) - len(values)]
+        for hook in filter(None, (enter_hook,)):
+            hook(launch_metadata)
+        names, passed = zip(*values, strict=True) if values else ((), ())
+        threads = 32 * self.metadata.num_warps
+        kernel.launch((grid_x, grid_y, grid_z), (threads, 1, 1), passed, names=names, shared=self.metadata.shared)
+        for hook in filter(None, (exit_hook,)):
+            hook(launch_metadata)
+
+    def _values(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Name and value of each parameter of the PTX entry, without the scratch buffers at its end."""
+        descriptors = iter(self.descriptors)
+        for (name, kind), argument in zip(self.signature.items(), arguments, strict=True):
+            yield from _flatten(name, kind, argument, descriptors)
+
+    def _scratch(self, which: str, blocks: int) -> Any:
+        """Working memory that the compiler asked for, in bytes per block; None when it did not."""
+        size = getattr(self.metadata, f"{which}_scratch_size", 0)
+        return np.zeros(size * blocks, np.uint8) if size else None
+
+
+@cache
+def _emulator() -> "EmulatorDriver":
+    return EmulatorDriver()
+
+
+@cache
+def _compiled(hash_: str, source: str, name: str) -> Kernel:
+    """Kernel `name` of the PTX that Triton's compiler stored under `hash_` for the function `source`."""
+    group = get_cache_manager(hash_).get_group(f"{source[:150]}.json") or {}
+    path = next((path for file, path in group.items() if file.endswith(".ptx")), None)
+    if path is None:
+        raise FileNotFoundError(f"{name}: no PTX in Triton's cache; it must not be told to store the binary only")
+    return load(Path(path).read_text()).kernel(name)
+
+
+# --- arguments ------------------------------------------------------------------------------------------------
+
+
+def _flatten(name: str, kind: Any, argument: Any, descriptors: Iterator[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The parameters that one argument of a Triton kernel becomes: none for a constexpr, several for a tuple."""
+    if isinstance(kind, tuple):
+        for i, (inner, item) in enumerate(zip(kind, argument, strict=True)):
+            yield from _flatten(f"{name}[{i}]", inner, item, descriptors)
+    elif kind.startswith("tensordesc"):
+        yield from _descriptor(name, argument, next(descriptors, None))
+    elif kind != "constexpr":
+        yield name, _pointer(argument) if kind.startswith("*") else scalar(kind, argument)
+
+
+def _pointer(argument: Any) -> Any:
+    """The tensor behind a pointer argument; `triton.reinterpret` wraps it in an object with a `base`."""
+    return argument if argument is None or not hasattr(argument, "base") else argument.base
+
+
+def scalar(kind: str, value: Any) -> np.generic:
+    """A scalar argument in the size that Triton's signature gives it."""
+    if kind == "bf16":
+        bits = int(np.float32(value).view(np.uint32))
+        return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+    return SCALARS[kind](value)
+
+
+def _descriptor(name: str, argument: Any, layout: dict[str, Any] | None) -> Iterator[tuple[str, Any]]:
+    """A host `TensorDescriptor`: a tensor map (or its parts, where the kernel does without), sizes, strides."""
+    if layout is None:
+        yield name, argument.base
+        yield from _sizes(name, argument, np.int64)
+        yield f"{name}.nan", np.uint8(argument.padding == "nan")
+        if hasattr(argument, "round_f32_to_tf32"):
+            yield f"{name}.tf32", np.uint8(argument.round_f32_to_tf32)
+    else:
+        yield name, _tensor_map(argument, layout)
+    yield from _sizes(name, argument, np.int32)
+
+
+def _sizes(name: str, argument: Any, shape_type: type[np.generic]) -> Iterator[tuple[str, np.generic]]:
+    for i, size in enumerate(argument.shape):
+        yield f"{name}.shape[{i}]", shape_type(size)
+    for i, stride in enumerate(argument.strides):
+        yield f"{name}.strides[{i}]", np.int64(stride)
+
+
+def _tensor_map(argument: Any, layout: dict[str, Any]) -> TensorMap:
+    if layout.get("fp4_padded") or layout.get("is_im2col"):
+        raise NotImplementedError("the emulator has no fp4 and no im2col tensor maps")
+    return TensorMap(
+        argument.base,
+        box=layout["block_size"],
+        swizzle=SWIZZLES[layout["swizzle"]],
+        shape=argument.shape,
+        strides=argument.strides,
+        fill=argument.padding,
+    )

@@ -1,0 +1,102 @@
+"""What a developer runs here; ``nox -l`` lists it, ``nox`` alone runs lint, types and tests.
+
+``pip install nox`` is enough; with ``pip install "nox[uv]"`` an environment takes seconds instead of half a minute.
+On a machine that already has everything (a GPU box without a network): ``nox --no-venv -s conformance``.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+
+import nox
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests"]
+
+ROOT = pathlib.Path(__file__).parent
+LOCK = "bazel/requirements.lock"
+PARTS = ("registry", "backends", "emulator", "conformance", "perf")
+
+
+def prepare(session: nox.Session, *packages: str) -> str:
+    """Install what the session needs, unless it runs on the caller's interpreter; return the python to run."""
+    session.env["PYTHONPATH"] = str(ROOT / ".pyroot")
+    if session.venv_backend == "none":
+        return sys.executable  # with --no-venv a bare "python" is whatever PATH finds first
+    if "PIP_FIND_LINKS" in os.environ:  # uv reads no PIP_ variables
+        session.env.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"])
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # else every process would compile torch anew
+        session.env.setdefault("UV_COMPILE_BYTECODE", "1")
+    session.install(*packages)
+    return "python"
+
+
+def pinned(session: nox.Session, *names: str) -> str:
+    """Prepare the session with the named packages, or with all there are, at the locked versions."""
+    return prepare(session, *(("-c", LOCK, *names) if names else ("-r", LOCK)))
+
+
+@nox.session(default=False)
+def conformance(session: nox.Session) -> None:
+    """Every backend against the specs (-- --op softmax --backend triton --tier ci)."""
+    session.run(pinned(session), "-m", "kernelmux.conformance", *session.posargs)
+
+
+@nox.session(default=False)
+def perf(session: nox.Session) -> None:
+    """Time every backend and report (-- --op matmul --backend all)."""
+    session.run(pinned(session), "-m", "kernelmux.perf", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit tests of the parts (-- emulator -k dispatch)."""
+    args = [f"{arg}/tests" if arg in PARTS else arg for arg in session.posargs]
+    session.run(pinned(session), "-m", "pytest", *args)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format with ruff (-- --fix mends)."""
+    python = pinned(session, "ruff")
+    fix = "--fix" in session.posargs
+    session.run(python, "-m", "ruff", "check", ".", *(["--fix"] if fix else []))
+    session.run(python, "-m", "ruff", "format", ".", *([] if fix else ["--check"]))
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types with mypy over the import root."""
+    session.run(pinned(session), "-m", "mypy", *session.posargs)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Write the generated tables of docs/ anew (-- --check only compares)."""
+    session.run(pinned(session), "-m", "kernelmux.registry.docs", *session.posargs)
+
+
+@nox.session(default=False)
+def bazel(session: nox.Session) -> None:
+    """Run bazel test //... on this session's interpreter (-- //conformance:cuda)."""
+    python = pinned(session)
+    where = shutil.which(python, path=session.bin) or python
+    env = {"KERNELMUX_PYTHON": where}
+    session.run("bazel", "test", *(session.posargs or ["//..."]), env=env, external=True)
+
+
+@nox.session(default=False, venv_backend="none")
+def dev(session: nox.Session) -> None:
+    """Make .venv: everything at the locked versions and an editable install."""
+    python = str(ROOT / ".venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    packages = ("-r", LOCK, "-e", ".")
+    if shutil.which("uv"):
+        links = {"UV_FIND_LINKS": os.environ["PIP_FIND_LINKS"]} if "PIP_FIND_LINKS" in os.environ else {}
+        session.run("uv", "venv", "--allow-existing", ".venv")
+        session.run("uv", "pip", "install", "--python", python, *packages, env=links)
+    else:
+        session.run(sys.executable, "-m", "venv", ".venv")
+        session.run(python, "-m", "pip", "install", *packages)

@@ -1,0 +1,52 @@
+"""kernelmux: one operator spec, many GPU kernels.
+
+    import kernelmux as kx
+    y = kx.softmax(x)                        # whichever backend is chosen
+    y = kx.softmax(x, backend="cuda")        # this one, or an error that says why not
+    with kx.use("triton"): ...               # a scope
+    kx.which("softmax", x); print(kx.explain("softmax", x))
+
+Every operator of `kernelmux.registry.ops` is a function here; importing this module imports neither torch nor a backend.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_API = {
+    "use": "selection",
+    "set_default": "selection",
+    "which": "dispatch",
+    "explain": "dispatch",
+    "backends": "backend",
+    "ArgumentError": "errors",
+    "BackendUnavailable": "errors",
+    "KernelmuxError": "errors",
+    "SpecError": "errors",
+    "UnknownName": "errors",
+    "UnsupportedError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _API:
+        value = getattr(importlib.import_module(f"kernelmux.registry.{_API[name]}"), name)
+    elif name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        from kernelmux.registry import catalog, dispatch
+
+        if name not in catalog.names():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; operators: {', '.join(catalog.names())}")
+        value = dispatch.function(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    from kernelmux.registry import catalog
+
+    return sorted({*globals(), *_API, *catalog.names()})

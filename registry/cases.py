@@ -1,0 +1,179 @@
+"""Cases (shapes that must be right) and workloads (shapes that must be fast), written as a user would type them.
+
+    Case("x=37x1000 axis=0 scale=0.5", tier="ci")
+    Case("a=64x63 b=63x64", dtypes=(torch.float16,))
+
+The same text is what the command line takes: `kernelmux explain softmax --shape x=37x1000:fp16,axis=0`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kernelmux.registry import dtypes
+from kernelmux.registry.errors import ArgumentError
+
+TIERS = ("smoke", "ci", "full", "huge")
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
+
+    tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
+    inputs: the distribution of the values (`DISTRIBUTIONS`).
+    """
+
+    text: str
+    tier: str = "ci"
+    dtypes: tuple[torch.dtype, ...] | None = None
+    inputs: str = "normal"
+    tags: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The case as an identifier: "x37x1000-axis0-scale0.5"."""
+        label = re.sub(r"[\s,]+", "-", self.text.strip()).replace("=", "")
+        return label if self.inputs == "normal" else f"{label}-{self.inputs}"
+
+    @cached_property
+    def parsed(self) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
+        """Shapes, scalars and explicit dtypes."""
+        return parse(self.text)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return self.parsed[0]
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        return self.parsed[1]
+
+
+def parse(text: str) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
+    """Split "a=64x63:fp16, axis=0" into shapes, scalars and dtypes; ArgumentError shows the expected form."""
+    shapes: dict[str, Shape] = {}
+    scalars: dict[str, Any] = {}
+    formats: dict[str, torch.dtype] = {}
+    for item in re.split(r"[\s,]+", text.strip()):
+        match = re.fullmatch(r"(\w+)=([^:]+)(?::(\w+))?", item)
+        if not match:
+            raise ArgumentError(f"shape: expected name=4x1000[:fp16] or name=value, got {item!r}")
+        name, value, dtype = match.groups()
+        if dtype or re.fullmatch(r"\d+x[\dx]*\d+|scalar", value) or _is_vector(name, value):
+            shapes[name] = () if value == "scalar" else tuple(int(n) for n in value.split("x"))
+            if dtype:
+                formats[name] = dtypes.parse(dtype)
+        else:
+            scalars[name] = _literal(value)
+    return shapes, scalars, formats
+
+
+# Scalars are spelt by these names in every spec; any other plain integer is the length of a vector.
+SCALAR_NAMES = frozenset({"axis", "column", "scale", "eps"})
+
+
+def _is_vector(name: str, value: str) -> bool:
+    return value.isdigit() and name not in SCALAR_NAMES
+
+
+def _literal(value: str) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed from what identifies the inputs; no global generator is involved."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def generator(*parts: object) -> torch.Generator:
+    """A CPU generator seeded by `seed_of(*parts)`."""
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+def _normal(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=rng)
+
+
+def _offset(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Large mean, small spread: one-pass variances and unshifted exponentials break here."""
+    return _normal(shape, rng) + 100
+
+
+def _uniform(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=rng) * 2 - 1
+
+
+def _positive(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """No cancellation: the bias of truncating accumulators shows."""
+    return torch.rand(shape, generator=rng)
+
+
+def _wide(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Many orders of magnitude side by side, within fp16."""
+    return (_normal(shape, rng) * torch.exp(2 * _normal(shape, rng))).clamp(-1000, 1000)
+
+
+def _small(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    return _normal(shape, rng) * 2.0**-8
+
+
+def _sparse(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """One element in eight differs from zero."""
+    return _normal(shape, rng) * (torch.rand(shape, generator=rng) < 0.125)
+
+
+def _cancel(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Neighbours that nearly cancel: relative errors of sums explode, the bound must not."""
+    x = _normal(shape, rng) * 30
+    flat = x.flatten()
+    half = flat.numel() // 2
+    flat[half : 2 * half] = -flat[:half] + _normal((half,), rng) * 2.0**-6
+    return flat.reshape(shape)
+
+
+DISTRIBUTIONS = {
+    "normal": _normal,
+    "offset": _offset,
+    "uniform": _uniform,
+    "positive": _positive,
+    "wide": _wide,
+    "small": _small,
+    "sparse": _sparse,
+    "cancel": _cancel,
+}
+
+
+def draw(shape: Shape, dtype: torch.dtype, rng: torch.Generator, distribution: str = "normal") -> torch.Tensor:
+    """Random values of a distribution, rounded to `dtype`; integer dtypes get all their values equally often."""
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return torch.randint(info.min, info.max, shape, generator=rng, dtype=torch.int64).to(dtype)
+    if distribution not in DISTRIBUTIONS:
+        raise ArgumentError(f"inputs: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
+    return DISTRIBUTIONS[distribution](shape, rng).to(dtype)
+
+
+def integers(shape: Shape, dtype: torch.dtype, rng: torch.Generator, largest: int) -> torch.Tensor:
+    """Integers in [-largest, largest], never zero, so that leaving one out always shows."""
+    sign = torch.randint(0, 2, shape, generator=rng) * 2 - 1
+    return (torch.randint(1, largest + 1, shape, generator=rng) * sign).to(dtype)
+
+
+def exact_range(terms: int, dtype: torch.dtype, products: bool = False) -> int:
+    """Largest integer magnitude whose sums of `terms` terms (or products of two) stay exact in fp32 and in `dtype`; 0 if none."""
+    limit = min(2.0**24, 1 / dtypes.UNIT[dtype]) / max(terms, 1)
+    return int(math.sqrt(limit)) if products else int(limit)

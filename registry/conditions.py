@@ -1,0 +1,158 @@
+"""What an implementation can run, as data: the dispatcher, the error texts and the boundary tests all read these.
+
+A condition checks a bound call and answers None (met) or the reason why not, with what would satisfy it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from kernelmux.registry import dtypes
+
+if TYPE_CHECKING:
+    from kernelmux.registry.spec import Call
+
+
+class Condition(Protocol):
+    """Something that a call must meet."""
+
+    def check(self, call: Call) -> str | None:
+        """None if the call meets it, else the reason."""
+
+    @property
+    def text(self) -> str:
+        """The condition in a few words, for tables."""
+
+
+def _value(call: Call, name: str) -> Any:
+    """An axis or a scalar of the call, by name."""
+    return call.axes[name] if name in call.axes else call.arguments[name]
+
+
+@dataclass(frozen=True, init=False)
+class Dtypes:
+    """The tensor `name` has one of these dtypes."""
+
+    name: str
+    allowed: tuple[torch.dtype, ...]
+
+    def __init__(self, name: str, *allowed: torch.dtype) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "allowed", allowed)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} in {'/'.join(dtypes.SHORT[d] for d in self.allowed)}"
+
+    def check(self, call: Call) -> str | None:
+        dtype = call.arguments[self.name].dtype
+        return None if dtype in self.allowed else f"{self.name} is {dtypes.SHORT[dtype]}, needs {self.text}"
+
+
+@dataclass(frozen=True, init=False)
+class OneOf:
+    """The axis or scalar `name` has one of these values."""
+
+    name: str
+    allowed: tuple[Any, ...]
+
+    def __init__(self, name: str, *allowed: Any) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "allowed", allowed)
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} in {{{', '.join(map(str, self.allowed))}}}"
+
+    def check(self, call: Call) -> str | None:
+        value = _value(call, self.name)
+        return None if value in self.allowed else f"{self.name} = {value}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The axis `name` is not shorter than `minimum`."""
+
+    name: str
+    minimum: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} >= {self.minimum}"
+
+    def check(self, call: Call) -> str | None:
+        value = _value(call, self.name)
+        return None if value >= self.minimum else f"{self.name} = {value}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """The axis `name` is not longer than `maximum`."""
+
+    name: str
+    maximum: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} <= {self.maximum}"
+
+    def check(self, call: Call) -> str | None:
+        value = _value(call, self.name)
+        return None if value <= self.maximum else f"{self.name} = {value}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """The axis `name` is a multiple of `factor`."""
+
+    name: str
+    factor: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} a multiple of {self.factor}"
+
+    def check(self, call: Call) -> str | None:
+        value = _value(call, self.name)
+        if value % self.factor == 0:
+            return None
+        return f"{self.name} = {value}, needs a multiple of {self.factor} (padding to {-(-value // self.factor) * self.factor} would do)"
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The rows of tensor `name` can be read `bytes` at a time: its address and all strides but the unit one are multiples."""
+
+    name: str
+    bytes: int = 16
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} aligned to {self.bytes} bytes"
+
+    def check(self, call: Call) -> str | None:
+        x = call.arguments[self.name]
+        odd = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s != 1 and s * x.element_size() % self.bytes]
+        if odd:
+            return f"{self.name} has a stride of {odd[0]} elements, needs a multiple of {self.bytes // x.element_size()}"
+        if not call.hypothetical and x.data_ptr() % self.bytes:
+            return f"{self.name} starts at an address that is {x.data_ptr() % self.bytes} modulo {self.bytes}, needs 0"
+        return None
+
+
+@dataclass(frozen=True)
+class Capability:
+    """The GPU (or the emulated one) has at least this compute capability."""
+
+    minimum: tuple[int, int]
+
+    @property
+    def text(self) -> str:
+        return f"sm_{self.minimum[0]}{self.minimum[1]} or newer"
+
+    def check(self, call: Call) -> str | None:
+        have = call.capability
+        return None if have is None or have >= self.minimum else f"the GPU is sm_{have[0]}{have[1]}, needs {self.text}"

@@ -1,0 +1,49 @@
+"""Every exception that kernelmux raises on purpose.
+
+KernelmuxError
+├── ArgumentError (ValueError)            the call is wrong for every backend: shape, dtype, device, scalar
+├── UnsupportedError (NotImplementedError) the call is right, but none of the requested backends can run it
+├── BackendUnavailable (RuntimeError)     the backend is known, but cannot work on this machine
+├── UnknownName (LookupError)             no op, backend or variant of that name
+└── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
+
+Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KernelmuxError(Exception):
+    """Base of all exceptions of this package."""
+
+
+class ArgumentError(KernelmuxError, ValueError):
+    """An argument that the spec of the operator does not allow."""
+
+
+class UnsupportedError(KernelmuxError, NotImplementedError):
+    """No requested backend can run a call that the spec allows; the text lists every reason."""
+
+
+class BackendUnavailable(KernelmuxError, RuntimeError):
+    """A backend that exists but lacks something on this machine (a package, a GPU, a compiler)."""
+
+
+class UnknownName(KernelmuxError, LookupError):
+    """A name of an operator, backend or variant that nobody registered."""
+
+
+class SpecError(KernelmuxError, TypeError):
+    """A spec, or an implementation registered for it, that is not well formed."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
+    """The error for a misspelt name: says where it came from, what is known, and the nearest match."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    place = f" in {where}" if where else ""
+    return UnknownName(f'unknown {kind} "{name}"{place}; known: {", ".join(names) or "none"}{hint}')

@@ -1,0 +1,175 @@
+"""How far a right result may be from the reference: the bound, computed from what the op and the kernel declare.
+
+    bound = roundings * u_out * |ref| * (1 + 2^-6)            the rounding(s) to the output dtype
+          + (2 * (4 + sqrt(h) / 2) + linear * h) * u_acc * M   accumulation over a chain of h terms of magnitude M
+          + 2 * u_operand * M                                  operands that the kernel rounds first (tf32)
+          + u_in * I                                           intermediates that are rounded to the storage dtype
+          + smallest (sub)normal of the output dtype
+
+Roundings, M, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and whether the
+chain is sequential belong to the arithmetic of the implementation (`Arithmetic`). The constants were calibrated against
+torch's kernels on an H200 (docs/conformance.md). A result passes iff max |out - ref| / bound <= 1 and NaN and Inf
+stand in exactly the same places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelmux.registry.dtypes import UNIT, smallest
+from kernelmux.registry.errors import SpecError
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How an implementation accumulates.
+
+    unit: unit roundoff of one accumulation. sequential: one long chain instead of partial sums of 16 terms or more.
+    linear: bias per term, for accumulators that truncate. operand: unit roundoff to which operands are rounded first.
+    """
+
+    name: str
+    unit: float
+    sequential: bool = False
+    linear: float = 0.0
+    operand: float = 0.0
+
+    def chain(self, terms: int) -> float:
+        """Length of the longest sequential accumulation over `terms` terms."""
+        return float(terms) if self.sequential else terms / 16 + 5
+
+
+FP32 = Arithmetic("fp32", 2.0**-24)
+FP32_SEQUENTIAL = Arithmetic("fp32_sequential", 2.0**-24, sequential=True)
+# Tensor cores truncate while they add: twice the unit, and a bias that grows with the chain on positive data
+# (1.026 of the bound without `linear` at fp16, K = 4096, U[0, 1) on an H200).
+MMA = Arithmetic("mma", 2.0**-23, linear=0.01)
+TF32 = Arithmetic("tf32", 2.0**-23, linear=0.01, operand=2.0**-11)
+
+ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32)}
+
+
+def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Arithmetic:
+    """The arithmetic of a call: a tensor-core kernel given fp32 runs as tf32 or, with precision="ieee", as plain fp32."""
+    if name not in ARITHMETICS:
+        raise SpecError(f"arithmetic: expected one of {', '.join(ARITHMETICS)}, got {name!r}")
+    if name == "mma" and dtype == torch.float32:
+        return TF32 if scalars.get("precision") == "tf32" else FP32_SEQUENTIAL
+    return ARITHMETICS[name]
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """What the operator itself contributes to the error of one output.
+
+    magnitude: M, from the float64 arguments, shaped like the output (for sums: the reference on absolute values).
+    terms: number of terms that one output element accumulates, from the axes. roundings: to the output dtype.
+    intermediate: I, the magnitude of what is rounded once to the storage dtype on the way, or None.
+    flushes: results below the smallest normal number may become zero.
+    """
+
+    magnitude: Callable[..., Tensor]
+    terms: Callable[[Mapping[str, Any]], int] = lambda axes: 1
+    roundings: int = 1
+    intermediate: Callable[..., Tensor] | None = None
+    flushes: bool = False
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound of one output, term by term; each tensor is float64 and shaped like the output."""
+
+    rounding: Tensor
+    accumulation: Tensor
+    operands: Tensor
+    intermediate: Tensor
+    floor: float
+    formula: str
+
+    @property
+    def total(self) -> Tensor:
+        return self.rounding + self.accumulation + self.operands + self.intermediate + self.floor
+
+    def at(self, index: tuple[int, ...]) -> str:
+        """The bound at one element, spelt out."""
+        parts = {
+            "rounding": self.rounding[index].item(),
+            "accumulation": self.accumulation[index].item(),
+            "operands": self.operands[index].item(),
+            "intermediate": self.intermediate[index].item(),
+            "floor": self.floor,
+        }
+        terms = " + ".join(f"{value:.3g} {name}" for name, value in parts.items() if value)
+        return f"{self.total[index].item():.3g} = {terms}   [{self.formula}]"
+
+
+def bound(
+    model: ErrorModel, how: Arithmetic, ref: Tensor, out_dtype: torch.dtype, in_dtype: torch.dtype, arguments: tuple[Any, ...], axes: Mapping[str, Any]
+) -> Bound:
+    """The bound for one output of a call; `arguments` are the float64 arguments, `ref` the float64 reference."""
+    u_out, terms = UNIT[out_dtype], model.terms(axes)
+    h = how.chain(terms)
+    factor = 2 * (4 + 0.5 * math.sqrt(h)) + how.linear * h
+    m = model.magnitude(*arguments).to(ref).expand_as(ref)
+    zero = torch.zeros_like(ref)
+    inner = UNIT[in_dtype] * model.intermediate(*arguments).to(ref).expand_as(ref) if model.intermediate else zero
+    return Bound(
+        rounding=model.roundings * u_out * ref.abs() * (1 + 2.0**-6),
+        accumulation=factor * how.unit * m,
+        operands=2 * how.operand * m,
+        intermediate=inner,
+        floor=smallest(out_dtype, normal=model.flushes),
+        formula=f"{model.roundings} rounding(s) to {out_dtype}, {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A result against the reference: `budget` is the largest share of the bound that any element uses (inf: wrong pattern)."""
+
+    budget: float
+    index: tuple[int, ...]
+    wrong: Tensor
+
+    @property
+    def passed(self) -> bool:
+        return self.budget <= 1.0
+
+
+def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
+    """Judge `out` (any float dtype) against float64 `ref` with the elementwise bound `limit`.
+
+    A reference beyond the largest finite number of the output dtype must come out as the infinity of its sign; within the
+    bound of that limit either is right. NaN must be NaN, and nothing else may be.
+    """
+    got = out.to(torch.float64)
+    if got.numel() == 0:
+        return Comparison(0.0, (), torch.zeros_like(got, dtype=torch.bool))
+    largest = float(torch.finfo(out.dtype).max)
+    over = ref.abs() > largest
+    want = torch.where(over, torch.copysign(torch.full_like(ref, math.inf), ref), ref)
+    edge = torch.isfinite(ref) & ((ref.abs() - largest).abs() <= limit)
+    special = ~torch.isfinite(want) | ~torch.isfinite(got)
+    same = (want == got) | (want.isnan() & got.isnan())
+    finite = ((got - ref).abs() / limit).nan_to_num(nan=math.inf, posinf=math.inf)
+    used = torch.where(special, torch.where(same, 0.0, math.inf), finite)
+    either = (got == torch.copysign(torch.full_like(ref, math.inf), ref)) | ((got - ref).abs() <= limit)
+    used = torch.where(edge & either, 0.0, used)
+    flat = int(used.flatten().argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), used.shape))
+    return Comparison(float(used.flatten()[flat]), index, used > 1.0)
+
+
+def ulps(got: float, want: float, dtype: torch.dtype) -> float:
+    """Distance in units in the last place of `want` in `dtype`."""
+    if not (math.isfinite(got) and math.isfinite(want)):
+        return 0.0 if got == want else math.inf
+    exponent = math.frexp(want)[1] if want else -(10**6)
+    return abs(got - want) / max(2.0**exponent * UNIT[dtype], smallest(dtype))

@@ -1,0 +1,86 @@
+"""Product of two matrices."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.registry.cases import Case, exact_range, integers
+from kernelmux.registry.cost import Cost
+from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, Tensor
+
+
+def reference(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    return torch.einsum("mk,kn->mn", a, b)
+
+
+def magnitude(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    return reference(a.abs(), b.abs(), precision)
+
+
+def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
+    """Integers whose products sum exactly in fp32, to numbers of the dtype; tf32 holds them too."""
+    (m, k), (_, n) = case.shapes["a"], case.shapes["b"]
+    largest = min(exact_range(k, dtype, products=True), 512)
+    if not largest:
+        return None
+    return {"a": integers((m, k), dtype, rng, largest), "b": integers((k, n), dtype, rng, largest)}
+
+
+def cost(call: Call) -> Cost:
+    m, n, k = (call.axes[axis] for axis in "MNK")
+    plain = call.dtype == torch.float32 and call.arguments["precision"] == "ieee"
+    size = call.arguments["a"].element_size()
+    return Cost(bytes=(m * k + k * n + m * n) * size, flops=2 * m * n * k, unit="fma" if plain else "tensor")
+
+
+FP32 = (torch.float32,)
+HALVES = (torch.float16, torch.bfloat16)
+
+SPEC = OpSpec(
+    name="matmul",
+    version=1,
+    summary="Matrix product; transposed views of either operand are read in place.",
+    math="c = a @ b, accumulated in fp32, rounded once",
+    inputs=(
+        Tensor("a", "M K", dtypes=FLOATS),
+        Tensor("b", "K N", like="a"),
+        Scalar("precision", str, "ieee", choices=("ieee", "tf32"), doc='for fp32 only: "tf32" rounds the operands to 11 bits'),
+    ),
+    outputs=(Output("c", like="a", dims="M N"),),
+    reference=reference,
+    error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"]),
+    exact=exact,
+    cases=(
+        Case("a=64x32 b=32x48", tier="smoke"),
+        Case("a=1x1 b=1x1"),
+        Case("a=1x65 b=65x1"),
+        Case("a=33x17 b=17x45"),
+        Case("a=64x63 b=63x64"),
+        Case("a=130x70 b=70x100"),
+        Case("a=128x128 b=128x136"),
+        Case("a=16x520 b=520x24"),
+        Case("a=130x72 b=72x40 precision=tf32", dtypes=FP32),
+        Case("a=65x33 b=33x31 precision=tf32", dtypes=FP32),
+        Case("a=0x8 b=8x8"),
+        Case("a=8x8 b=8x0"),
+        Case("a=8x0 b=0x24"),
+        Case("a=48x264 b=264x40", inputs="positive"),
+        Case("a=48x264 b=264x40", inputs="wide", dtypes=FP32),
+        Case("a=48x264 b=264x40", inputs="cancel"),
+        Case("a=513x1025 b=1025x257", tier="full"),
+        Case("a=1024x4096 b=4096x512", inputs="positive", tier="full"),
+        Case("a=1024x1024 b=1024x1024 precision=tf32", dtypes=FP32, tier="full"),
+        Case("a=16x16384 b=16384x136", tier="full"),
+        Case("a=4096x64 b=64x4096", tier="full"),
+        Case("a=70000x33 b=33x65", tier="full"),
+    ),
+    workloads=(
+        Case("a=4096x4096 b=4096x4096"),
+        Case("a=8192x8192 b=8192x8192", dtypes=HALVES),
+        Case("a=4096x4096 b=4096x4096 precision=tf32", dtypes=FP32),
+        Case("a=16x4096 b=4096x14336", dtypes=HALVES),
+    ),
+    cost=cost,
+)

@@ -1,0 +1,92 @@
+"""Softmax along one axis, with a scale folded into the exponent."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.registry.cases import Case
+from kernelmux.registry.cost import Cost
+from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.spec import Axis, Call, OpSpec, Output, Scalar, Tensor
+
+
+def reference(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    if x.shape[axis] == 0:
+        return torch.zeros_like(x)
+    z = scale * x
+    e = torch.exp(z - z.amax(axis, keepdim=True))
+    return e / e.sum(axis, keepdim=True)
+
+
+def magnitude(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """exp amplifies the rounding of its argument: |y| * (1 + |z - max z|); a distance of 0 * inf counts as nothing."""
+    if x.numel() == 0:
+        return torch.zeros_like(x)
+    z = scale * x
+    distance = (z - z.amax(axis, keepdim=True)).abs()
+    return (reference(x, axis, scale) * (1 + distance)).nan_to_num(nan=0.0)
+
+
+def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
+    """2^k equal entries per row and -inf elsewhere: every term is 0 or 1, and 2^-k is a number of every format."""
+    shape = case.shapes["x"]
+    axis = case.scalars.get("axis", -1)
+    if 0 in shape or not shape:
+        return None
+    n = shape[axis]
+    count = 2 ** min(int(n).bit_length() - 1, 12)
+    order = torch.rand(shape, generator=rng).argsort(axis)
+    return {"x": torch.where(order < count, 0.5, -torch.inf).to(dtype)}
+
+
+def cost(call: Call) -> Cost:
+    x = call.arguments["x"]
+    return Cost(bytes=2 * x.numel() * x.element_size(), flops=5 * x.numel())
+
+
+SPEC = OpSpec(
+    name="softmax",
+    version=1,
+    summary="Softmax along one axis.",
+    math="y = exp(scale*x - m) / sum(exp(scale*x - m)), m = max(scale*x) along axis",
+    sources=("Milakov and Gimelshein, Online normalizer calculation for softmax, 2018",),
+    inputs=(
+        Tensor("x", "...", doc="any shape with at least one axis"),
+        Axis("axis", of="x", default=-1, doc="the axis that sums to one"),
+        Scalar("scale", float, 1.0, doc="factor on x before the exponential"),
+    ),
+    outputs=(Output("y", like="x"),),
+    derive=lambda a, axes: {"N": a["x"].shape[a["axis"]]},
+    reference=reference,
+    error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], flushes=True),
+    exact=exact,
+    cases=(
+        Case("x=4x100", tier="smoke"),
+        Case("x=1x1"),
+        Case("x=3x33 scale=0.125"),
+        Case("x=37x1000"),
+        Case("x=5x1025"),
+        Case("x=2x4096"),
+        Case("x=1x8191"),
+        Case("x=17"),
+        Case("x=7x31x5 axis=1"),
+        Case("x=64x130 axis=0"),
+        Case("x=2x3x4x65 axis=-2 scale=2.0"),
+        Case("x=0x16"),
+        Case("x=3x0"),
+        Case("x=9x515", inputs="offset"),
+        Case("x=9x515", inputs="wide"),
+        Case("x=9x515", inputs="cancel"),
+        Case("x=128x65536", tier="full"),
+        Case("x=70000x33", tier="full"),
+        Case("x=4x262147", tier="full"),
+        Case("x=3x131072x5 axis=1", tier="full"),
+        Case("x=4096x8192", tier="full"),
+    ),
+    workloads=(
+        Case("x=4096x1024"),
+        Case("x=16384x8192"),
+        Case("x=32768x16384"),
+    ),
+    cost=cost,
+)

@@ -1,0 +1,250 @@
+"""The vocabulary of a spec: what an operator takes, what it gives, and what is right.
+
+    SPEC = OpSpec(
+        name="softmax", version=1, summary="...", math="...", sources=("...",),
+        inputs=(Tensor("x", "..."), Axis("axis", of="x", default=-1), Scalar("scale", float, 1.0)),
+        outputs=(Output("y", like="x"),),
+        reference=reference, error=ErrorModel(...), exact=exact, special=SpecialValues(),
+        cases=(...), workloads=(...), cost=cost,
+    )
+
+Specs live in `registry/ops/<op>.py`, one per file, found by file name.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kernelmux.registry.binding import bind
+from kernelmux.registry.cases import Case
+from kernelmux.registry.cost import Cost
+from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.errors import SpecError
+from kernelmux.registry.numerics import ErrorModel
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument.
+
+    dims: symbolic axes, e.g. "... N" or "M K"; a letter that stands in two places must have one length, "..." any number of
+    leading axes. dtypes: what is allowed; like: has the dtype of that earlier argument instead.
+    host: the tensor lives in host memory (pinned where there is a GPU).
+    """
+
+    name: str
+    dims: str
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    like: str | None = None
+    host: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar argument: type float, int, bool or str; choices or an inclusive range limit it.
+
+    optional: None is a value as well; the spec's `normalise` says what it stands for.
+    """
+
+    name: str
+    type: type
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+    range: tuple[float, float] | None = None
+    optional: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scalar that names one axis of the tensor `of`; negative values count from the end, implementations see 0 <= axis < rank.
+
+    optional: None stands for all axes.
+    """
+
+    name: str
+    of: str
+    default: Any = REQUIRED
+    optional: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A fresh tensor with the dtype of argument `like`; dims as for inputs, or "like" for its whole shape, or a rule on the call."""
+
+    name: str
+    like: str
+    dims: str | Callable[[Call], tuple[int, ...]] = "like"
+
+    def shape(self, call: Call) -> tuple[int, ...]:
+        """The shape this output must have for a call."""
+        if callable(self.dims):
+            return tuple(self.dims(call))
+        if self.dims == "like":
+            return tuple(call.arguments[self.like].shape)
+        return tuple(n for d in self.dims.split() for n in (call.axes["..."] if d == "..." else (call.axes[d],)))
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A relation between axes or scalars that every call must meet, with the text that the error shows."""
+
+    text: str
+    holds: Callable[[Mapping[str, Any]], bool]
+
+
+SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
+
+
+@dataclass(frozen=True)
+class SpecialValues:
+    """Every value of `SPECIAL` must give the NaN/Inf pattern and the values of the reference, except those in `undefined`: name -> why not."""
+
+    undefined: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if wrong := set(self.undefined) - set(SPECIAL):
+            raise SpecError(f"special values: expected names of {', '.join(SPECIAL)}, got {', '.join(sorted(wrong))}")
+
+
+@dataclass(frozen=True)
+class NoExact:
+    """Why an operator has no inputs that make every order of evaluation give the same bits."""
+
+    reason: str
+
+
+ExactMaker = Callable[[Case, torch.dtype, torch.Generator], "dict[str, torch.Tensor] | None"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that passed validation: arguments in spec order, scalars normalised, axes by letter ("..." holds a tuple).
+
+    device: where it runs. capability: of the GPU (or the emulated one), None on a CPU. hypothetical: made from shapes only.
+    """
+
+    spec: OpSpec
+    arguments: dict[str, Any]
+    axes: dict[str, Any]
+    device: torch.device
+    capability: tuple[int, int] | None = None
+    hypothetical: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first tensor."""
+        dtype: torch.dtype = self.arguments[self.spec.tensors[0].name].dtype
+        return dtype
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        names = {t.name for t in self.spec.tensors}
+        return {k: v for k, v in self.arguments.items() if k not in names}
+
+    @property
+    def cost(self) -> Cost:
+        return self.spec.cost(self)
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """Everything that is true of an operator whoever computes it; see the module for the form."""
+
+    name: str
+    version: int
+    summary: str
+    math: str
+    inputs: tuple[Tensor | Scalar | Axis, ...]
+    outputs: tuple[Output, ...]
+    reference: Callable[..., Any]
+    error: ErrorModel | tuple[ErrorModel, ...]
+    exact: ExactMaker | NoExact
+    cases: tuple[Case, ...]
+    workloads: tuple[Case, ...]
+    cost: Callable[[Call], Cost]
+    sources: tuple[str, ...] = ()
+    special: SpecialValues = SpecialValues()
+    constraints: tuple[Constraint, ...] = ()
+    derive: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, int]] | None = None
+    normalise: Callable[[dict[str, Any], Mapping[str, Any]], None] | None = None
+
+    def __post_init__(self) -> None:
+        names = [i.name for i in self.inputs]
+        if len(set(names)) != len(names) or not self.tensors:
+            raise SpecError(f"{self.name}: inputs need distinct names and at least one tensor, got {names}")
+        if len(self.errors) != len(self.outputs):
+            raise SpecError(f"{self.name}: {len(self.outputs)} outputs, but {len(self.errors)} error models")
+        if not self.cases or not self.workloads:
+            raise SpecError(f"{self.name}: a spec needs cases (what must be right) and workloads (what must be fast)")
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(i for i in self.inputs if isinstance(i, Tensor))
+
+    @cached_property
+    def scalars(self) -> tuple[Scalar | Axis, ...]:
+        return tuple(i for i in self.inputs if not isinstance(i, Tensor))
+
+    @cached_property
+    def hosted(self) -> bool:
+        """Whether a tensor lives in host memory, so that pinning decides the device."""
+        return any(t.host for t in self.tensors)
+
+    @cached_property
+    def errors(self) -> tuple[ErrorModel, ...]:
+        return self.error if isinstance(self.error, tuple) else (self.error,)
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes of the first tensor."""
+        return self.tensors[0].dtypes
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The public signature, without `backend`."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature(
+            [inspect.Parameter(i.name, kind, default=REQUIRED if isinstance(i, Tensor) else i.default) for i in self.inputs]
+        )
+
+    @cached_property
+    def hash(self) -> str:
+        """Twelve hex digits over the spec's source without comments and layout: changes when the meaning may have."""
+        source = inspect.getsource(inspect.getmodule(self.reference) or type(self))
+        return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:12]
+
+    def bind(self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any) -> Call:
+        """Check a call against the spec; ArgumentError names op, argument, expected and got."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bind(self, dict(bound.arguments), capability, device)
+
+    def evaluate(self, call: Call) -> tuple[torch.Tensor, ...]:
+        """The reference of a call in float64 (integers and bools stay), one tensor per output."""
+        result = self.reference(*exact_arguments(call))
+        return result if isinstance(result, tuple) else (result,)
+
+
+def exact_arguments(call: Call) -> tuple[Any, ...]:
+    """The arguments of a call with floating tensors raised to float64, on the device where the call runs."""
+
+    def raised(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value.to(call.device)
+        return value.to(torch.float64) if value.is_floating_point() else value
+
+    return tuple(raised(v) for v in call.arguments.values())
