@@ -108,7 +108,7 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
     registers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-    call_parameters: dict[str, Parameter] = field(default_factory=dict)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # targets of brx.idx
     required_threads: tuple[int, ...] | None = None
     maximum_threads: tuple[int, ...] | None = None
 
@@ -218,6 +218,8 @@ def _parameter(match: re.Match[str]) -> Parameter:
 def _function(header: re.Match[str], body: str) -> Function:
     function = Function(header[3], header[1] == "entry", _parameters(header[4]), _parameters(header[2]))
     limits = {kind: tuple(int(v) for v in sizes.split(",")) for kind, sizes in re.findall(r"\.(reqntid|maxntid)\s+([\d,\s]+)", header[5])}
+    if not function.entry:  # their values travel as bytes, in registers of type param<size>
+        function.registers.update((p.name, f"param{p.size}") for p in (*function.parameters, *function.results))
     function.required_threads, function.maximum_threads = limits.get("reqntid"), limits.get("maxntid")
     _Body(function).read(body)
     return function
@@ -306,11 +308,14 @@ class _Body:
             if (found := _PARAMETER.match(text)) is None:
                 raise Unsupported(f"cannot read the PTX declaration: {text}")
             parameter = _parameter(found)
-            self.function.call_parameters[self._declare(parameter.name)] = parameter
+            self.function.registers[self._declare(parameter.name)] = f"param{parameter.size}"
+        elif text.startswith(".branchtargets"):
+            label = next(reversed(self.function.labels))
+            self.function.tables[label] = tuple(self._rename(name) for name in _split(text.removeprefix(".branchtargets")))
         elif match := _VARIABLE.match(text):
             variable = _variable(match)
             self.function.variables[self._declare(variable.name)] = variable
-        elif not text.startswith((".pragma", ".maxn", ".branchtargets", ".callprototype", ".file", ".section")):
+        elif not text.startswith((".pragma", ".maxn", ".callprototype", ".file", ".section")):
             raise Unsupported(f"cannot read the PTX statement: {text}")
         scope.operands.clear()
 

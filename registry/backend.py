@@ -1,9 +1,9 @@
 """Who can compute an operator: backends found by folder name or entry point, implementations found by file name.
 
 A backend is a package with `BACKEND = Backend(...)` in its `__init__` and one module per operator that ends in
-`VARIANTS = {name: Implementation(...)}`, in ladder order; the last variant whose conditions hold is the one that a plain
-`backend="cuda"` runs. Packages in `kernelmux.backends` are found by name; others announce their package in the
-entry-point group `kernelmux.backends`. Nothing is imported before it is needed.
+`VARIANTS = {name: Implementation(...)}`, in ladder order; the last variant whose conditions hold is the one
+that a plain `backend="cuda"` runs. Packages in `kernelmux.backends` are found by name; others announce their package in
+the entry-point group `kernelmux.backends`. Nothing is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -51,9 +51,12 @@ class Backend:
 class Implementation:
     """One idea of how to compute an operator.
 
-    fn: takes every argument of the spec, in order, scalars normalised; returns fresh tensors. idea: the idea in one line.
-    requires: conditions a call must meet. layout: per tensor "any" strides (default), "last" (unit stride in the last axis),
-    "matrix" (unit stride in one of the last two axes), "contiguous"; what does not fit is copied first. arithmetic: how it accumulates (`numerics.ARITHMETICS`).
+    fn: takes every argument of the spec, in order, scalars normalised; returns fresh tensors.
+    idea: the idea in one line.
+    requires: conditions a call must meet.
+    layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of
+    the last two axes) or "contiguous"; what does not fit is copied first.
+    arithmetic: how it accumulates (`numerics.ARITHMETICS`).
     """
 
     fn: Callable[..., Any]
@@ -83,7 +86,7 @@ def backends() -> tuple[str, ...]:
     return tuple(sorted(_packages()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def backend(name: str) -> Backend:
     """The backend of that name; BackendUnavailable if its package cannot be imported."""
     if name not in _packages():
@@ -97,7 +100,7 @@ def backend(name: str) -> Backend:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def unavailable(name: str, device: torch.device) -> str | None:
     """Why a backend cannot work for tensors on `device`, or None."""
     try:
@@ -112,7 +115,7 @@ def implements(name: str, op: str) -> bool:
     return importlib.util.find_spec(f"{package}.{op}") is not None
 
 
-@lru_cache(maxsize=None)
+@cache
 def variants(name: str, op: str) -> dict[str, Implementation]:
     """The backend's implementations of an operator in ladder order; empty if it has none."""
     spec = catalog.spec(op)
@@ -135,14 +138,17 @@ def _check(label: str, spec: Any, implementation: Any) -> None:
     got = list(inspect.signature(implementation.fn).parameters)
     if got != want:
         wrong = next((i for i, (g, w) in enumerate(zip(got, want, strict=False)) if g != w), min(len(got), len(want)))
-        raise SpecError(f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}): see parameter {wrong}")
+        raise SpecError(
+            f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}):"
+            f" see parameter {wrong}"
+        )
     bad = [v for v in implementation.layout.values() if v not in LAYOUTS]
     if bad or implementation.arithmetic not in ARITHMETICS:
         raise SpecError(f"{label} of {spec.name}: unknown layout {bad} or arithmetic {implementation.arithmetic!r}")
 
 
 def split(name: str, where: str = "") -> tuple[str, str | None]:
-    """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName for a backend that nobody registered."""
+    """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName if nobody registered the backend."""
     head, _, tail = name.partition("/")
     if head not in _packages():
         raise unknown("backend", head, backends(), where)
@@ -162,9 +168,11 @@ def fits(x: torch.Tensor, layout: str) -> bool:
 
 
 def source_hash(name: str, op: str) -> str:
-    """Twelve hex digits over the files that make up a backend's implementation of an operator, shared helpers included."""
+    """Twelve hex digits over the files of a backend's implementation of an operator, shared helpers included."""
     home = Path(_module_file(importlib.import_module(_packages()[name]))).parent
-    files = {p for pattern in (f"{op}.py", f"{op}.cu", f"{op}_*.cu", f"{op}/*", "_*.py", "*.cuh") for p in home.glob(pattern)}
+    files = {
+        p for pattern in (f"{op}.py", f"{op}.cu", f"{op}_*.cu", f"{op}/*", "_*.py", "*.cuh") for p in home.glob(pattern)
+    }
     digest = hashlib.sha256()
     for path in sorted(p for p in files if p.is_file() and p.name != "__init__.py"):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Turning arguments into a checked call: symbolic axes, dtypes, devices, scalars, constraints, each with its own error."""
+"""Turning arguments into a checked call: axes, dtypes, devices, scalars, constraints, each with its own error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from kernelmux.registry.spec import Axis, Call, OpSpec, Scalar, Tensor
 
 
-def bind(spec: OpSpec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None) -> Call:
-    """The checked call; see `OpSpec.bind`. `device` and `capability` describe a machine for tensors that hold no data."""
+def bind(
+    spec: OpSpec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None
+) -> Call:
+    """The checked call; see `OpSpec.bind`. `device` and `capability` describe the machine of data-less tensors."""
     from kernelmux.registry.spec import Call, Tensor
 
     axes: dict[str, Any] = {}
@@ -40,16 +42,19 @@ def bind(spec: OpSpec, arguments: dict[str, Any], capability: tuple[int, int] | 
 
 def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
     if not isinstance(value, torch.Tensor):
-        raise ArgumentError(f"{spec.name}: {item.name}: expected a torch.Tensor [{item.dims}], got {type(value).__name__}")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected a torch.Tensor [{item.dims}], got {type(value).__name__}"
+        )
     if item.like:
         want = arguments[item.like].dtype
         if value.dtype != want:
-            raise ArgumentError(
-                f"{spec.name}: {item.name}: expected dtype {SHORT[want]} like {item.like}, got {SHORT.get(value.dtype, value.dtype)}"
-            )
+            got = SHORT.get(value.dtype, value.dtype)
+            raise ArgumentError(f"{spec.name}: {item.name}: expected dtype {SHORT[want]} like {item.like}, got {got}")
     elif value.dtype not in item.dtypes:
         allowed = ", ".join(SHORT[d] for d in item.dtypes)
-        raise ArgumentError(f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {SHORT.get(value.dtype, value.dtype)}")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {SHORT.get(value.dtype, value.dtype)}"
+        )
     if value.layout != torch.strided:
         raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {value.layout}")
 
@@ -59,7 +64,9 @@ def _bind_axes(spec: OpSpec, item: Tensor, value: torch.Tensor, axes: dict[str, 
     names = [d for d in letters if d != "..."]
     lead = len(shape) - len(names)
     if lead < 0 or (lead and "..." not in letters):
-        raise ArgumentError(f"{spec.name}: {item.name}: expected shape [{item.dims}], got {list(shape)} ({len(shape)} axes)")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected shape [{item.dims}], got {list(shape)} ({len(shape)} axes)"
+        )
     at = letters.index("...") if "..." in letters else 0
     if "..." in letters:
         _agree(spec, "...", shape[at : at + lead], f"{item.name}.shape[{at}:{at + lead}]", axes, origin)
@@ -73,7 +80,9 @@ def _agree(spec: OpSpec, letter: str, value: Any, place: str, axes: dict[str, An
         axes[letter], origin[letter] = value, place
     elif axes[letter] != value:
         shown = [list(v) if isinstance(v, tuple) else v for v in (axes[letter], value)]
-        raise ArgumentError(f"{spec.name}: axis {letter} is {shown[0]} from {origin[letter]} but {shown[1]} from {place}")
+        raise ArgumentError(
+            f"{spec.name}: axis {letter} is {shown[0]} from {origin[letter]} but {shown[1]} from {place}"
+        )
 
 
 def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, Any]) -> Any:
@@ -85,11 +94,17 @@ def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, 
         return _axis(spec, item, value, arguments[item.of].dim())
     numeric = item.type is float and isinstance(value, int) and not isinstance(value, bool)
     if not (numeric or isinstance(value, item.type)) or (isinstance(value, bool) and item.type is not bool):
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {item.type.__name__}, got {value!r} ({type(value).__name__})")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected {item.type.__name__}, got {value!r} ({type(value).__name__})"
+        )
     if item.choices and value not in item.choices:
-        raise ArgumentError(f"{spec.name}: {item.name}: expected one of {', '.join(map(repr, item.choices))}, got {value!r}")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected one of {', '.join(map(repr, item.choices))}, got {value!r}"
+        )
     if item.range and not item.range[0] <= value <= item.range[1]:
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {item.range[0]} <= {item.name} <= {item.range[1]}, got {value!r}")
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected {item.range[0]} <= {item.name} <= {item.range[1]}, got {value!r}"
+        )
     return item.type(value)
 
 

@@ -174,6 +174,6 @@ def integers(shape: Shape, dtype: torch.dtype, rng: torch.Generator, largest: in
 
 
 def exact_range(terms: int, dtype: torch.dtype, products: bool = False) -> int:
-    """Largest integer magnitude whose sums of `terms` terms (or products of two) stay exact in fp32 and in `dtype`; 0 if none."""
+    """Largest integers whose sums of `terms` terms (or products of two) stay exact in fp32 and `dtype`; 0 if none."""
     limit = min(2.0**24, 1 / dtypes.UNIT[dtype]) / max(terms, 1)
     return int(math.sqrt(limit)) if products else int(limit)

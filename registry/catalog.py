@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from kernelmux.registry import ops
 from kernelmux.registry.errors import SpecError, unknown
@@ -17,7 +17,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(ops.__path__) if not m.name.startswith("_")))
 
 
-@lru_cache(maxsize=None)
+@cache
 def spec(op: str) -> OpSpec:
     """The spec of an operator; UnknownName with the nearest match if there is none."""
     if op not in names():

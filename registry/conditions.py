@@ -117,14 +117,15 @@ class Multiple:
 
     def check(self, call: Call) -> str | None:
         value = _value(call, self.name)
-        if value % self.factor == 0:
+        padded = -(-value // self.factor) * self.factor
+        if value == padded:
             return None
-        return f"{self.name} = {value}, needs a multiple of {self.factor} (padding to {-(-value // self.factor) * self.factor} would do)"
+        return f"{self.name} = {value}, needs a multiple of {self.factor} (padding to {padded} would do)"
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """The rows of tensor `name` can be read `bytes` at a time: its address and all strides but the unit one are multiples."""
+    """The rows of tensor `name` can be read `bytes` at a time: address and strides are multiples of it."""
 
     name: str
     bytes: int = 16
@@ -135,9 +136,15 @@ class Aligned:
 
     def check(self, call: Call) -> str | None:
         x = call.arguments[self.name]
-        odd = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s != 1 and s * x.element_size() % self.bytes]
+        odd = [
+            s
+            for s, n in zip(x.stride(), x.shape, strict=True)
+            if n > 1 and s != 1 and s * x.element_size() % self.bytes
+        ]
         if odd:
-            return f"{self.name} has a stride of {odd[0]} elements, needs a multiple of {self.bytes // x.element_size()}"
+            return (
+                f"{self.name} has a stride of {odd[0]} elements, needs a multiple of {self.bytes // x.element_size()}"
+            )
         if not call.hypothetical and x.data_ptr() % self.bytes:
             return f"{self.name} starts at an address that is {x.data_ptr() % self.bytes} modulo {self.bytes}, needs 0"
         return None

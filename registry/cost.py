@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """bytes: each input read once plus each output written once. flops: floating-point operations, a fused multiply-add counts two.
+    """The least work of a call.
 
+    bytes: each input read once plus each output written once.
+    flops: floating-point operations; a fused multiply-add counts two.
     unit: which ceiling the flops meet: "fma" (plain fp32 units) or "tensor" (matrix units of the dtype).
     link: which path the bytes take: "device" (GPU memory) or "host" (over the bus to the host).
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -22,7 +22,7 @@ EMULATED = (9, 0)  # the compute capability that the emulator stands for
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one variant: chosen, able, or not and why; copies: inputs that would be copied to fit its layout."""
+    """What became of one variant: able, or not and why; copies: inputs that would be copied to fit its layout."""
 
     backend: str
     variant: str
@@ -50,7 +50,8 @@ class Decision:
 
     def __str__(self) -> str:
         head = f"{self.call.spec.name}: {describe(self.call)}"
-        asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{'; strict' if self.request.strict else ''})"
+        strict = "; strict" if self.request.strict else ""
+        asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{strict})"
         picked = f"  chosen: {self.chosen.name}" if self.chosen else "  chosen: nobody can run this call"
         return "\n".join([head, asked, picked, *(_line(v, v == self.chosen) for v in self.verdicts)])
 
@@ -134,16 +135,17 @@ def _refuse(decision: Decision) -> NoReturn:
     raise kind(f"no requested backend can run this call\n{decision}{hint}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _warn_emulated(name: str) -> None:
     warnings.warn(
-        f'backend "{name}" runs its GPU kernels on the emulator here: right, checked, and slow (tensors are on the CPU)', stacklevel=4
+        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
+        stacklevel=4,
     )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A remembered choice: what to call, which inputs to copy first, and the normalised scalars by position. Holds no tensor."""
+    """A remembered choice: what to call, which inputs to copy first, the normalised scalars by position; no tensors."""
 
     fn: Callable[..., Any]
     copies: tuple[int, ...]
@@ -165,7 +167,8 @@ PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts 
 def _key(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> object:
     """What a choice depends on: shapes, strides, dtypes, devices, alignment, scalars, and the request in force."""
     parts = [
-        (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if isinstance(v, torch.Tensor) else (type(v), v) for v in values
+        (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if isinstance(v, torch.Tensor) else (type(v), v)
+        for v in values
     ]
     pinned = [v.is_pinned() for v in values if isinstance(v, torch.Tensor)] if spec.hosted else ()
     chain = argument if argument is None or isinstance(argument, str) else tuple(argument)
@@ -201,7 +204,7 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None
     return plan.run(values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def function(op: str) -> Callable[..., Any]:
     """The public function of an operator, with the spec's own signature plus `backend=`.
 
@@ -222,7 +225,7 @@ def documentation(spec: OpSpec) -> str:
     """The docstring of a public operator, from its spec."""
     lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
     lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
-    lines += ["    backend: a backend, a variant such as \"cuda/tiled\", or a list to try in order", "", "Returns:"]
+    lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
     lines += [f"    {o.name}: dtype of {o.like}, {_shape(o)}" for o in spec.outputs]
     lines += ["", "Raises: ArgumentError, UnsupportedError, BackendUnavailable, UnknownName"]
     lines += [f"Source: {s}" for s in spec.sources]
@@ -241,7 +244,8 @@ def _kind(item: Any) -> str:
         return f"[{item.dims}] {kinds}{', in host memory' if item.host else ''}"
     if hasattr(item, "of"):
         return f"axis of {item.of}"
-    return f"{item.type.__name__}{' or None' if item.optional else ''}{', one of ' + str(item.choices) if item.choices else ''}"
+    choices = f", one of {item.choices}" if item.choices else ""
+    return f"{item.type.__name__}{' or None' if item.optional else ''}{choices}"
 
 
 def explain(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> Decision:

@@ -6,10 +6,10 @@
           + u_in * I                                           intermediates that are rounded to the storage dtype
           + smallest (sub)normal of the output dtype
 
-Roundings, M, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and whether the
-chain is sequential belong to the arithmetic of the implementation (`Arithmetic`). The constants were calibrated against
-torch's kernels on an H200 (docs/conformance.md). A result passes iff max |out - ref| / bound <= 1 and NaN and Inf
-stand in exactly the same places.
+Roundings, M, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and whether
+the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`). The constants were calibrated
+against torch's kernels on an H200 (docs/conformance.md). A result passes iff max |out - ref| / bound <= 1 and NaN and
+Inf stand in exactly the same places.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32)}
 
 
 def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Arithmetic:
-    """The arithmetic of a call: a tensor-core kernel given fp32 runs as tf32 or, with precision="ieee", as plain fp32."""
+    """The arithmetic of a call: a tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"."""
     if name not in ARITHMETICS:
         raise SpecError(f"arithmetic: expected one of {', '.join(ARITHMETICS)}, got {name!r}")
     if name == "mma" and dtype == torch.float32:
@@ -111,7 +111,13 @@ class Bound:
 
 
 def bound(
-    model: ErrorModel, how: Arithmetic, ref: Tensor, out_dtype: torch.dtype, in_dtype: torch.dtype, arguments: tuple[Any, ...], axes: Mapping[str, Any]
+    model: ErrorModel,
+    how: Arithmetic,
+    ref: Tensor,
+    out_dtype: torch.dtype,
+    in_dtype: torch.dtype,
+    arguments: tuple[Any, ...],
+    axes: Mapping[str, Any],
 ) -> Bound:
     """The bound for one output of a call; `arguments` are the float64 arguments, `ref` the float64 reference."""
     u_out, terms = UNIT[out_dtype], model.terms(axes)
@@ -126,13 +132,13 @@ def bound(
         operands=2 * how.operand * m,
         intermediate=inner,
         floor=smallest(out_dtype, normal=model.flushes),
-        formula=f"{model.roundings} rounding(s) to {out_dtype}, {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
+        formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
     )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A result against the reference: `budget` is the largest share of the bound that any element uses (inf: wrong pattern)."""
+    """A result against the reference: `budget` is the largest share of the bound in use (inf: wrong pattern)."""
 
     budget: float
     index: tuple[int, ...]
@@ -146,8 +152,8 @@ class Comparison:
 def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
     """Judge `out` (any float dtype) against float64 `ref` with the elementwise bound `limit`.
 
-    A reference beyond the largest finite number of the output dtype must come out as the infinity of its sign; within the
-    bound of that limit either is right. NaN must be NaN, and nothing else may be.
+    A reference beyond the largest finite number of the output dtype must come out as the infinity of its sign; within
+    the bound of that limit either is right. NaN must be NaN, and nothing else may be.
     """
     got = out.to(torch.float64)
     if got.numel() == 0:

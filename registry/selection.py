@@ -1,8 +1,9 @@
 """Who was asked to run a call: the first that speaks wins, and the answer says who spoke.
 
-    backend= argument  >  with use(...)  >  set_default(op, ...)  >  KERNELMUX_BACKEND_<OP>  >  KERNELMUX_BACKEND  >  auto
+    backend= argument > with use(...) > set_default(op, ...) > KERNELMUX_BACKEND_<OP> > KERNELMUX_BACKEND > auto
 
-A single name is strict: it runs or it raises. A chain ("cuda,triton" or a list) falls through, in order, on unmet conditions only.
+A single name is strict: it runs or it raises. A chain ("cuda,triton" or a list) falls through, in order, on unmet
+conditions only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import split
@@ -60,7 +61,7 @@ def parse(names: Names, source: str) -> Request:
 
 @contextmanager
 def use(backend: Names, ops: Sequence[str] | None = None) -> Iterator[None]:
-    """Choose backends for the calls inside the `with`, for all operators or those in `ops`; nests, and is local to thread and task."""
+    """Choose backends for all calls inside the `with`, or those of `ops`; nests, and is local to thread and task."""
     for op in ops or ():
         _known(op)
     request = parse(backend, "use()")
@@ -97,7 +98,7 @@ def requested(op: str, argument: Names | None) -> Request:
     return _defaults.get(op) or from_environment(op)
 
 
-@lru_cache(maxsize=None)
+@cache
 def from_environment(op: str) -> Request:
     """The request of the environment, read once per operator."""
     for variable in (f"{VARIABLE}_{op.upper()}", VARIABLE):

@@ -37,8 +37,8 @@ REQUIRED = inspect.Parameter.empty
 class Tensor:
     """A tensor argument.
 
-    dims: symbolic axes, e.g. "... N" or "M K"; a letter that stands in two places must have one length, "..." any number of
-    leading axes. dtypes: what is allowed; like: has the dtype of that earlier argument instead.
+    dims: symbolic axes, e.g. "... N" or "M K"; a letter that stands in two places must have one length, "..." is any
+    number of leading axes. dtypes: what is allowed; like: has the dtype of that earlier argument instead.
     host: the tensor lives in host memory (pinned where there is a GPU).
     """
 
@@ -68,7 +68,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Axis:
-    """A scalar that names one axis of the tensor `of`; negative values count from the end, implementations see 0 <= axis < rank.
+    """A scalar that names one axis of the tensor `of`; negative values count from the end, implementations see none.
 
     optional: None stands for all axes.
     """
@@ -82,7 +82,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """A fresh tensor with the dtype of argument `like`; dims as for inputs, or "like" for its whole shape, or a rule on the call."""
+    """A fresh tensor with the dtype of argument `like`; dims as for inputs, "like" for its whole shape, or a rule."""
 
     name: str
     like: str
@@ -110,7 +110,7 @@ SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
 
 @dataclass(frozen=True)
 class SpecialValues:
-    """Every value of `SPECIAL` must give the NaN/Inf pattern and the values of the reference, except those in `undefined`: name -> why not."""
+    """Every value of `SPECIAL` must give what the reference gives, except those in `undefined`: name -> why not."""
 
     undefined: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ ExactMaker = Callable[[Case, torch.dtype, torch.Generator], "dict[str, torch.Ten
 class Call:
     """A call that passed validation: arguments in spec order, scalars normalised, axes by letter ("..." holds a tuple).
 
-    device: where it runs. capability: of the GPU (or the emulated one), None on a CPU. hypothetical: made from shapes only.
+    device: where it runs. capability: of the GPU (or the emulated one), None on a CPU. hypothetical: shapes, no data.
     """
 
     spec: OpSpec
@@ -217,7 +217,10 @@ class OpSpec:
         """The public signature, without `backend`."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature(
-            [inspect.Parameter(i.name, kind, default=REQUIRED if isinstance(i, Tensor) else i.default) for i in self.inputs]
+            [
+                inspect.Parameter(i.name, kind, default=REQUIRED if isinstance(i, Tensor) else i.default)
+                for i in self.inputs
+            ]
         )
 
     @cached_property
@@ -226,7 +229,9 @@ class OpSpec:
         source = inspect.getsource(inspect.getmodule(self.reference) or type(self))
         return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:12]
 
-    def bind(self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any) -> Call:
+    def bind(
+        self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any
+    ) -> Call:
         """Check a call against the spec; ArgumentError names op, argument, expected and got."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -46,7 +46,7 @@ class Elementwise:
 
     def _kernel(self, path: str, more: str, y: torch.Tensor, **defines: object) -> Kernel:
         signature = " ".join((*(f"{name}*" for name in self.inputs), "out*", "n:i64", more))
-        fixed = {"T": ctype(y.dtype), "BLOCK": self.block, "UNROLL": self.unroll}
+        fixed = {"ELEMENT": ctype(y.dtype), "BLOCK": self.block, "UNROLL": self.unroll}
         return self.source.kernel(f"{self.name}_{path}", signature, **fixed, **defines)
 
 

@@ -38,7 +38,7 @@ class CudaFunction:
         import cupy
 
         with torch.cuda.device(index):
-            target = (f"-arch={architecture(index)}",)
+            target = ("-lineinfo", f"-arch={architecture(index)}")
             self._raw = cupy.RawModule(code=text, options=options + target).get_function(entry)
             self._function = self._raw.kernel
         self._index = index

@@ -1,7 +1,7 @@
 """The launch seam: a `.cu` file beside its launcher becomes a typed, cached, callable kernel.
 
     SOURCE = Source(__file__)
-    kernel = SOURCE.kernel("softmax_rows", "x* y* n:i32 scale:f32", T=ctype(x.dtype), BLOCK=256)
+    kernel = SOURCE.kernel("softmax_rows", "x* y* n:i32 scale:f32", ELEMENT=ctype(x.dtype), BLOCK=256)
     kernel(grid, block, x, y, n, scale)
 
 CUDA tensors go to the GPU through CuPy, on torch's current stream; CPU tensors go to the emulator. Nothing but this
@@ -67,7 +67,10 @@ class Source:
         self._kernels: dict[Any, Kernel] = {}
 
     def kernel(self, entry: str, signature: str, **defines: object) -> "Kernel":
-        """The kernel `entry` compiled with `-D` for each of `defines`; the same arguments give the same object."""
+        """The kernel `entry` compiled with `-D` for each of `defines`; the same arguments give the same object.
+
+        No define may be called T: NVRTC's own headers use the name for their template parameters.
+        """
         key = (entry, signature, *defines.items())
         found = self._kernels.get(key)
         if found is None:
@@ -82,7 +85,7 @@ class Source:
     def options(self, defines: dict[str, object]) -> tuple[str, ...]:
         """Compiler options without the target; the digest makes on-disk caches notice a changed header."""
         given = [f"-D{name}={value}" for name, value in defines.items()]
-        return ("-std=c++17", "-lineinfo", f"-I{FOLDER}", f"-DKERNELMUX_HEADERS={_headers_digest()}", *given)
+        return ("-std=c++17", f"-I{FOLDER}", f"-DKERNELMUX_HEADERS={_headers_digest()}", *given)
 
 
 @lru_cache(maxsize=None)
@@ -98,9 +101,9 @@ class Kernel:
         self.source, self.entry, self.defines = source, entry, dict(defines)
         self.parameters = parse(signature)
         self._names = tuple(p.name for p in self.parameters)
-        self._tensors = [i for i, p in enumerate(self.parameters) if not p.is_scalar]
+        self._tensors = [i for i, p in enumerate(self.parameters) if p.kind in ("pointer", "map")]
         self._cuda = [_cuda_converter(entry, p) for p in self.parameters]
-        self._emulated = [scalar_converter(entry, p) if p.is_scalar else _as_is for p in self.parameters]
+        self._emulated = [_emulated_converter(entry, p) for p in self.parameters]
         self._functions: dict[int, Any] = {}  # by device index, -1 the emulator
 
     def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *args: Any, shared: int = 0) -> None:
@@ -154,9 +157,17 @@ def _as_is(value: Any) -> Any:
     return value
 
 
+def _emulated_converter(entry: str, parameter: Parameter) -> Any:
+    if parameter.is_scalar:
+        return scalar_converter(entry, parameter)
+    return (lambda value: value.reshape(())[()]) if parameter.kind == "struct" else _as_is
+
+
 def _cuda_converter(entry: str, parameter: Parameter) -> Any:
     if parameter.is_scalar:
         return scalar_converter(entry, parameter)
+    if parameter.kind == "struct":
+        return _as_is
     if parameter.kind == "map":
         return lambda value: value.value
     return lambda value: _address(entry, parameter.name, value)

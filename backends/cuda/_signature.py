@@ -1,4 +1,8 @@
-"""Typed kernel signatures: `"x* y* n:i32 scale:f32 a:map"` says how each argument crosses the launch."""
+"""Typed kernel signatures: `"x* y* n:i32 scale:f32 a:map"` says how each argument crosses the launch.
+
+`name*` is a pointer, `name:i32|i64|u32|f32|f64` a number, `name:map` a TMA descriptor, `name:struct` a struct by value
+(a numpy array with one element of the struct's size).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +17,14 @@ _LARGEST_F32 = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One kernel parameter; `kind` is "pointer", "map" or a scalar type such as "i32"."""
+    """One kernel parameter; `kind` is "pointer", "map", "struct" or a scalar type such as "i32"."""
 
     name: str
     kind: str
 
     @property
     def is_scalar(self) -> bool:
-        return self.kind not in ("pointer", "map")
+        return self.kind in _INTEGERS or self.kind in _FLOATS
 
 
 def parse(signature: str) -> tuple[Parameter, ...]:
@@ -32,8 +36,8 @@ def _parse_word(word: str, signature: str) -> Parameter:
     if word.endswith("*"):
         return Parameter(word[:-1], "pointer")
     name, _, kind = word.partition(":")
-    if kind not in {"map", *_INTEGERS, *_FLOATS}:
-        raise ValueError(f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map")
+    if kind not in {"map", "struct", *_INTEGERS, *_FLOATS}:
+        raise ValueError(f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map|struct")
     return Parameter(name, kind)
 
 

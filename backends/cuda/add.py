@@ -14,7 +14,7 @@ _ADD = Elementwise(Source(__file__), "add", inputs=("x", "y"))
 
 
 def add_scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return _ADD(x, y, widest=1)
+    return _ADD(x, y, widest=x.element_size())
 
 
 def add_vectorized(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@
 // Column i of a lane: the four lanes read 16 adjacent floats, all other rows of the warp the same ones.
 __device__ __forceinline__ int column(int i) { return i / 4 * 4 * LANES + threadIdx.x % LANES * 4 + i % 4; }
 
-__device__ __forceinline__ void load_tile(float (&tile)[BLOCK_N][HEAD_DIM], const Element* x, long long stride, int first,
+__device__ __forceinline__ void load_tile(float (&tile)[BLOCK_N][HEAD_DIM], const Element* x, i64 stride, int first,
                                           int limit) {
     for (int i = threadIdx.x; i < BLOCK_N * HEAD_DIM; i += THREADS) {
         const int row = i / HEAD_DIM, d = i % HEAD_DIM;
@@ -23,13 +23,13 @@ __device__ __forceinline__ float dot(const float (&query)[COLUMNS], const float 
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) sum += query[i] * key[column(i)];
-    return quad_sum(sum);
+    return warp_reduce<LANES>(sum, Sum());
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_online(
     const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-    Element* __restrict__ out, int heads, int group, int M, int N, long long q_batch, long long q_head, long long q_row,
-    long long k_batch, long long k_head, long long k_row, long long v_batch, long long v_head, long long v_row,
+    Element* __restrict__ out, int heads, int group, int M, int N, i64 q_batch, i64 q_head, i64 q_row,
+    i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row,
     float scale_log2) {
     __shared__ float k_tile[BLOCK_N][HEAD_DIM], v_tile[BLOCK_N][HEAD_DIM];
     const Place place = locate(heads, group, M, N);
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_online(
     const Element* values = v + place.batch * v_batch + place.kv_head * v_head;
     const int row = place.first_row + threadIdx.x / LANES, visible = visible_keys(row, 1, M, N);
     const Element* query_row = q + place.batch * q_batch + place.head * q_head + min(row, M - 1) * q_row;
-    float query[COLUMNS], output[COLUMNS] = {}, maximum = NEGATIVE_INFINITY, sum = 0.0f;
+    float query[COLUMNS], output[COLUMNS] = {}, maximum = -infinity(), sum = 0.0f;
     for (int i = 0; i < COLUMNS; i++) query[i] = to_float(query_row[column(i)]) * scale_log2;
 
     for (int first = 0; first < place.keys; first += BLOCK_N) {
@@ -51,20 +51,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_online(
 #pragma unroll
             for (int n = 0; n < KEYS; n++) {
                 const float score = dot(query, k_tile[j + n]);
-                p[n] = first + j + n < visible ? score : NEGATIVE_INFINITY;
+                p[n] = first + j + n < visible ? score : -infinity();
                 highest = fmaxf(highest, p[n]);
             }
-            const float offset = finite_offset(highest), decay = exp2f(maximum - offset);
+            const float offset = finite_offset(highest), decay = fast_exp2(maximum - offset);
             maximum = highest, sum *= decay;
             for (int i = 0; i < COLUMNS; i++) output[i] *= decay;
 #pragma unroll
             for (int n = 0; n < KEYS; n++) {
-                p[n] = exp2f(p[n] - offset), sum += p[n];
+                p[n] = fast_exp2(p[n] - offset), sum += p[n];
                 for (int i = 0; i < COLUMNS; i++) output[i] += p[n] * v_tile[j + n][column(i)];
             }
         }
     }
-    Element* out_row = out + ((long long)place.slice * M + row) * HEAD_DIM;
+    Element* out_row = out + ((i64)place.slice * M + row) * HEAD_DIM;
     if (row < M)
-        for (int i = 0; i < COLUMNS; i++) round_to(out_row[column(i)], output[i] / sum);
+        for (int i = 0; i < COLUMNS; i++) out_row[column(i)] = from_float<Element>(output[i] / sum);
 }

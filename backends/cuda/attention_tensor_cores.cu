@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_chunk(unsigned target, const Element* sourc
 // Rows [first, first + ROWS) of x to shared memory; rows at or past `limit` become zeros, so that 0 * V stays 0.
 // Each thread keeps its chunk and, its rows being a multiple of 8 apart, the chunk's place in the swizzle.
 template <int ROWS>
-__device__ __forceinline__ void load_tile(unsigned tile, const Element* x, long long stride, int first, int limit) {
+__device__ __forceinline__ void load_tile(unsigned tile, const Element* x, i64 stride, int first, int limit) {
     constexpr int STEP = THREADS / CHUNKS;
     static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "the swizzle must not depend on the iteration");
     const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
@@ -101,61 +101,34 @@ __device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], 
 __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], const float (&s)[ATOMS][KEY_TILES][4],
                                            unsigned v_tile) {
     const int lane = threadIdx.x & 31;
+    unsigned p[ATOMS][BLOCK_N / 16][4];
+#pragma unroll
+    for (int a = 0; a < ATOMS; a++) pack_rows(p[a], s[a]);
 #pragma unroll
     for (int j = 0; j < BLOCK_N / 16; j++) {
-        unsigned p[ATOMS][4];
-#pragma unroll
-        for (int a = 0; a < ATOMS; a++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                p[a][i] = pack(s[a][2 * j + i / 2][i % 2 * 2], s[a][2 * j + i / 2][i % 2 * 2 + 1], Element());
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 16; d++) {
             unsigned v[4];  // two tiles of 8 columns: {keys 0-7, keys 8-15} each
             ldmatrix_transposed(v, chunk_address(v_tile, 16 * j + (lane & 15), 2 * d + (lane >> 4)));
 #pragma unroll
             for (int a = 0; a < ATOMS; a++) {
-                mma(o[a][2 * d], p[a], v[0], v[1], Element());
-                mma(o[a][2 * d + 1], p[a], v[2], v[3], Element());
+                mma(o[a][2 * d], p[a][j], v[0], v[1], Element());
+                mma(o[a][2 * d + 1], p[a][j], v[2], v[3], Element());
             }
         }
     }
 }
 
-// Writes 16 rows through the warp's own rows of the query tile: 16-byte stores of whole rows instead of 4-byte ones.
-__device__ __forceinline__ void store_rows(Element* out, const float (&o)[OUT_TILES][4], const RowPair& rows, unsigned tile,
-                                           int first, int count) {
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float inverse = rows.inverse_sum(r);
-#pragma unroll
-        for (int i = 0; i < OUT_TILES; i++) {
-            const unsigned word = pack(o[i][2 * r] * inverse, o[i][2 * r + 1] * inverse, Element());
-            const unsigned target = chunk_address(tile, first + (lane >> 2) + 8 * r, i) + (lane & 3) * 4;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(target), "r"(word) : "memory");
-        }
-    }
-    __syncwarp();
-    for (int i = lane; i < 16 * CHUNKS; i += 32) {
-        const int row = first + i / CHUNKS, chunk = i % CHUNKS;
-        uint4 word;
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                     : "r"(chunk_address(tile, row, chunk)) : "memory");
-        if (row < count) *reinterpret_cast<uint4*>(out + (long long)row * HEAD_DIM + chunk * 8) = word;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
     const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v, Element* __restrict__ out, int heads, int group,
-    int M, int N, long long q_batch, long long q_head, long long q_row, long long k_batch, long long k_head,
-    long long k_row, long long v_batch, long long v_head, long long v_row, float scale_log2) {
+    int M, int N, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head,
+    i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(128) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
     const Place place = locate(heads, group, M, N);
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;
     const Element* values = v + place.batch * v_batch + place.kv_head * v_head;
-    const int first_row = place.first_row, tiles = (place.keys + BLOCK_N - 1) / BLOCK_N;
+    const int first_row = place.first_row, tiles = cdiv(place.keys, BLOCK_N);
 
     auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
         if (tile < tiles) {
@@ -191,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
         }
         add_values(o, s, stage + BLOCK_N * PITCH);
     }
-    Element* target = out + ((long long)place.slice * M + first_row) * HEAD_DIM;
+    Element* slice = out + (i64)place.slice * M * HEAD_DIM;
 #pragma unroll
-    for (int a = 0; a < ATOMS; a++) store_rows(target, o[a], rows[a], q_tile, warp_row + 16 * a, M - first_row);
+    for (int a = 0; a < ATOMS; a++) store_rows(slice, o[a], rows[a], first_row + warp_row + 16 * a, M);
 }

@@ -1,4 +1,5 @@
 // Shared by all kernels: number types, wide memory accesses, reductions over a warp and over a block.
+// Template parameters are CamelCase here: names in capitals belong to the -D options of the kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +12,7 @@ __host__ __device__ constexpr int cdiv(int a, int b) { return (a + b - 1) / b; }
 // ---- bits and numbers
 
 template <typename To, typename From>
-__device__ __forceinline__ To bits(const From& from) {
+__device__ __forceinline__ To bits(From from) {
     static_assert(sizeof(To) == sizeof(From), "bits() keeps the size");
     To to;
     memcpy(&to, &from, sizeof(To));
@@ -48,56 +49,58 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
     return y;
 }
 
-// ---- vectors: WIDTH neighbouring elements moved by one access
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-template <int BYTES> struct Access;
+// ---- vectors: Width neighbouring elements moved by one access
+
+template <int Bytes> struct Access;
 template <> struct Access<1> { using type = unsigned char; };
 template <> struct Access<2> { using type = unsigned short; };
 template <> struct Access<4> { using type = unsigned int; };
 template <> struct Access<8> { using type = uint2; };
 template <> struct Access<16> { using type = uint4; };
 
-template <typename T, int WIDTH>
-struct alignas(sizeof(T) * WIDTH) Vec {
-    using Raw = typename Access<sizeof(T) * WIDTH>::type;
-    T v[WIDTH];
+template <typename T, int Width>
+struct alignas(sizeof(T) * Width) Vec {
+    using Raw = typename Access<sizeof(T) * Width>::type;
+    T v[Width];
 };
 
-template <int WIDTH, typename T>
-__device__ __forceinline__ Vec<T, WIDTH> load(const T* p) {
-    return bits<Vec<T, WIDTH>>(*reinterpret_cast<const typename Vec<T, WIDTH>::Raw*>(p));
+template <int Width, typename T>
+__device__ __forceinline__ Vec<T, Width> load(const T* p) {
+    return bits<Vec<T, Width>>(*reinterpret_cast<const typename Vec<T, Width>::Raw*>(p));
 }
 
 // Streaming accesses are the first to leave the caches: data that is touched once must not evict data that is reused.
-template <int WIDTH, typename T>
-__device__ __forceinline__ Vec<T, WIDTH> load_streaming(const T* p) {
-    return bits<Vec<T, WIDTH>>(__ldcs(reinterpret_cast<const typename Vec<T, WIDTH>::Raw*>(p)));
+template <int Width, typename T>
+__device__ __forceinline__ Vec<T, Width> load_streaming(const T* p) {
+    return bits<Vec<T, Width>>(__ldcs(reinterpret_cast<const typename Vec<T, Width>::Raw*>(p)));
 }
 
-template <typename T, int WIDTH>
-__device__ __forceinline__ void store(T* p, const Vec<T, WIDTH>& x) {
-    using Raw = typename Vec<T, WIDTH>::Raw;
+template <typename T, int Width>
+__device__ __forceinline__ void store(T* p, const Vec<T, Width>& x) {
+    using Raw = typename Vec<T, Width>::Raw;
     *reinterpret_cast<Raw*>(p) = bits<Raw>(x);
 }
 
-template <typename T, int WIDTH>
-__device__ __forceinline__ void store_streaming(T* p, const Vec<T, WIDTH>& x) {
-    using Raw = typename Vec<T, WIDTH>::Raw;
+template <typename T, int Width>
+__device__ __forceinline__ void store_streaming(T* p, const Vec<T, Width>& x) {
+    using Raw = typename Vec<T, Width>::Raw;
     __stcs(reinterpret_cast<Raw*>(p), bits<Raw>(x));
 }
 
-template <typename T, int WIDTH>
-__device__ __forceinline__ Vec<T, WIDTH> from_floats(const float (&x)[WIDTH]) {
-    Vec<T, WIDTH> y;
-    if constexpr (sizeof(T) == 2 && WIDTH % 2 == 0) {
+template <typename T, int Width>
+__device__ __forceinline__ Vec<T, Width> from_floats(const float (&x)[Width]) {
+    Vec<T, Width> y;
+    if constexpr (sizeof(T) == 2 && Width % 2 == 0) {
 #pragma unroll
-        for (int i = 0; i < WIDTH; i += 2) {
+        for (int i = 0; i < Width; i += 2) {
             const unsigned pair = pair_from_floats<T>(x[i], x[i + 1]);
             memcpy(&y.v[i], &pair, sizeof(pair));
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) y.v[i] = from_float<T>(x[i]);
+        for (int i = 0; i < Width; ++i) y.v[i] = from_float<T>(x[i]);
     }
     return y;
 }
@@ -105,35 +108,42 @@ __device__ __forceinline__ Vec<T, WIDTH> from_floats(const float (&x)[WIDTH]) {
 // ---- reductions; the order of the operations is fixed, so results repeat bit for bit
 
 struct Sum {
-    static constexpr float identity = 0.0f;
+    static __device__ __forceinline__ float identity() { return 0.0f; }
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
-// A NaN wins, as it does in torch; fmaxf alone would drop it.
+// fmaxf drops a NaN; kernels that use it let the NaN through by another way.
 struct Max {
-    static constexpr float identity = -__builtin_huge_valf();
-    __device__ __forceinline__ float operator()(float a, float b) const { return a != a ? a : (b > a || b != b ? b : a); }
+    static __device__ __forceinline__ float identity() { return -infinity(); }
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Over groups of WIDTH lanes (a power of two up to 32); every lane gets the result.
-template <int WIDTH = 32, typename Op>
+// Over groups of Width lanes (a power of two up to 32); every lane gets the result.
+template <int Width = 32, typename Op>
 __device__ __forceinline__ float warp_reduce(float x, Op op) {
 #pragma unroll
-    for (int step = WIDTH / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
+    for (int step = Width / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
-// Over a block of THREADS; every thread gets the result. `scratch` holds one float per warp and may be written again
+// Over a block of Threads; every thread gets the result. `scratch` holds one float per warp and may be written again
 // after the block's next barrier, so two calls in a row need two scratches.
-template <int THREADS, typename Op>
+template <int Threads, typename Op>
 __device__ __forceinline__ float block_reduce(float x, float* scratch, Op op) {
-    constexpr int WARPS = THREADS / 32;
+    constexpr int Warps = Threads / 32;
     x = warp_reduce(x, op);
-    if constexpr (WARPS > 1) {
+    if constexpr (Warps > 1) {
         const int lane = threadIdx.x % 32;
         if (lane == 0) scratch[threadIdx.x / 32] = x;
         __syncthreads();
-        x = warp_reduce<WARPS>(scratch[lane % WARPS], op);
+        x = warp_reduce<Warps>(scratch[lane % Warps], op);
     }
     return x;
+}
+
+// Over a group of Group threads that share threadIdx.y: within warps up to 32, else the whole block.
+template <int Group, typename Op>
+__device__ __forceinline__ float group_reduce(float x, float* scratch, Op op) {
+    if constexpr (Group <= 32) return warp_reduce<Group>(x, op);
+    else return block_reduce<Group>(x, scratch, op);
 }

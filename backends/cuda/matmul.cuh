@@ -62,6 +62,8 @@ __device__ __forceinline__ Tile grouped_tile(int index, int tiles_m, int tiles_n
 
 __device__ __forceinline__ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+
 // Two neighbouring values at once, so that shared memory takes one store.
 template <class E>
 __device__ __forceinline__ void store_pair(E* to, float low, float high) {
@@ -78,8 +80,8 @@ template <int WIDTH>
 struct Strip {
     static constexpr int PITCH = WIDTH + 8, BYTES = 16 * PITCH * sizeof(Output);
 
-    static __device__ __forceinline__ void store(Output* strip, const float (&sum)[WIDTH / 2], Output* c, int row, int column,
-                                                 int M, int N) {
+    static __device__ __forceinline__ void store(Output* strip, const float* sum, Output* c, int row, int column, int M,
+                                                 int N) {
         const int lane = threadIdx.x % 32;
         Output* mine = strip + lane / 4 * PITCH + lane % 4 * 2;
 #pragma unroll

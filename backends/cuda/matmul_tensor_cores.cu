@@ -39,8 +39,6 @@ constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
 constexpr bool TF32 = sizeof(Element) == 4;
 static_assert(STEPS % 2 == 0, "two sets of fragments alternate, tile after tile");
 
-__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-
 // BYTES from global to shared memory, zeros if not `inside` (then nothing is read). cp.async takes 4 bytes at least.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(unsigned char* to, const Element* from, bool inside) {

@@ -5,9 +5,7 @@ import torch
 from kernelmux.registry.backend import Implementation
 
 
-def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
-) -> torch.Tensor:
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     rows, columns = q.shape[2], k.shape[2]
     mask = None
     if causal and rows != columns:  # is_causal aligns to the first key, the spec to the last

@@ -7,6 +7,7 @@ split  an axis with too few rows to fill the GPU is cut into chunks, summed to f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import cdiv, launch
 from kernelmux.backends.triton._rows import Walk, clamp, neighbours, next_power, row_offsets, walk
+from kernelmux.backends.triton._strides import collapse
 from kernelmux.registry.backend import Implementation
 
 # Programs that keep an H200's 132 SMs busy at 4 to 8 programs each, and the least a chunk is worth a program (bytes).
@@ -52,26 +54,58 @@ def rule(w: Walk, itemsize: int) -> dict[str, int]:
     return {"ROWS": neighbours(w, block, elements), "BLOCK_N": block, "num_warps": 8}
 
 
-def sum_along(x: torch.Tensor, axis: int, out: torch.Tensor, parts: int = 1) -> None:
-    """Sums of x along an axis into `out`, which has that axis with `parts` elements: one per chunk of the axis."""
-    w = _walk(x, axis, out)
+def sum_along(x: torch.Tensor, axis: int, out: torch.Tensor) -> None:
+    """Sums of x along an axis into `out`, whose extent there is the number of equal chunks to cut the axis into."""
+    parts = out.shape[axis]
+    w = walk(axis, out.narrow(axis, 0, 1).expand(x.shape), x)
     config = rule(w, x.element_size())
     chunk = cdiv(cdiv(w.length, parts), config["BLOCK_N"]) * config["BLOCK_N"]
     grid = (*w.grid(config["ROWS"]), parts)
-    launch(reduce_sum_kernel, grid, out, x, w.sizes, *w.strides, w.length, *w.steps, chunk, **config)
+    launch(
+        reduce_sum_kernel, grid, out, x, w.sizes, *w.strides, w.length, out.stride(axis), w.steps[1], chunk, **config
+    )  # fmt: skip
 
 
-def _walk(x: torch.Tensor, axis: int, out: torch.Tensor) -> Walk:
-    """`out` takes part with one row per row of x, and the step between its chunks."""
-    w = walk(axis, out.narrow(axis, 0, 1).expand(x.shape), x)
-    return Walk(w.sizes, w.strides, w.length, (out.stride(axis), w.steps[1]))
+def split_along(x: torch.Tensor, axis: int, out: torch.Tensor) -> None:
+    """sum_along, by way of fp32 sums of as many chunks as fill the GPU and are worth a program each."""
+    length, itemsize = x.shape[axis], x.element_size()
+    programs = x.numel() * itemsize // CHUNK_BYTES
+    parts = min(programs, PROGRAMS) // max(out.numel(), 1)
+    if parts <= 1 or length * itemsize < 2 * CHUNK_BYTES:
+        sum_along(x, axis, out)
+        return
+    sums = torch.empty(_with(x.shape, axis, parts), dtype=torch.float32, device=x.device)
+    sum_along(x, axis, sums)
+    sum_along(sums, axis, out)
 
 
-def parts(x: torch.Tensor, axis: int) -> int:
-    """Chunks of the axis: as many as fill the GPU, as few as keep each worth its program."""
-    length = x.shape[axis]
-    rows = x.numel() // max(length, 1)
-    if rows * CHUNK_BYTES > x.numel() * x.element_size():
-        return 1
-    w = _walk(x, axis, x)
-    return clamp(PROGRAMS // w.grid(rule(w, x.element_size())["ROWS"])[0], 1, length * x.element_size() // CHUNK_BYTES)
+def _with(shape: torch.Size, axis: int, extent: int) -> list[int]:
+    return [*shape[:axis], extent, *shape[axis + 1 :]]
+
+
+def _line(x: torch.Tensor, along: Any) -> torch.Tensor:
+    """Everything that is to be added as one dimension: a view, or the fp32 sums over the last dimension where none exists."""
+    sizes, (strides,) = collapse(x.shape, x.stride())
+    if len(sizes) == 1:
+        return x.as_strided(sizes, strides)
+    sums = torch.empty(_with(x.shape, x.ndim - 1, 1), dtype=torch.float32, device=x.device)
+    along(x, x.ndim - 1, sums)
+    return _line(sums, along)
+
+
+def _reduce(along: Any, x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    kept = [1] * x.ndim if axis is None else _with(x.shape, axis, 1)
+    out = torch.empty(kept, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out if keepdim or axis is None else out.squeeze(axis)
+    if axis is None:
+        along(_line(x, along), 0, out.view(1))
+        return out if keepdim else out.view(())
+    along(x, axis, out)
+    return out if keepdim else out.squeeze(axis)
+
+
+VARIANTS = {
+    "rows": Implementation(fn=partial(_reduce, sum_along), idea="one program walks the axis for a tile of rows"),
+    "split": Implementation(fn=partial(_reduce, split_along), idea="long axes in chunks, then the chunks: no atomics"),
+}

@@ -40,6 +40,7 @@ class Action:
     outputs  (operand, dtype) pairs; a sink `_` may be among them.
     scope    "thread": any set of lanes. "warp": only whole warps arrive, in lane order, so `x.reshape(-1, 32)` is one row
              per warp. "warpgroup": whole groups of four warps, rows of 128. "members": the lanes that `members` names.
+             "barrier": the threads of a block (see ops/barrier.py).
     members  for scope "members": the position in `inputs` of the mask of lanes that take part (shfl, vote, bar.warp).
     pure     a function of the inputs alone: called as `run(*inputs)`, may be run for lanes whose guard is off.
     code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`; takes the place of `run`.
@@ -52,7 +53,7 @@ class Action:
     run: Callable[..., Any] | None = None
     inputs: tuple[Slot, ...] = ()
     outputs: tuple[Slot, ...] = ()
-    scope: Literal["thread", "warp", "warpgroup", "members"] = "thread"
+    scope: Literal["thread", "warp", "warpgroup", "members", "barrier"] = "thread"
     members: int = 0
     ready: Callable[..., Any] | None = None
     pure: bool = False

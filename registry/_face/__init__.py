@@ -6,7 +6,8 @@
     with kx.use("triton"): ...               # a scope
     kx.which("softmax", x); print(kx.explain("softmax", x))
 
-Every operator of `kernelmux.registry.ops` is a function here; importing this module imports neither torch nor a backend.
+Every operator of `kernelmux.registry.ops` is a function here; importing this module imports neither torch nor
+a backend.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def __getattr__(name: str) -> Any:
         from kernelmux.registry import catalog, dispatch
 
         if name not in catalog.names():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; operators: {', '.join(catalog.names())}")
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}; operators: {', '.join(catalog.names())}"
+            )
         value = dispatch.function(name)
     globals()[name] = value
     return value

@@ -45,7 +45,7 @@ def magnitude(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, s
 
 
 def rounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    """Fused kernels round p to the storage dtype before p @ v, and every one of them is right (budget 157 without this term)."""
+    """Fused kernels round p to the storage dtype before p @ v, and are right (budget 157 without this term)."""
     return weights(q, k, causal, scale) @ _heads(v, q.shape[1]).abs()
 
 

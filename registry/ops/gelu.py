@@ -36,7 +36,7 @@ SPEC = OpSpec(
     outputs=(Output("y", like="x"),),
     derive=lambda a, axes: {"N": a["x"].numel()},
     reference=reference,
-    # 1 + erf cancels for negative x: the error is one of x, not of y (budget 1e6 with M = |y|, 0.98 with |x|, on an H200)
+    # 1 + erf cancels for negative x: the error is one of x, not y (budget on an H200: 1e6 with M = |y|, 0.98 with |x|)
     error=ErrorModel(magnitude=lambda x, approximate: x.abs(), flushes=True),
     exact=NoExact("erf and tanh are transcendental: only 0 and the infinities give the same bits everywhere"),
     cases=(

@@ -46,7 +46,13 @@ SPEC = OpSpec(
     inputs=(
         Tensor("a", "M K", dtypes=FLOATS),
         Tensor("b", "K N", like="a"),
-        Scalar("precision", str, "ieee", choices=("ieee", "tf32"), doc='for fp32 only: "tf32" rounds the operands to 11 bits'),
+        Scalar(
+            "precision",
+            str,
+            "ieee",
+            choices=("ieee", "tf32"),
+            doc='for fp32 only: "tf32" rounds the operands to 11 bits',
+        ),
     ),
     outputs=(Output("c", like="a", dims="M N"),),
     reference=reference,

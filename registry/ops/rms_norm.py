@@ -43,7 +43,9 @@ SPEC = OpSpec(
     ),
     outputs=(Output("y", like="x"),),
     reference=reference,
-    error=ErrorModel(magnitude=lambda x, w, eps: reference(x, w, eps).abs(), terms=lambda axes: axes["N"], flushes=True),
+    error=ErrorModel(
+        magnitude=lambda x, w, eps: reference(x, w, eps).abs(), terms=lambda axes: axes["N"], flushes=True
+    ),
     exact=exact,
     special=SpecialValues(undefined={"largest": "its square overflows fp32, in which the mean is defined"}),
     cases=(

@@ -66,7 +66,9 @@ SPEC = OpSpec(
         ErrorModel(magnitude=magnitude_x, terms=lambda axes: axes["N"], flushes=True),
         ErrorModel(magnitude=magnitude_weight, terms=lambda axes: axes["N"] + _rows(dict(axes)), flushes=True),
     ),
-    exact=NoExact("the mean of g*w*x meets r^3: no choice of powers of two keeps every order exact and the result non-zero"),
+    exact=NoExact(
+        "the mean of g*w*x meets r^3: no choice of powers of two keeps every order exact and the result non-zero"
+    ),
     special=SpecialValues(undefined={"largest": "its square overflows fp32, in which the mean is defined"}),
     cases=(
         _case("4x128", tier="smoke"),

@@ -1,0 +1,1 @@
+../../registry/_face/__main__.py

@@ -1,0 +1,63 @@
+"""Row family: how the elements of a row are dealt to threads, and how a tensor is seen as rows."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
+from kernelmux.backends.cuda._runtime import cdiv
+
+REGISTER_LIMIT = 32768  # elements of a row that 1,024 threads hold in registers without spilling, at any alignment
+_WARP = 32
+_SMALLEST_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A row dealt to `group` threads, `vectors` vectors of `width` elements each; a block holds `rows` rows."""
+
+    width: int
+    group: int
+    vectors: int
+    rows: int
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.group, self.rows
+
+    @property
+    def defines(self) -> dict[str, object]:
+        return {"WIDTH": self.width, "GROUP": self.group, "VECTORS": self.vectors, "ROWS": self.rows}
+
+
+@lru_cache(maxsize=4096)
+def row_plan(n: int, itemsize: int, width: int, bytes_per_thread: int = 64) -> RowPlan:
+    """The rule: a thread holds `bytes_per_thread` of the row, or more where 1,024 threads are not enough.
+
+    It depends on the row alone, never on how many rows there are, so a row's result does not depend on its batch.
+    """
+    units = cdiv(n, width)
+    wanted = cdiv(units, max(1, bytes_per_thread // (width * itemsize)))
+    group = min(1024, max(4, 1 << (wanted - 1).bit_length()))
+    rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP else 1
+    return RowPlan(width, group, cdiv(units, group), rows)
+
+
+def row_width(tensors: tuple[torch.Tensor, ...], n: int, widest: int = ACCESS_BYTES) -> int:
+    """Elements per access for contiguous rows of `n` elements, all of which must start aligned."""
+    width = common_width(tensors, widest)
+    while n % width:
+        width //= 2
+    return width
+
+
+def as_matrix(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
+    """The sizes (outer, n, inner) of a contiguous tensor around `axis`."""
+    n = x.shape[axis]
+    outer = inner = 1
+    for size in x.shape[:axis]:
+        outer *= size
+    for size in x.shape[axis + 1 :]:
+        inner *= size
+    return outer, n, inner

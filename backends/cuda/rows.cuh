@@ -1,0 +1,45 @@
+// A row in registers: GROUP threads share a row of n elements, and each holds VECTORS vectors of WIDTH neighbours.
+// Vectors of one thread lie GROUP apart, so a warp's access is contiguous. A block holds ROWS rows side by side.
+#pragma once
+
+#include "common.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT float
+#endif
+#ifndef WIDTH
+#define WIDTH 4
+#endif
+#ifndef GROUP
+#define GROUP 256
+#endif
+#ifndef VECTORS
+#define VECTORS 4
+#endif
+#ifndef ROWS
+#define ROWS 1
+#endif
+#ifndef UNROLL  // vectors in flight where a row does not fit in registers
+#define UNROLL 4
+#endif
+static_assert(GROUP <= 32 || ROWS == 1, "a row of several warps has the block to itself");
+
+using T = ELEMENT;
+using Elements = Vec<T, WIDTH>;
+
+__device__ __forceinline__ int column(int vector) { return (vector * GROUP + threadIdx.x) * WIDTH; }
+
+// Columns from n on are left as they are.
+__device__ __forceinline__ void load_row(Elements (&held)[VECTORS], const T* row, int n) {
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (column(v) < n) held[v] = load_streaming<WIDTH>(row + column(v));
+}
+
+// f(column, vector index) for every vector of this thread that lies inside the row.
+template <typename F>
+__device__ __forceinline__ void for_each_vector(int n, F f) {
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+        if (column(v) < n) f(column(v), v);
+}

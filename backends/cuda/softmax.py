@@ -1,0 +1,89 @@
+"""Softmax on CUDA: fewer and fewer passes over memory.
+
+naive      three passes (maximum, sum, result), one element per access
+online     maximum and sum in one pass that rescales the sum when the maximum grows; 16 bytes per access
+registers  the row stays in registers between the passes: one read, one write
+"""
+
+import math
+
+import torch
+
+from kernelmux.backends.cuda._rows import REGISTER_LIMIT, as_matrix, row_plan, row_width
+from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
+
+SOURCE = Source(__file__)
+REGISTERS = Source(__file__, "softmax_registers.cu")
+_BLOCK = 256
+_ONLINE_BLOCK = 512
+_TILE_INNER = 32  # columns: threads side by side
+
+
+def softmax_naive(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    y = torch.empty_like(x)
+    outer, n, inner = as_matrix(x, axis)
+    kernel = SOURCE.kernel(
+        "softmax_naive", "x* y* n:i32 inner:i64 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), GROUP=_BLOCK
+    )
+    if n:
+        kernel(outer * inner, _BLOCK, x, y, n, inner, *_split(scale))
+    return y
+
+
+def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    outer, n, inner = as_matrix(x, axis)
+    if inner > 1:
+        return _columns(x, outer, n, inner, scale)
+    y = torch.empty_like(x)
+    width = row_width((x, y), n)
+    kernel = SOURCE.kernel(
+        "softmax_online", "x* y* n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), GROUP=_ONLINE_BLOCK, WIDTH=width
+    )
+    if n:
+        kernel(outer, _ONLINE_BLOCK, x, y, n, *_split(scale))
+    return y
+
+
+def softmax_registers(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    outer, n, inner = as_matrix(x, axis)
+    if inner > 1:
+        return _columns(x, outer, n, inner, scale)
+    y = torch.empty_like(x)
+    if not y.numel():
+        return y
+    plan = row_plan(n, x.element_size(), row_width((x, y), n))
+    kernel = REGISTERS.kernel(
+        "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), **plan.defines
+    )
+    kernel(cdiv(outer, plan.rows), plan.block, x, y, outer, n, *_split(scale))
+    return y
+
+
+def _columns(x: torch.Tensor, outer: int, n: int, inner: int, scale: float) -> torch.Tensor:
+    y = torch.empty_like(x)
+    width = row_width((x, y), inner, widest=8)  # two floats of state per element: 16 bytes of bf16 would need 16
+    tiles = cdiv(inner, _TILE_INNER * width)
+    kernel = SOURCE.kernel(
+        "softmax_columns", "x* y* n:i32 inner:i64 tiles:i64 sign:f32 factor:f32",
+        ELEMENT=ctype(x.dtype), GROUP=_BLOCK, TILE_INNER=_TILE_INNER, WIDTH=width,
+    )  # fmt: skip
+    if n:
+        kernel(outer * tiles, (_TILE_INNER, _BLOCK // _TILE_INNER), x, y, n, inner, tiles, *_split(scale))
+    return y
+
+
+def _split(scale: float) -> tuple[float, float]:
+    """The sign of `scale`, and |scale| for powers of two instead of e."""
+    return math.copysign(1.0, scale), abs(scale) * math.log2(math.e)
+
+
+_LAYOUT = {"x": "contiguous"}
+VARIANTS = {
+    "naive": Implementation(softmax_naive, "three passes, one element per access", layout=_LAYOUT),
+    "online": Implementation(softmax_online, "maximum and sum in one pass, 16 bytes per access", layout=_LAYOUT),
+    "registers": Implementation(
+        softmax_registers, "one read: the row stays in registers", layout=_LAYOUT, requires=(AtMost("N", REGISTER_LIMIT),)
+    ),
+}

@@ -1,0 +1,2 @@
+"""matmul."""
+from kernelmux.backends.triton.matmul._blocked import blocked

@@ -1,0 +1,146 @@
+"""A set of lanes of a chunk, and what follows from their numbers: thread coordinates, warps, blocks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+WARP = 32
+
+Triple = tuple[int, int, int]
+
+
+class Geometry:
+    """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread."""
+
+    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int) -> None:
+        self.grid, self.block, self.first, self.blocks = grid, block, first, blocks
+        self.threads = block[0] * block[1] * block[2]
+        self.warps = -(-self.threads // WARP)  # per block
+        self.lanes = self.threads * blocks
+
+    def coordinates(self, lane: int) -> tuple[Triple, Triple]:
+        """Block and thread coordinates of a lane."""
+        block, thread = self.first + lane // self.threads, lane % self.threads
+        return _unfold(block, self.grid), _unfold(thread, self.block)
+
+
+def _unfold(number: Any, extent: Triple) -> Any:
+    return number % extent[0], number // extent[0] % extent[1], number // (extent[0] * extent[1])
+
+
+class Lanes:
+    """Ascending lane numbers of a chunk; derived arrays are computed once."""
+
+    def __init__(self, geometry: Geometry, index: np.ndarray | None = None) -> None:
+        self.geometry = geometry
+        self.every = index is None
+        self.index = np.arange(geometry.lanes, dtype=np.int64) if index is None else index
+        self.n = len(self.index)
+        self._specials: dict[str, Any] = {}
+
+    @cached_property
+    def block(self) -> np.ndarray:
+        """Block number inside the chunk."""
+        return self.index // self.geometry.threads
+
+    @cached_property
+    def thread(self) -> np.ndarray:
+        """Linear thread number inside the block."""
+        return self.index - self.block * self.geometry.threads
+
+    @cached_property
+    def lane(self) -> np.ndarray:
+        """Lane number inside the warp, 0 to 31."""
+        return self.thread & (WARP - 1)
+
+    @cached_property
+    def warp(self) -> np.ndarray:
+        """Warp number, unique inside the chunk."""
+        return self.block * self.geometry.warps + (self.thread >> 5)
+
+    @cached_property
+    def whole_warps(self) -> bool:
+        """Whether all 32 lanes of every warp are here, so that `x.reshape(-1, 32)` is one row per warp."""
+        if self.every:
+            return self.geometry.threads % WARP == 0
+        return _runs(self.index, self.lane, WARP)
+
+    @cached_property
+    def whole_warpgroups(self) -> bool:
+        """Whether the lanes are whole groups of four warps."""
+        if self.every:
+            return self.geometry.threads % (4 * WARP) == 0
+        return self.whole_warps and _runs(self.index, self.thread & (4 * WARP - 1), 4 * WARP)
+
+    @cached_property
+    def warp_starts(self) -> np.ndarray:
+        """Positions at which a new warp begins."""
+        return np.flatnonzero(np.diff(self.warp, prepend=-1))
+
+    @cached_property
+    def warp_rank(self) -> np.ndarray:
+        """For each lane the number of its warp among the warps that are here: 0, 1, …"""
+        return np.cumsum(np.diff(self.warp, prepend=-1) != 0) - 1
+
+    def special(self, name: str) -> Any:
+        """The value of a special register, uint32 (64-bit ones as uint64)."""
+        if name not in self._specials:
+            self._specials[name] = self._compute(name[1:])
+        return self._specials[name]
+
+    def _compute(self, name: str) -> Any:
+        base, _, axis = name.partition(".")
+        geometry = self.geometry
+        at = "xyz".index(axis) if axis and axis in "xyz" else 0
+        if base == "tid":
+            return _compact(_unfold(self.thread, geometry.block)[at])
+        if base in ("ctaid", "clusterid"):
+            if geometry.blocks == 1:
+                return np.uint32(_unfold(geometry.first, geometry.grid)[at])
+            return _compact(_unfold(self.block + geometry.first, geometry.grid)[at])
+        if base == "ntid":
+            return np.uint32(geometry.block[at] if axis != "w" else 0)
+        if base in ("nctaid", "nclusterid"):
+            return np.uint32(geometry.grid[at] if axis != "w" else 0)
+        if base == "laneid":
+            return self.lane.astype(np.uint32)
+        if base == "warpid":
+            return (self.thread >> 5).astype(np.uint32)
+        if base.startswith("lanemask_"):
+            return _lane_mask(self.lane.astype(np.uint64), base[9:])
+        return _constant(base, geometry)
+
+
+def _constant(base: str, geometry: Geometry) -> Any:
+    ones = ("cluster_nctaid", "cluster_nctarank", "nsmid")
+    zeros = ("cluster_ctaid", "cluster_ctarank", "smid", "is_explicit_cluster", "gridid", "total_smem_size")
+    if base == "nwarpid":
+        return np.uint32(geometry.warps)
+    if base in ones or base in zeros or base.startswith(("envreg", "pm")):
+        return np.uint32(base in ones)
+    raise KeyError(base)
+
+
+def _lane_mask(lane: np.ndarray, relation: str) -> np.ndarray:
+    one = np.uint64(1)
+    below, own = (one << lane) - one, one << lane
+    every = np.uint64(0xFFFFFFFF)
+    masks = {"eq": own, "lt": below, "le": below | own, "ge": every ^ below, "gt": every ^ (below | own)}
+    return masks[relation].astype(np.uint32)
+
+
+def _compact(values: np.ndarray) -> Any:
+    """As uint32; one number when all lanes agree."""
+    values = np.asarray(values).astype(np.uint32)
+    return values[0] if len(values) and (values == values[0]).all() else values
+
+
+def _runs(index: np.ndarray, offset: np.ndarray, size: int) -> bool:
+    """Whether `index` consists of whole aligned runs of `size` lanes; offset = place of each lane in its run."""
+    if len(index) % size:
+        return False
+    rows, places = index.reshape(-1, size), offset.reshape(-1, size)
+    return bool((places[:, 0] == 0).all() and (np.diff(rows, axis=1) == 1).all() and (np.diff(places, axis=1) == 1).all())

@@ -1,0 +1,218 @@
+"""mbarrier: barriers in shared memory that count arrivals and bytes of asynchronous copies.
+
+A barrier completes its phase when no arrival and no byte is missing. Copies under way are delivered when somebody asks
+for the phase, never earlier: a kernel that does not wait reads memory without its data.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.ops import Action, address, operation
+from kernelmux.emulator.parser import Address, Instruction
+
+Array = NDArray[Any]
+Delivery = Callable[[Any], None]
+WORD = 8  # bytes of a barrier; those of a block are numbered by offset / 8
+MAX_COUNT = (1 << 20) - 1
+
+
+class Barriers:
+    """All barriers of a chunk of blocks, as arrays `[blocks, offset / 8]`."""
+
+    def __init__(self, run: Any) -> None:
+        shape = (len(run.shared.bytes), run.shared.size // WORD + 1)
+        self.valid = np.zeros(shape, np.bool_)
+        self.expected = np.zeros(shape, np.int64)  # arrivals of a phase
+        self.pending = np.zeros(shape, np.int64)  # arrivals still missing
+        self.bytes = np.zeros(shape, np.int64)  # bytes still missing
+        self.phase = np.zeros(shape, np.int64)  # completed phases
+        self.flights: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
+        self.run = run
+
+    @staticmethod
+    def of(group: Any) -> Barriers:
+        """The barriers of the chunk that `group` belongs to."""
+        state = group.run.state
+        if "mbarrier" not in state:
+            state["mbarrier"] = Barriers(group.run)
+            group.run.on_finish.append(lambda: state["mbarrier"].check_landed(group))
+        found: Barriers = state["mbarrier"]
+        return found
+
+    def place(self, group: Any, where: Array, *, initialised: bool = True) -> tuple[Array, Array]:
+        """Index of the barrier at each lane's shared-memory address, checked."""
+        where = group.full(where)
+        wrong = where % WORD != 0
+        if wrong.any():
+            group.fail("misaligned", "mbarrier is not aligned to 8 bytes", wrong)
+        outside = (where < 0) | (where + WORD > self.run.shared.size)
+        if outside.any():
+            group.fail("out of bounds", "mbarrier lies outside shared memory", outside)
+        place = (group.block, where // WORD)
+        if initialised and not self.valid[place].all():
+            group.fail("asynchronous", "mbarrier is used but not initialised (mbarrier.init)", ~self.valid[place])
+        return place
+
+    def complete(self, group: Any, place: tuple[Array, Array]) -> None:
+        """Start the next phase where nothing is missing any more."""
+        if (self.pending[place] < 0).any():
+            message = "more arrivals at an mbarrier than mbarrier.init announced"
+            group.fail("asynchronous", message, self.pending[place] < 0)
+        done = (self.pending[place] == 0) & (self.bytes[place] == 0)
+        if not np.any(done):
+            return
+        # Several lanes may name one barrier, which must step once.
+        blocks, words = np.unique(np.stack([place[0][done], place[1][done]]), axis=1)
+        self.phase[blocks, words] += 1
+        self.pending[blocks, words] = self.expected[blocks, words]
+        self.run.shared.synchronise(np.unique(blocks))
+
+    def arrive(self, group: Any, place: tuple[Array, Array], counts: Any) -> None:
+        np.subtract.at(self.pending, place, counts)
+        self.complete(group, place)
+
+    def deliver(self, group: Any, place: tuple[Array, Array]) -> None:
+        """Let the copies arrive that report to these barriers."""
+        for key in self.flights and sorted(set(zip(place[0].tolist(), place[1].tolist(), strict=True))):
+            for delivery in self.flights.pop(key, ()):
+                delivery(group)
+
+    def check_landed(self, group: Any) -> None:
+        if group.run.checks == "full" and self.flights:
+            block, word = next(iter(self.flights))
+            message = f"the kernel ended with copies under way that report to the mbarrier at shared offset {word * WORD}"
+            group.fail("asynchronous", message + "; nobody waited for them")
+
+
+def _pointer(ins: Instruction, position: int = 0) -> Any:
+    """The barrier's operand; generic addresses are translated when the instruction runs."""
+    return address(ins.operands[position])
+
+
+def _offsets(ins: Instruction, group: Any, where: Any) -> Array:
+    """Offsets in shared memory of addresses that may be generic."""
+    offsets: Array = group.full(where) if ins.space == "shared" else group.generic_to_shared(group.full(where))
+    return offsets
+
+
+# --- life -----------------------------------------------------------------------------------------------------
+
+
+@operation("mbarrier.init")
+def init(ins: Instruction) -> Action:
+    """`mbarrier.init.shared.b64 [p], count`."""
+
+    def run(group: Any, where: Array, count: Any) -> None:
+        barriers = Barriers.of(group)
+        place = barriers.place(group, _offsets(ins, group, where), initialised=False)
+        count = group.full(count).astype(np.int64)
+        wrong = (count < 1) | (count > MAX_COUNT)
+        if wrong.any():
+            group.fail("asynchronous", f"mbarrier.init with a count outside 1 to {MAX_COUNT}", wrong)
+        barriers.valid[place], barriers.expected[place], barriers.pending[place] = True, count, count
+        barriers.bytes[place], barriers.phase[place] = 0, 0
+
+    return Action(run, inputs=(_pointer(ins), (ins.operands[1], np.uint32)))
+
+
+@operation("mbarrier.inval")
+def inval(ins: Instruction) -> Action:
+    """`mbarrier.inval.shared.b64 [p]`."""
+
+    def run(group: Any, where: Array) -> None:
+        barriers = Barriers.of(group)
+        barriers.valid[barriers.place(group, _offsets(ins, group, where))] = False
+
+    return Action(run, inputs=(_pointer(ins),))
+
+
+# --- arrivals and bytes ---------------------------------------------------------------------------------------
+
+
+@operation("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(ins: Instruction) -> Action:
+    """`mbarrier.arrive{.expect_tx}{.noComplete}.shared.b64 {state,} [p]{, count or bytes}`; arrive_drop leaves for good."""
+    has_result = not isinstance(ins.operands[0], Address)
+    position = int(has_result)
+    amount = ins.operands[position + 1 :]
+    expects, drops = ins.has("expect_tx"), ins.has("arrive_drop")
+    outputs = ((ins.operands[0], np.uint64),) if has_result else ()
+
+    def run(group: Any, where: Array, value: Any = 1) -> Array | None:
+        barriers = Barriers.of(group)
+        place = barriers.place(group, _offsets(ins, group, where))
+        state = barriers.phase[place].astype(np.uint64)
+        if expects:
+            np.add.at(barriers.bytes, place, group.full(value).astype(np.int64))
+        count = 1 if expects else group.full(value).astype(np.int64)
+        if drops:
+            np.subtract.at(barriers.expected, place, count)
+        barriers.arrive(group, place, count)
+        return state if has_result else None
+
+    inputs = (_pointer(ins, position), *((operand, np.uint32) for operand in amount))
+    return Action(run, inputs=inputs, outputs=outputs)
+
+
+@operation("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transaction(ins: Instruction) -> Action:
+    """`mbarrier.expect_tx.relaxed.cta.shared.b64 [p], bytes`; complete_tx takes bytes off, as a copy would."""
+    sign = 1 if ins.has("expect_tx") else -1
+
+    def run(group: Any, where: Array, count: Any) -> None:
+        barriers = Barriers.of(group)
+        place = barriers.place(group, _offsets(ins, group, where))
+        np.add.at(barriers.bytes, place, sign * group.full(count).astype(np.int64))
+        barriers.complete(group, place)
+
+    return Action(run, inputs=(_pointer(ins), (ins.operands[1], np.uint32)))
+
+
+@operation("mbarrier.pending_count")
+def pending_count(ins: Instruction) -> Action:
+    """Arrivals missing in a state that mbarrier.arrive returned; our states hold the phase only."""
+    raise Unsupported(ins.opcode)
+
+
+# --- waiting --------------------------------------------------------------------------------------------------
+
+
+def _passed(ins: Instruction) -> Callable[..., Array]:
+    """Which lanes find the phase they ask for complete. `.parity` names it by its lowest bit, otherwise a state does."""
+    by_parity = ins.has("parity")
+
+    def passed(group: Any, where: Array, wanted: Any, *_: Any) -> Array:
+        barriers = Barriers.of(group)
+        place = barriers.place(group, _offsets(ins, group, where))
+        barriers.deliver(group, place)
+        phase, asked = barriers.phase[place], group.full(wanted).astype(np.int64)
+        return phase & 1 != asked & 1 if by_parity else phase > asked
+
+    return passed
+
+
+@operation("mbarrier.test_wait")
+def test_wait(ins: Instruction) -> Action:
+    """`mbarrier.test_wait{.parity}.shared.b64 done, [p], parity`: does not block."""
+    return Action(_passed(ins), inputs=_wait_inputs(ins), outputs=((ins.operands[0], np.bool_),))
+
+
+@operation("mbarrier.try_wait")
+def try_wait(ins: Instruction) -> Action:
+    """`mbarrier.try_wait{.parity}.shared.b64 done, [p], parity{, time}`: may block, and blocks here until it is true."""
+
+    def run(group: Any, *_: Any) -> Any:
+        return np.bool_(True)
+
+    return Action(run, inputs=_wait_inputs(ins), outputs=((ins.operands[0], np.bool_),), ready=_passed(ins))
+
+
+def _wait_inputs(ins: Instruction) -> Any:
+    return (_pointer(ins, 1), (ins.operands[2], np.uint32 if ins.has("parity") else np.uint64))

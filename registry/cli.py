@@ -1,0 +1,211 @@
+"""The command line: `kernelmux list | show | explain | doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch, selection
+from kernelmux.registry.cases import parse
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.spec import Call, OpSpec
+
+EXAMPLES = """examples:
+  kernelmux list
+  kernelmux show softmax
+  kernelmux explain matmul --shape a=64x63:fp16,b=63x64:fp16 --backend cuda
+  kernelmux explain softmax --shape x=4096x8192:bf16,axis=0 --device sm_90
+  kernelmux doctor
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kernelmux",
+        description="One operator spec, many GPU kernels: what there is, who would run a call, and why.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands.add_parser("list", help="operators, and the variants of each backend")
+    show = commands.add_parser(
+        "show", help="one operator: formula, arguments, cases, implementations and their conditions"
+    )
+    show.add_argument("op")
+    explain = commands.add_parser("explain", help="which variants can run a call, and why the others cannot")
+    explain.add_argument("op")
+    explain.add_argument(
+        "--shape",
+        required=True,
+        metavar="NAME=MxN[:dtype],...",
+        help="tensors by shape, scalars by value: x=37x1000:fp16,axis=0",
+    )
+    explain.add_argument("--backend", help="as in a call: cuda, cuda/tiled, or a list to try in order: cuda,triton")
+    explain.add_argument(
+        "--device", default=None, help="cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
+    )
+    commands.add_parser("doctor", help="what of this machine the backends can use")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 if all is well, 1 if a call cannot be run, 2 for a wrong command."""
+    options = _parser().parse_args(arguments)
+    # A pipe has no width of its own: give it one at which no name is broken.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    try:
+        selection.check_environment()
+        return int(COMMANDS[options.command](console, options))
+    except KernelmuxError as error:
+        Console(stderr=True, highlight=False).print(f"kernelmux: {escape(str(error))}")
+        return 2
+
+
+def _list(console: Console, options: argparse.Namespace) -> int:
+    table = Table(
+        "operator",
+        *registered.backends(),
+        title="variants in ladder order; the last that can run a call is the default",
+        show_lines=True,
+    )
+    for op in catalog.names():
+        table.add_row(op, *(_ladder(name, op) for name in registered.backends()))
+    console.print(table)
+    return 0
+
+
+def _ladder(name: str, op: str) -> str:
+    try:
+        return ", ".join(registered.variants(name, op)) or "-"
+    except KernelmuxError as error:
+        return f"unavailable: {error}"
+
+
+def _show(console: Console, options: argparse.Namespace) -> int:
+    spec = catalog.spec(options.op)
+    console.print(f"[bold]{spec.name}[/bold]{escape(str(spec.signature))}   version {spec.version}, hash {spec.hash}\n")
+    console.print(escape(dispatch.documentation(spec)) + "\n")
+    right = [c.text if c.inputs == "normal" else f"{c.text} ({c.inputs})" for c in spec.cases]
+    console.print(f"must be right:  {escape('; '.join(right))}", soft_wrap=True)
+    console.print(f"must be fast:   {escape('; '.join(c.text for c in spec.workloads))}\n", soft_wrap=True)
+    table = Table("variant", "idea", "conditions", "layout", "accumulates")
+    for name in registered.backends():
+        for row in _implementations(name, spec.name):
+            table.add_row(*row)
+    console.print(table)
+    return 0
+
+
+def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
+    """Table rows of one backend's ladder; one row with the reason where it cannot be loaded."""
+    try:
+        ladder = registered.variants(name, op)
+    except KernelmuxError as error:
+        yield name, str(error), "-", "-", "-"
+        return
+    for variant, i in ladder.items():
+        layout = ", ".join(f"{k}: {v}" for k, v in i.layout.items()) or "any strides"
+        yield f"{name}/{variant}", i.idea, "; ".join(c.text for c in i.requires) or "-", layout, i.arithmetic
+
+
+def _explain(console: Console, options: argparse.Namespace) -> int:
+    spec = catalog.spec(options.op)
+    call = hypothetical(spec, options.shape, options.device)
+    decision = dispatch.decide(call, selection.requested(spec.name, options.backend), thorough=True)
+    console.print(escape(str(decision)), soft_wrap=True)
+    return 0 if decision.chosen else 1
+
+
+def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
+    """A call made of shapes only, as if its tensors were on `device` ("cpu", "cuda" or "sm_90")."""
+    shapes, scalars, formats = parse(text)
+    missing = [t.name for t in spec.tensors if t.name not in shapes]
+    if missing or (extra := set(shapes) - {t.name for t in spec.tensors}):
+        got = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(sorted(extra))}"
+        raise ArgumentError(
+            f"{spec.name}: --shape: expected {', '.join(f'{t.name}=[{t.dims}]' for t in spec.tensors)}, got {got}"
+        )
+    first = next(iter(formats.values()), spec.dtypes[0])
+    tensors = {n: torch.empty(s, dtype=formats.get(n, first), device="meta") for n, s in shapes.items()}
+    if wrong := set(scalars) - {s.name for s in spec.scalars}:
+        unknown = ", ".join(sorted(wrong))
+        raise ArgumentError(f"{spec.name}: --shape: unknown argument {unknown}; the signature is {spec.signature}")
+    where, capability = _machine(device)
+    return spec.bind(**tensors, **scalars, device=where, capability=capability)
+
+
+def _machine(device: str | None) -> tuple[torch.device, tuple[int, int] | None]:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("sm_") and device[3:].isdigit() and len(device) >= 5:
+        return torch.device("cuda"), (int(device[3:-1]), int(device[-1]))
+    if device == "cpu":
+        return torch.device("cpu"), None
+    if device == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda"), torch.cuda.get_device_capability()
+    raise ArgumentError(
+        f"--device: expected cpu, cuda (if there is a GPU) or a capability such as sm_90, got {device!r}"
+    )
+
+
+def _doctor(console: Console, options: argparse.Namespace) -> int:
+    console.print(f"python {platform.python_version()} on {platform.platform()}")
+    for package in ("torch", "triton", "cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy"):
+        console.print(f"{package:<20} {_version(package)}")
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            major, minor = torch.cuda.get_device_capability(i)
+            console.print(f"GPU {i}                {torch.cuda.get_device_name(i)} (sm_{major}{minor})")
+    else:
+        console.print("GPU                  none: backends cuda and triton run on the emulator, when asked for by name")
+    table = Table("backend", "summary", "priority", "CPU tensors", "CUDA tensors")
+    healthy = True
+    for name in registered.backends():
+        cells = [_health(name, kind) for kind in ("cpu", "cuda")]
+        healthy = healthy and "yes" in cells[0] + cells[1]
+        table.add_row(name, *_about(name), *cells)
+    console.print(table)
+    for op in catalog.names():
+        request = selection.from_environment(op)
+        if not request.auto:
+            console.print(f"{op}: {', '.join(request.names)} (from {request.source})")
+    return 0 if healthy else 1
+
+
+def _about(name: str) -> tuple[str, str]:
+    try:
+        found = registered.backend(name)
+    except KernelmuxError as error:
+        return str(error), "-"
+    return found.summary, str(found.priority)
+
+
+def _health(name: str, kind: str) -> str:
+    if kind == "cuda" and not torch.cuda.is_available():
+        return "no GPU"
+    if reason := registered.unavailable(name, torch.device(kind)):
+        return f"no: {reason}"
+    return "yes, emulated" if kind == "cpu" and registered.backend(name).emulates else "yes"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+COMMANDS = {"list": _list, "show": _show, "explain": _explain, "doctor": _doctor}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

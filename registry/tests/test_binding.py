@@ -1,0 +1,82 @@
+"""Binding: symbolic axes, dtypes, scalars, devices; every refusal names op, argument, expected and got."""
+
+import pytest
+import torch
+
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError
+
+
+def bind(op, *args, **kwargs):
+    return catalog.spec(op).bind(*args, **kwargs)
+
+
+def test_axes_get_their_lengths():
+    call = bind("matmul", torch.empty(2, 3), torch.empty(3, 5))
+    assert {k: call.axes[k] for k in "MKN"} == {"M": 2, "K": 3, "N": 5}
+
+
+def test_leading_axes_are_a_tuple():
+    call = bind("rms_norm", torch.empty(2, 3, 4), torch.empty(4))
+    assert call.axes == {"...": (2, 3), "N": 4}
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "text"),
+    [
+        (
+            "matmul",
+            (torch.empty(2, 3), torch.empty(4, 5)),
+            {},
+            r"axis K is 3 from a\.shape\[1\] but 4 from b\.shape\[0\]",
+        ),
+        (
+            "add",
+            (torch.empty(2, 3), torch.empty(2, 4)),
+            {},
+            r"axis \.\.\. is \[2, 3\] from x\.shape\[0:2\] but \[2, 4\]",
+        ),
+        ("rms_norm", (torch.empty(()), torch.empty(1)), {}, r"x: expected shape \[\.\.\. N\], got \[\] \(0 axes\)"),
+        ("transpose", (torch.empty(2, 3, 4),), {}, r"x: expected shape \[M N\], got \[2, 3, 4\] \(3 axes\)"),
+        ("softmax", ([1.0, 2.0],), {}, r"x: expected a torch\.Tensor \[\.\.\.\], got list"),
+        ("softmax", (torch.empty(3, dtype=torch.int64),), {}, r"x: expected dtype one of fp32, fp16, bf16, got i64"),
+        ("add", (torch.empty(3), torch.empty(3, dtype=torch.float16)), {}, r"y: expected dtype fp32 like x, got fp16"),
+        ("softmax", (torch.empty(3),), {"axis": 1}, r"axis: expected -1 <= axis < 1 for x with 1 axes, got 1"),
+        ("softmax", (torch.empty(()),), {}, r"axis: expected a tensor with at least one axis"),
+        ("softmax", (torch.empty(3),), {"axis": 0.0}, r"axis: expected an int, got 0\.0 \(float\)"),
+        ("softmax", (torch.empty(3),), {"scale": True}, r"scale: expected float, got True \(bool\)"),
+        ("gelu", (torch.empty(3),), {"approximate": "erf"}, r"approximate: expected one of 'none', 'tanh', got 'erf'"),
+        ("rms_norm", (torch.empty(3), torch.empty(3)), {"eps": -1.0}, r"eps: expected 0\.0 <= eps <= 1\.0, got -1\.0"),
+        ("copy_column", (torch.empty(3, 2), 2), {}, r"expected 0 <= column < N, got N = 2"),
+        ("softmax", (torch.eye(3).to_sparse(),), {}, r"x: expected a strided tensor, got torch\.sparse_coo"),
+    ],
+)
+def test_wrong_calls_are_refused_by_name(op, args, kwargs, text):
+    with pytest.raises(ArgumentError, match=f"^{op}: {text}"):
+        bind(op, *args, **kwargs)
+
+
+def test_grouped_heads_must_divide():
+    q, k = torch.empty(1, 3, 4, 64, dtype=torch.float16), torch.empty(1, 2, 4, 64, dtype=torch.float16)
+    with pytest.raises(ArgumentError, match="attention: expected H a multiple of G"):
+        bind("attention", q, k, k)
+
+
+def test_causal_needs_as_many_keys_as_queries():
+    q, k = torch.empty(1, 2, 5, 64, dtype=torch.float16), torch.empty(1, 2, 4, 64, dtype=torch.float16)
+    assert bind("attention", q, k, k)
+    with pytest.raises(ArgumentError, match="N >= M if causal, got M = 5, N = 4"):
+        bind("attention", q, k, k, True)
+
+
+def test_axes_are_normalised_and_defaults_filled():
+    assert bind("softmax", torch.empty(2, 3, 4), -2).arguments["axis"] == 1
+    assert bind("reduce_sum", torch.empty(2)).arguments["axis"] is None
+    q = torch.empty(1, 1, 4, 64, dtype=torch.float16)
+    assert bind("attention", q, q, q).arguments["scale"] == 0.125
+    assert isinstance(bind("softmax", torch.empty(2), scale=2).arguments["scale"], float)
+
+
+def test_devices_must_agree():
+    with pytest.raises(ArgumentError, match="add: expected all tensors on one device, got x on cpu, y on meta"):
+        bind("add", torch.empty(2), torch.empty(2, device="meta"))

@@ -1,0 +1,57 @@
+"""Cases: their text form, their seeds, their inputs."""
+
+import pytest
+import torch
+
+from kernelmux.registry import cases
+from kernelmux.registry.cases import Case
+from kernelmux.registry.errors import ArgumentError
+
+
+def test_text_is_parsed_into_shapes_scalars_and_dtypes():
+    shapes, scalars, formats = cases.parse(
+        "x=37x1000:fp16,axis=-1 scale=0.5 w=7 keepdim=True approximate=tanh s=scalar"
+    )
+    assert shapes == {"x": (37, 1000), "w": (7,), "s": ()}
+    assert scalars == {"axis": -1, "scale": 0.5, "keepdim": True, "approximate": "tanh"}
+    assert formats == {"x": torch.float16}
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "=3", "x=3x4:fp12"])
+def test_malformed_text_is_refused(text):
+    with pytest.raises(ArgumentError, match=r"expected"):
+        cases.parse(text)
+
+
+def test_names_tell_cases_apart():
+    assert Case("x=3x4 axis=0").name == "x3x4-axis0"
+    assert Case("x=3x4", inputs="wide").name == "x3x4-wide"
+
+
+def test_seeds_depend_on_every_part_and_on_nothing_else():
+    assert cases.seed_of("a", 1) == cases.seed_of("a", 1)
+    assert len({cases.seed_of(*p) for p in [("a", 1), ("a", 2), ("b", 1)]}) == 3
+
+
+@pytest.mark.parametrize("name", cases.DISTRIBUTIONS)
+def test_distributions_are_finite_in_fp16_and_not_constant(name):
+    x = cases.draw((64, 33), torch.float16, cases.generator(name), name)
+    assert x.isfinite().all() and x.unique().numel() > 10
+
+
+def test_integer_inputs_cover_their_range():
+    x = cases.draw((10000,), torch.int8, cases.generator("int"))
+    assert (x.min() == -128 and x.max() == 126) or x.max() == 127
+
+
+def test_exact_integers_are_never_zero_and_bounded():
+    x = cases.integers((1000,), torch.float32, cases.generator("exact"), 5)
+    assert x.abs().min() >= 1 and x.abs().max() == 5
+
+
+@pytest.mark.parametrize(
+    ("terms", "dtype", "products", "largest"),
+    [(16, torch.float32, False, 2**20), (16, torch.bfloat16, True, 4), (10**9, torch.float16, False, 0)],
+)
+def test_exact_range(terms, dtype, products, largest):
+    assert cases.exact_range(terms, dtype, products) == largest
