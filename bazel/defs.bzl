@@ -34,16 +34,16 @@ py_library = rule(implementation = _py_library_impl, attrs = _LIBRARY_ATTRS)
 
 # OMP_NUM_THREADS: Bazel counts one core per test. HOME: caches of compilers stay in the sandbox.
 _LAUNCHER = """#!/bin/sh
-cd "$TEST_SRCDIR" || exit 1
+cd "{folder}" || exit 1
 export PYTHONPATH="$TEST_SRCDIR" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 HOME="$TEST_TMPDIR"
 [ -x '{python}' ] || {{ echo "{python} is gone: run bazel sync --configure"; exit 1; }}
 {env}exec '{python}' {command} "$@"
 """
 
-def _test_providers(ctx, command, extra = []):
+def _test_providers(ctx, folder, command, extra = []):
     launcher = ctx.actions.declare_file(ctx.label.name)
     env = "".join(["export %s='%s'\n" % item for item in ctx.attr.env.items()])
-    content = _LAUNCHER.format(python = PYTHON, env = env, command = command)
+    content = _LAUNCHER.format(python = PYTHON, folder = folder, env = env, command = command)
     ctx.actions.write(launcher, content, is_executable = True)
     links = {_place(file): file for file in _files(ctx).to_list() + extra}
     links[_ROOT + "/.versions"] = ctx.file._versions
@@ -56,7 +56,7 @@ _TEST_ATTRS = dict(
 )
 
 def _py_test_impl(ctx):
-    return _test_providers(ctx, "-m '%s'" % ctx.attr.main)
+    return _test_providers(ctx, "$TEST_TMPDIR", "-m '%s'" % ctx.attr.main)  # reports go to the current folder
 
 py_test = rule(
     doc = "Runs a module by name, as python -m does; it passes when the exit status is 0.",
@@ -71,7 +71,7 @@ def _pytest_test_impl(ctx):
         fail("%s: no test_*.py in srcs" % ctx.label)
     main = ctx.file._main
     command = " ".join(["'%s'" % path for path in [_place(main), _place(ctx.file._config)] + tests])
-    return _test_providers(ctx, command, [main, ctx.file._config])
+    return _test_providers(ctx, "$TEST_SRCDIR", command, [main, ctx.file._config])
 
 pytest_test = rule(
     doc = "Runs pytest over the test_*.py files in srcs, under the settings of pyproject.toml.",

@@ -12,6 +12,7 @@ _HOMES = {
     "compile_ptx": "nvrtc",
     "compile_cubin": "nvrtc",
     "TensorMap": "tensor_map",
+    "recorder": "recording",
     "EmulatorError": "errors",
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.flow import JUMPS, Flow, Step, definitions, uses
+from kernelmux.emulator.numeric import from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
 from kernelmux.emulator.ptx_types import bits_of, size_of
 
@@ -33,7 +34,7 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return yes if condition else no
 
 
-NAMES: dict[str, Any] = {"np": np, "where": np.where, "select": select, "ndarray": np.ndarray, "BOOL": np.dtype(bool)}
+NAMES: dict[str, Any] = {"np": np, "from_bf16": from_bf16, "where": np.where, "select": select, "ndarray": np.ndarray, "BOOL": np.dtype(bool)}
 NAMES |= {f"{kind.upper()}{size}": np.dtype(f"{kind}{size}") for kind in "ui" for size in (1, 2, 4, 8)}
 NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 
@@ -72,7 +73,7 @@ def _home(ptx_type: str, votes: Counter[np.dtype[Any]]) -> np.dtype[Any]:
     if ptx_type == "pred":
         return np.dtype(bool)
     if ptx_type.startswith("param"):
-        return np.dtype((np.uint8, (int(ptx_type[5:]),)))
+        return np.dtype((np.uint8, (int(ptx_type[5:]),)))  # values are (n, size), or a scalar 0 before the first store
     size = size_of(ptx_type)
     if size > 8:
         raise Unsupported(f"registers of type .{ptx_type} are not emulated")
@@ -81,7 +82,7 @@ def _home(ptx_type: str, votes: Counter[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def _zero(home: np.dtype[Any]) -> Any:
-    return np.zeros(home.shape, home.base) if home.shape else home.type(0)
+    return home.base.type(0)
 
 
 class BlockCompiler:

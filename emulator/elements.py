@@ -42,7 +42,7 @@ _FP8 = {"e4m3": _fp8_table(4, has_infinity=False), "e5m2": _fp8_table(5, has_inf
 
 
 def to_float(bits: Bits, kind: str) -> Floats:
-    """Values of elements given as their bits (`STORAGE[kind]`), exact. What tf32 does not keep is cut off, as in hardware."""
+    """Values of elements given as their bits (`STORAGE[kind]`), exact. tf32 cuts off what it has no room for."""
     if kind == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     if kind == "f16":

@@ -161,7 +161,8 @@ def _liveness(flow: Flow) -> None:
     for pc in sorted(s for s in flow.hard | flow.soft if s < flow.end):
         steps = flow.block(pc, coarse=False)
         blocks[pc] = (*_gen_kill(flow, steps, names), _successors(flow, steps))
-    live = {pc: 0 for pc in blocks} | {flow.end: 0, flow.end + 1: 0}
+    results = sum(1 << names.setdefault(result.name, len(names)) for result in flow.function.results)
+    live = {pc: 0 for pc in blocks} | {flow.end: results, flow.end + 1: 0}
     changed = True
     while changed:
         changed = False

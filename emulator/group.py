@@ -28,6 +28,7 @@ class Origin:
 
     def __init__(self, lanes: Lanes, registers: list[Any], parent: Origin | None, positions: np.ndarray | None) -> None:
         self.lanes, self.registers, self.parent, self.positions = lanes, registers, parent, positions
+        self.fetched: dict[int, Any] = {}
         self.depth: int = parent.depth + 1 if parent else 1
 
     def fetch(self, number: int) -> Any:
@@ -35,7 +36,8 @@ class Origin:
         value = self.registers[number]
         if value is MISSING:
             assert self.parent is not None
-            value = self.registers[number] = take(self.parent.fetch(number), self.positions)
+            value = take(self.parent.fetch(number), self.positions)
+            self.registers[number] = self.fetched[number] = value
         return value
 
 
@@ -49,14 +51,14 @@ def take(value: Any, positions: Any) -> Any:
 class Group:
     """Lanes that run together. Operations see this object; all arrays are over its lanes, in ascending order."""
 
-    __slots__ = ("run", "lanes", "n", "R", "pc", "origin", "positions", "fetched", "passed")
+    __slots__ = ("run", "lanes", "n", "R", "pc", "origin", "positions", "fetched", "turn")
 
     def __init__(self, run: Run, lanes: Lanes, registers: list[Any], pc: int) -> None:
         self.run, self.lanes, self.n, self.R, self.pc = run, lanes, lanes.n, registers, pc
         self.origin: Origin | None = None
         self.positions: np.ndarray | None = None  # of our lanes in the origin's
         self.fetched: dict[int, Any] = {}
-        self.passed = False
+        self.turn = 0  # when it last ran
 
     # ---- what operations use
 
@@ -105,6 +107,10 @@ class Group:
         """Writes one element, or a row of `values` `(n, count)`, per lane of mask."""
         self.run.access.store(self, space, address, values, mask)
 
+    def view_of(self, positions: np.ndarray) -> Group:
+        """Some of the lanes as a group without registers, for accesses of theirs alone."""
+        return Group(self.run, Lanes(self.lanes.geometry, self.index[positions]), [], self.pc)
+
     def fail(self, kind: str, message: str, lanes: Any = None) -> None:
         """Raises; `lanes` (bool array, or positions in the group) says which lanes are at fault, the first is named."""
         if lanes is None:
@@ -125,7 +131,7 @@ class Group:
             return other
         there = self.part(np.flatnonzero(condition), target)
         here = self.part(np.flatnonzero(~condition), other)
-        self.run.replace(self, there, here)
+        self.run.activation.runnable(there, here)
         return STOPPED
 
     def branch_indexed(self, index: Any, targets: tuple[int, ...]) -> int:
@@ -137,7 +143,7 @@ class Group:
         used = np.unique(index)
         if len(used) == 1:
             return targets[int(used[0])]
-        self.run.replace(self, *(self.part(np.flatnonzero(index == i), targets[int(i)]) for i in used))
+        self.run.activation.runnable(*(self.part(np.flatnonzero(index == i), targets[int(i)]) for i in used))
         return STOPPED
 
     def _bad_index(self, lanes: Any) -> int:
@@ -153,7 +159,7 @@ class Group:
         state = ready(self, *inputs)
         if state is True or np.all(state):
             return False
-        self.run.park(self, pc, ~np.broadcast_to(state, (self.n,)))
+        self.run.activation.park(self, pc, ~np.broadcast_to(state, (self.n,)))
         return True
 
     def stops(self, pc: int, scope: str, mask: Any) -> bool:
@@ -175,7 +181,7 @@ class Group:
 
     def _become_origin(self) -> None:
         self.origin = Origin(self.lanes, self.R, self.origin, self.positions)
-        self.positions = None
+        self.origin.fetched, self.positions = self.fetched, None
 
     def require(self, numbers: tuple[int, ...]) -> None:
         """Fetches registers that are still with the group this one was split from."""
@@ -225,9 +231,7 @@ def _join_family(family: list[Group], live: tuple[int, ...]) -> Group:
     origin = family[0].origin
     assert origin is not None
     group = Group(family[0].run, origin.lanes, list(origin.registers), family[0].pc)
-    group.origin, group.positions = origin.parent, origin.positions
-    if origin.parent is None:
-        group.origin = None
+    group.origin, group.positions, group.fetched = origin.parent, origin.positions, origin.fetched
     for number in live:
         touched = [g for g in family if not g.untouched(number)]
         if touched:

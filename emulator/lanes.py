@@ -21,6 +21,25 @@ class Geometry:
         self.warps = -(-self.threads // WARP)  # per block
         self.lanes = self.threads * blocks
 
+    @cached_property
+    def index(self) -> np.ndarray:
+        return np.arange(self.lanes, dtype=np.int64)
+
+    @cached_property
+    def block_of(self) -> np.ndarray:
+        """Block number inside the chunk, of every lane."""
+        return np.arange(self.blocks, dtype=np.int64).repeat(self.threads)
+
+    @cached_property
+    def thread_of(self) -> np.ndarray:
+        """Linear thread number inside the block, of every lane."""
+        return np.tile(np.arange(self.threads, dtype=np.int64), self.blocks)
+
+    @cached_property
+    def warp_of(self) -> np.ndarray:
+        """Warp number, unique inside the chunk, of every lane."""
+        return self.block_of * self.warps + (self.thread_of >> 5)
+
     def coordinates(self, lane: int) -> tuple[Triple, Triple]:
         """Block and thread coordinates of a lane."""
         block, thread = self.first + lane // self.threads, lane % self.threads
@@ -37,19 +56,22 @@ class Lanes:
     def __init__(self, geometry: Geometry, index: np.ndarray | None = None) -> None:
         self.geometry = geometry
         self.every = index is None
-        self.index = np.arange(geometry.lanes, dtype=np.int64) if index is None else index
+        self.index = geometry.index if index is None else index
         self.n = len(self.index)
         self._specials: dict[str, Any] = {}
+
+    def _of(self, every: np.ndarray) -> np.ndarray:
+        return every if self.every else every[self.index]
 
     @cached_property
     def block(self) -> np.ndarray:
         """Block number inside the chunk."""
-        return self.index // self.geometry.threads
+        return self._of(self.geometry.block_of)
 
     @cached_property
     def thread(self) -> np.ndarray:
         """Linear thread number inside the block."""
-        return self.index - self.block * self.geometry.threads
+        return self._of(self.geometry.thread_of)
 
     @cached_property
     def lane(self) -> np.ndarray:
@@ -59,7 +81,7 @@ class Lanes:
     @cached_property
     def warp(self) -> np.ndarray:
         """Warp number, unique inside the chunk."""
-        return self.block * self.geometry.warps + (self.thread >> 5)
+        return self._of(self.geometry.warp_of)
 
     @cached_property
     def whole_warps(self) -> bool:
@@ -74,6 +96,13 @@ class Lanes:
         if self.every:
             return self.geometry.threads % (4 * WARP) == 0
         return self.whole_warps and _runs(self.index, self.thread & (4 * WARP - 1), 4 * WARP)
+
+    def shared_base(self, stride: int) -> np.ndarray:
+        """Where the shared memory of each lane's block begins when the windows lie end to end."""
+        base = self._specials.get("shared base")
+        if base is None:
+            base = self._specials["shared base"] = self.block * stride
+        return base  # type: ignore[no-any-return]
 
     @cached_property
     def warp_starts(self) -> np.ndarray:

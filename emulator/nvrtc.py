@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Lock
 
-from kernelmux.emulator import compile_cache
+from kernelmux.emulator import compile_cache, recording
 
 INSTALL_HINT = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
@@ -57,7 +57,19 @@ def compile_ptx(
     `include` folders are searched before CUDA's own. Raises CompileError.
     """
     arguments = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "-lineinfo", *options]
-    return _cached(source, arguments, filename, include, "PTX")[0].rstrip(b"\0").decode()
+    ptx = _cached(source, arguments, filename, include, "PTX")[0].rstrip(b"\0").decode()
+    recording.remember(ptx, _recipe(source, tuple(options), filename, tuple(include)))
+    return ptx
+
+
+def _recipe(source: str, options: tuple[str, ...], filename: str, include: tuple[str | Path, ...]) -> recording.Recipe:
+    """How to compile the same source for another architecture."""
+
+    def compile(arch: str) -> recording.Compiled:
+        cubin = compile_cubin(source, options, arch, filename, include)
+        return recording.Compiled(cubin.image, cubin.log)
+
+    return recording.Recipe((source, options, filename), compile)
 
 
 def compile_cubin(
@@ -112,6 +124,8 @@ def _compiled(
     key: str, source: str, options: list[str], filename: str, folders: list[Path], kind: str
 ) -> tuple[bytes, str]:
     code, log = _compile(source, options, filename, folders, kind)
+    if kind == "PTX":  # NVRTC puts the working directory, which is not part of the key, before the name of the source
+        code = code.replace(f'"{Path.cwd() / filename}"'.encode(), f'"{filename}"'.encode())
     compile_cache.write(key + ".log", log.encode())
     compile_cache.write(key + ".code", code)
     return code, log

@@ -1,8 +1,8 @@
 """Tensor maps: what `cuTensorMapEncodeTiled` makes for TMA copies, here in an encoding of our own.
 
-A host object (`TensorMap`) is passed to a kernel by value; the copy instructions find its 128 bytes in memory and decode
-them (`TileMap`). Sizes on the host are outermost first, like a tensor's shape; in the encoding innermost first, like the
-coordinates of the instructions.
+A host object (`TensorMap`) is passed to a kernel by value; the copy instructions find its 128 bytes in memory and
+decode them (`TileMap`). Sizes on the host are outermost first, like a tensor's shape; in the encoding innermost first,
+like the coordinates of the instructions.
 """
 
 import struct
@@ -53,8 +53,8 @@ class TensorMap:
         inner = self.box[-1] * self.size
         outer_strides = [stride * self.size for stride in self.strides[:-1]]
         rules = {
-            f"rank must be 1 to {MAX_RANK}, the same for shape, strides and box": rank == len(self.strides) == len(self.box)
-            and 1 <= rank <= MAX_RANK,
+            "shape, strides and box must have one rank": rank == len(self.strides) == len(self.box),
+            f"rank must be 1 to {MAX_RANK}": 1 <= rank <= MAX_RANK,
             "sizes must be 1 to 2**32": all(1 <= size <= 2**32 for size in self.shape),
             "box sizes must be 1 to 256": all(1 <= size <= 256 for size in self.box),
             "the innermost stride must be 1": self.strides[-1] == 1,
@@ -72,9 +72,8 @@ class TensorMap:
         padding = (1,) * (MAX_RANK - len(self.shape))
         head = (_MAGIC, len(self.shape), self.size, self.swizzle, FILLS.index(self.fill), address)
         strides = [stride * self.size for stride in self.strides[-2::-1]] if len(self.shape) > 1 else []
-        packed = _FORMAT.pack(
-            *head, *self.shape[::-1], *padding, *strides, *(0,) * (MAX_RANK - 1 - len(strides)), *self.box[::-1], *padding
-        )
+        strides += [0] * (MAX_RANK - 1 - len(strides))
+        packed = _FORMAT.pack(*head, *self.shape[::-1], *padding, *strides, *self.box[::-1], *padding)
         return packed.ljust(128, b"\0")
 
 
@@ -139,7 +138,7 @@ class TileMap:
         return np.full(self.tile_bytes, 0xFF, np.uint8)  # all ones is a NaN in every float format
 
     def _views(self, tile: Bytes, memory: Bytes, coordinates: Sequence[int]) -> tuple[Bytes, Bytes]:
-        """The part of the tile that lies in the array, and the same part of the array, `[outermost, .., innermost bytes]`."""
+        """What of the tile lies in the array, and the same part of the array: `[outermost, .., innermost, bytes]`."""
         ranges = self.inside(coordinates)
         cut = tuple(slice(a - c, b - c) for (a, b), c in zip(ranges, coordinates, strict=True))[::-1]
         target = tile.reshape(*self.box[::-1], self.size)[cut]
@@ -159,3 +158,36 @@ def decode(content: bytes) -> TileMap | None:
     return TileMap(
         size, swizzle, FILLS[fill], address, tuple(shape[:rank]), tuple(strides[:rank]), tuple(box[:rank])
     )
+
+
+# Fields that `tensormap.replace` writes: format, and offset in the encoding.
+_FIELDS = {
+    "rank": ("<B", 4),
+    "elemtype": ("<B", 5),
+    "swizzle_mode": ("<B", 6),
+    "fill_mode": ("<B", 7),
+    "global_address": ("<Q", 8),
+    "global_dim": ("<Q", 16),
+    "global_stride": ("<Q", 56),
+    "box_dim": ("<H", 88),
+}
+# Bytes of an element by PTX number: u8, u16, u32, s32, u64, s64, f16, f32, f32.ftz, f64, bf16, tf32, tf32.ftz.
+_ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+_CONSTANTS = {"element_stride": 1, "interleave_layout": 0}
+
+
+def replaced(content: bytes, field: str, index: int, value: int) -> bytes:
+    """An encoding with one field changed, given as `tensormap.replace` gives it; ValueError for what is not emulated."""
+    if field in _CONSTANTS:
+        if value != _CONSTANTS[field]:
+            raise ValueError(f"tensor maps with {field} {value} are not emulated")
+        return content
+    meanings = {"elemtype": _ELEMENT_BYTES, "swizzle_mode": MODES}.get(field)
+    if meanings is not None and value >= len(meanings):
+        raise ValueError(f"tensor maps with {field} {value} are not emulated")
+    stored = meanings[value] if meanings is not None else value + (field == "rank")  # PTX counts the rank from 0
+    form, offset = _FIELDS[field]
+    changed = bytearray(content)
+    changed[: len(_MAGIC)] = _MAGIC
+    struct.pack_into(form, changed, offset + index * struct.calcsize(form), stored)
+    return bytes(changed)

@@ -1,8 +1,8 @@
 """A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX a Hopper GPU would run.
 
-`activate()` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside; nothing of Triton
-is patched. Triton compiles as it always does, for `GPUTarget("cuda", 90, 32)`, and the launcher takes the PTX that the
-compiler left in Triton's cache. Checked with triton 3.6.0 and 3.9.0, whose launchers are called alike.
+`activate()` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside; nothing of
+Triton is patched. Triton compiles as it always does, for `GPUTarget("cuda", 90, 32)`, and the launcher takes the PTX
+that the compiler left in Triton's cache. Checked with triton 3.6.0 and 3.9.0, whose launchers are called alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +16,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
+from kernelmux.emulator import recording, triton_recompile
 from kernelmux.emulator.launch import Kernel, load
 from kernelmux.emulator.tensor_map import TensorMap
 
@@ -31,8 +32,9 @@ PROPERTIES = {
     "mem_bus_width": 6144,
 }
 SCALARS: dict[str, type[np.generic]] = {
-    **{f"{kind}{bits}": getattr(np, f"{name}{bits}") for kind, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
-    **{"i1": np.uint8, "u1": np.uint8, "fp16": np.float16, "fp32": np.float32, "f32": np.float32, "fp64": np.float64},
+    **{"i1": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64},
+    **{"u1": np.uint8, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64},
+    **{"fp16": np.float16, "fp32": np.float32, "f32": np.float32, "fp64": np.float64},
 }
 # Swizzle modes as Triton numbers them, in bytes.
 SWIZZLES = (0, 32, 64, 128)
@@ -117,6 +119,7 @@ class Launcher:
         self.signature: dict[str, Any] = source.signature
         self.source: str = source.name
         self.metadata = metadata
+        self.recipe = triton_recompile.recipe(source, metadata)
         self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
         if getattr(metadata, "num_ctas", 1) != 1:
             raise NotImplementedError(f"{metadata.name}: the emulator runs no thread-block clusters (num_ctas > 1)")
@@ -126,9 +129,10 @@ class Launcher:
         launch_metadata: Any, enter_hook: Any, exit_hook: Any, *arguments: Any,
     ) -> None:  # fmt: skip
         kernel = _compiled(self.metadata.hash, self.source, self.metadata.name)
+        recording.remember(kernel.module.ptx, self.recipe)
         values = list(self._values(arguments))
         blocks = grid_x * grid_y * grid_z
-        scratch = [("global_scratch", self._scratch("global", blocks)), ("profile_scratch", self._scratch("profile", blocks))]
+        scratch = [(f"{which}_scratch", self._scratch(which, blocks)) for which in ("global", "profile")]
         values += scratch[: len(kernel.parameters) - len(values)]
         for hook in filter(None, (enter_hook,)):
             hook(launch_metadata)

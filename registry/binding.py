@@ -130,7 +130,7 @@ def _device(spec: OpSpec, arguments: dict[str, Any]) -> torch.device:
     if len(set(places.values())) > 1:
         shown = ", ".join(f"{n} on {d}" for n, d in places.items())
         raise ArgumentError(f"{spec.name}: expected all tensors on one device, got {shown}")
-    where = next(iter(places.values()))
+    where: torch.device = next(iter(places.values()))
     if where.type not in ("cpu", "cuda"):
         raise ArgumentError(f"{spec.name}: expected tensors on cpu or cuda, got {where}")
     return where

@@ -63,16 +63,16 @@ def collapse(shape: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tupl
     """Drops dimensions of size 1 and merges neighbours that every input walks as one; never returns rank 0."""
     sizes: list[int] = []
     kept: list[list[int]] = []  # one list of strides per dimension, over the inputs
-    for size, *step in zip(shape, *strides):
+    for size, *step in zip(shape, *strides, strict=True):
         if size == 1:
             continue
-        if kept and all(outer == inner * size for outer, inner in zip(kept[-1], step)):
+        if kept and all(outer == inner * size for outer, inner in zip(kept[-1], step, strict=True)):
             sizes[-1], kept[-1] = sizes[-1] * size, step
         else:
             sizes, kept = [*sizes, size], [*kept, step]
     if not sizes:
         return (1,), ((1,),) * len(strides)
-    return tuple(sizes), tuple(zip(*kept))
+    return tuple(sizes), tuple(zip(*kept, strict=True))
 
 
 def _strided_width(size: tuple[int, ...], strides: tuple[Strides, ...], width: int) -> int:
@@ -88,6 +88,7 @@ def _strided_width(size: tuple[int, ...], strides: tuple[Strides, ...], width: i
 @lru_cache(maxsize=1024)
 def _layout(size: tuple[int, ...], strides: tuple[Strides, ...], width: int) -> np.ndarray:
     """The kernel's Layout struct, in units of `width` elements: the innermost size shrinks, outer strides shrink."""
+
     def units(values: tuple[int, ...], last: int) -> list[int]:
         return [*(value // width for value in values[:-1]), last]
 

@@ -1,6 +1,6 @@
 """Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ def current_stream(index: int) -> int:
     return int(_raw_stream(index))  # type: ignore[misc]
 
 
-@lru_cache(maxsize=None)
+@cache
 def architecture(index: int) -> str:
     """The compile target of device `index`; from sm_90 on the "a" variant, which alone has wgmma and setmaxnreg."""
     major, minor = torch.cuda.get_device_capability(index)

@@ -10,7 +10,9 @@ EMULATED_ARCH = "sm_90a"
 class EmulatedFunction:
     """One kernel entry on the emulator; same interface as a CUDA function."""
 
-    def __init__(self, text: str, entry: str, options: tuple[str, ...], filename: str, folder: str, names: tuple[str, ...]):
+    def __init__(
+        self, text: str, entry: str, options: tuple[str, ...], filename: str, folder: str, names: tuple[str, ...]
+    ):
         ptx = emulator.compile_ptx(text, options=options, arch=EMULATED_ARCH, filename=filename, include=(folder,))
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names

@@ -1,20 +1,20 @@
-"""What the matmul launchers share: how an operand lies in memory, and how a product is cut into tiles and splits of K."""
+"""What the matmul launchers share: how an operand lies in memory, how a product is cut into tiles and splits of K."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
-from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Kernel, Source, cdiv, ctype
 
 SPLITS = Source(__file__, "matmul_splits.cu")
 THREADS = 256
 
 
 class Operand(NamedTuple):
-    """Where an operand's elements are: which index is contiguous, the stride of the other, the widest aligned access."""
+    """Where the elements are: whether K is contiguous, the stride of the other index, bytes of the widest access."""
 
     k_major: bool
     ld: int
@@ -29,9 +29,20 @@ def operand(x: torch.Tensor, k_axis: int) -> Operand:
     return Operand(inner == k_axis, ld, gcd(16, x.data_ptr(), ld * x.element_size(), extent * x.element_size()))
 
 
-def majors(a: Operand, b: Operand) -> dict[str, int]:
+def majors(a_k_major: bool, b_k_major: bool) -> dict[str, int]:
     """The macros that tell a kernel which index of each operand is contiguous."""
-    return {"A_K_MAJOR": int(a.k_major), "B_K_MAJOR": int(b.k_major)}
+    return {"A_K_MAJOR": int(a_k_major), "B_K_MAJOR": int(b_k_major)}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kind of call has in common; finding it again is cheaper than working it out."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    scalars: tuple[int, ...]
+    parts: int = 1
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,19 +52,24 @@ class Tiling:
     m: int
     n: int
     rate: float
+    cluster = 1  # blocks that work on neighbours in m together
 
     def tiles(self, M: int, N: int) -> int:
-        return cdiv(M, self.m) * cdiv(N, self.n)
+        """Tiles of c, those of a cluster counting as one."""
+        return cdiv(M, self.m * self.cluster) * cdiv(N, self.n)
 
     def microseconds(self, M: int, N: int, K: int, splits: int, multiprocessors: int) -> float:
         """A rough time: whole waves of tiles, then for a split K the second launch and two passes over the parts."""
-        waves = cdiv(self.tiles(M, N) * splits, multiprocessors)
+        waves = cdiv(self.tiles(M, N) * splits, multiprocessors // self.cluster)
         second_pass = 4 + splits * M * N * 8 / 4e6 if splits > 1 else 0  # bytes at 4 TB/s
         return waves * self.m * self.n * cdiv(K, splits) / self.rate + second_pass
 
 
+AnyTiling = TypeVar("AnyTiling", bound=Tiling)
+
+
 @lru_cache(maxsize=4096)
-def choose(tilings: tuple[Tiling, ...], M: int, N: int, K: int, multiprocessors: int) -> tuple[Tiling, int]:
+def choose(tilings: tuple[AnyTiling, ...], M: int, N: int, K: int, multiprocessors: int) -> tuple[AnyTiling, int]:
     """The quickest tiling and number of splits of K by `Tiling.microseconds`; splits of 256 or more."""
     splits = [s for s in range(1, 33) if s == 1 or s * 256 <= K]
     choices = ((t, s) for t in tilings for s in splits)

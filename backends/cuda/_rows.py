@@ -11,6 +11,7 @@ from kernelmux.backends.cuda._runtime import cdiv
 REGISTER_LIMIT = 32768  # elements of a row that 1,024 threads hold in registers without spilling, at any alignment
 _WARP = 32
 _SMALLEST_BLOCK = 128
+_MOST_VECTORS = 8  # narrow accesses: more of them per thread would only take longer
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def row_plan(n: int, itemsize: int, width: int, bytes_per_thread: int = 64) -> R
     It depends on the row alone, never on how many rows there are, so a row's result does not depend on its batch.
     """
     units = cdiv(n, width)
-    wanted = cdiv(units, max(1, bytes_per_thread // (width * itemsize)))
+    wanted = cdiv(units, min(_MOST_VECTORS, max(1, bytes_per_thread // (width * itemsize))))
     group = min(1024, max(4, 1 << (wanted - 1).bit_length()))
     rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP else 1
     return RowPlan(width, group, cdiv(units, group), rows)

@@ -11,7 +11,7 @@ seam knows which.
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _multiprocessors(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
@@ -77,7 +77,7 @@ class Source:
             found = self._kernels[key] = Kernel(self, entry, signature, defines)
         return found
 
-    @lru_cache(maxsize=None)  # noqa: B019  (sources live as long as their modules)
+    @cache  # noqa: B019  (sources live as long as their modules)
     def text(self) -> str:
         """The source; its first line makes compiler messages and profilers name the file."""
         return f'#line 1 "{self.path.name}"\n' + self.path.read_text()
@@ -88,7 +88,7 @@ class Source:
         return ("-std=c++17", f"-I{FOLDER}", f"-DKERNELMUX_HEADERS={_headers_digest()}", *given)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _headers_digest() -> str:
     headers = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.cuh")))
     return "0x" + hashlib.sha256(headers).hexdigest()[:12]
@@ -120,7 +120,7 @@ class Kernel:
             raise self._refusal(grid, args)
         index = self._device(args)
         converters = self._emulated if index < 0 else self._cuda
-        values = tuple([convert(value) for convert, value in zip(converters, args)])
+        values = tuple([convert(value) for convert, value in zip(converters, args, strict=False)])
         (self._functions.get(index) or self.compiled(index)).launch(grid, block, values, shared)
 
     def compiled(self, index: int) -> Any:
@@ -160,7 +160,7 @@ def _as_is(value: Any) -> Any:
 def _emulated_converter(entry: str, parameter: Parameter) -> Any:
     if parameter.is_scalar:
         return scalar_converter(entry, parameter)
-    return (lambda value: value.reshape(())[()]) if parameter.kind == "struct" else _as_is
+    return (lambda value: value.tobytes()) if parameter.kind == "struct" else _as_is
 
 
 def _cuda_converter(entry: str, parameter: Parameter) -> Any:
@@ -182,13 +182,13 @@ def _address(entry: str, name: str, value: Any) -> int:
     return int(value.data_ptr())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tuned_table(device_name: str) -> dict[str, dict[str, dict[str, int]]]:
     path = FOLDER / "tuned" / f"{device_name.lower().replace(' ', '_')}.json"
     return json.loads(path.read_text())["entries"] if path.exists() else {}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _device_name(index: int) -> str:
     return torch.cuda.get_device_name(index)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-_INTEGERS = {"i32": np.int32, "i64": np.int64, "u32": np.uint32}
-_FLOATS = {"f32": np.float32, "f64": np.float64}
+_INTEGERS: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "u32": np.uint32}
+_FLOATS: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 
 
@@ -37,11 +37,13 @@ def _parse_word(word: str, signature: str) -> Parameter:
         return Parameter(word[:-1], "pointer")
     name, _, kind = word.partition(":")
     if kind not in {"map", "struct", *_INTEGERS, *_FLOATS}:
-        raise ValueError(f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map|struct")
+        raise ValueError(
+            f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map|struct"
+        )
     return Parameter(name, kind)
 
 
-def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], np.generic]:
+def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
     """A function from a Python number to the numpy scalar of exactly the parameter's size.
 
     CuPy passes a bare Python int as 8 bytes and a float as a double, whatever the kernel declares.
@@ -52,11 +54,11 @@ def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], np.ge
     return _float(kernel, parameter)
 
 
-def _integer(kernel: str, parameter: Parameter) -> Callable[[Any], np.generic]:
+def _integer(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
     make, limits = _INTEGERS[parameter.kind], np.iinfo(_INTEGERS[parameter.kind])
     low, high = int(limits.min), int(limits.max)
 
-    def convert(value: Any) -> np.generic:
+    def convert(value: Any) -> Any:
         if type(value) is not int:
             raise TypeError(f"{kernel}: {parameter.name} is {parameter.kind}, got {value!r} ({type(value).__name__})")
         if not low <= value <= high:
@@ -66,10 +68,10 @@ def _integer(kernel: str, parameter: Parameter) -> Callable[[Any], np.generic]:
     return convert
 
 
-def _float(kernel: str, parameter: Parameter) -> Callable[[Any], np.generic]:
+def _float(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
     make, single = _FLOATS[parameter.kind], parameter.kind == "f32"
 
-    def convert(value: Any) -> np.generic:
+    def convert(value: Any) -> Any:
         if type(value) is not float and type(value) is not int:
             raise TypeError(f"{kernel}: {parameter.name} is {parameter.kind}, got {value!r} ({type(value).__name__})")
         if single and _LARGEST_F32 < abs(value) < float("inf"):

@@ -1,7 +1,7 @@
 """TMA descriptors: what the driver encodes for a CUDA tensor, what the emulator keeps for a CPU tensor."""
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,10 @@ def _encode(
     start = -storage.ctypes.data % _ALIGNMENT
     value = storage[start : start + _BYTES].view(f"V{_BYTES}")
     wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+    pitches = _pitches(shape, strides, size)
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(value.ctypes.data), _DATA_TYPES[dtype], ctypes.c_uint32(rank), ctypes.c_void_p(pointer),
-        wide(*shape[::-1]), wide(*(s * size for s in strides[-2::-1])), narrow(*box[::-1]), narrow(*(1,) * rank),
+        wide(*shape[::-1]), wide(*pitches), narrow(*box[::-1]), narrow(*(1,) * rank),
         0, _SWIZZLES[swizzle], _L2_PROMOTION_256B, 0,
     )  # fmt: skip
     if status:
@@ -63,6 +64,16 @@ def _encode(
     return DeviceMap(value, index)
 
 
-@lru_cache(maxsize=None)
+def _pitches(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> list[int]:
+    """Bytes between neighbours, innermost axis left out; an axis of length 1 gets one that the driver takes."""
+    pitches: list[int] = []
+    extent = shape[-1] * size
+    for length, stride in zip(shape[-2::-1], strides[-2::-1], strict=True):
+        pitches.append(stride * size if length > 1 else -(-extent // 16) * 16)
+        extent = pitches[-1] * length
+    return pitches
+
+
+@cache
 def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-// What the attention kernels share: which rows a block owns, what they see, the online softmax of accumulator fragments.
+// What the attention kernels share: the rows of a block, the keys they see, the online softmax of fragments.
 #pragma once
 #include "common.cuh"
 
@@ -26,10 +26,8 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 
 __device__ __forceinline__ unsigned pack(float low, float high) { return pair_from_floats<Element>(low, high); }
 
-// One past the last key that any of the query rows [first, first + rows) sees.
-__device__ __forceinline__ int visible_keys(int first, int rows, int M, int N) {
-    return CAUSAL ? min(first + rows, M) + N - M : N;
-}
+// One past the last key that a query row sees. A row at or past M, which nobody stores, may see zeros past N.
+__device__ __forceinline__ int visible_keys(int row, int M, int N) { return CAUSAL ? row + 1 + N - M : N; }
 
 // What a block of a one-dimensional grid works on: BLOCK_M rows of one (batch, head) slice, and how many keys they see.
 struct Place {
@@ -41,14 +39,14 @@ __device__ __forceinline__ Place locate(int heads, int group, int M, int N) {
     // Causal: the last rows see the most keys. Started first, they leave the short tiles to fill the tail of the grid.
     const int first_row = (CAUSAL ? row_tiles - 1 - index : index) * BLOCK_M;
     const int head = slice % heads;
-    return {slice, slice / heads, head, head / group, first_row, visible_keys(first_row, BLOCK_M, M, N)};
+    return {slice, slice / heads, head, head / group, first_row, visible_keys(min(first_row + BLOCK_M, M) - 1, M, N)};
 }
 
 // What to subtract from scores: a row without a finite score so far gets 0, since -inf - -inf would be NaN.
 __device__ __forceinline__ float finite_offset(float highest) { return highest == -infinity() ? 0.0f : highest; }
 
-// The online softmax of the two rows (g and g + 8) that a lane shares in a 16-row accumulator fragment. maximum is of raw
-// scores, over all keys so far; sum is this lane's part, combined once at the end.
+// The online softmax of the two rows (g and g + 8) that a lane shares in a 16-row accumulator fragment. `maximum` is of
+// raw scores, over all keys so far; `sum` is this lane's part, combined once at the end.
 struct RowPair {
     float maximum[2] = {-infinity(), -infinity()};
     float sum[2] = {0.0f, 0.0f};
@@ -62,8 +60,10 @@ struct RowPair {
 #pragma unroll
             for (int i = 0; i < TILES; i++) highest = fmaxf(highest, fmaxf(s[i][2 * r], s[i][2 * r + 1]));
             highest = warp_reduce<4>(highest, Max());
-            const float offset = finite_offset(highest) * scale;
-            decay[r] = fast_exp2(maximum[r] * scale - offset);
+            const float offset = __fmul_rn(finite_offset(highest), scale);
+            // Rounded alike, so that an unchanged maximum decays by exactly 1: a fused multiply-add would leave the
+            // rounding error of the offset, and its exponential once per tile.
+            decay[r] = fast_exp2(__fmul_rn(maximum[r], scale) - offset);
             maximum[r] = highest;
             sum[r] *= decay[r];
 #pragma unroll
@@ -84,7 +84,7 @@ template <int TILES>
 __device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int row, int M, int N) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int left = visible_keys(row + 8 * r, 1, M, N) - key;
+        const int left = visible_keys(row + 8 * r, M, N) - key;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             if (8 * i >= left) s[i][2 * r] = -infinity();
@@ -101,7 +101,7 @@ __device__ __forceinline__ void scale_rows(float (&o)[TILES][4], const float (&f
         for (int j = 0; j < 4; j++) o[i][j] *= factor[j / 2];
 }
 
-// Probabilities as the left operand of the next product, rounded to Element: per 16 keys the registers of an m16k16 tile.
+// Probabilities as the left operand of the next product, rounded to Element: an m16k16 fragment per 16 keys.
 template <int TILES>
 __device__ __forceinline__ void pack_rows(unsigned (&p)[TILES / 2][4], const float (&s)[TILES][4]) {
 #pragma unroll
@@ -125,7 +125,8 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
 
 // out[row..row + 16) = o / sum, rows at or past M left out. A quad writes 64 adjacent bytes of a row at a time.
 template <int TILES>
-__device__ __forceinline__ void store_rows(Element* out, const float (&o)[TILES][4], const RowPair& rows, int row, int M) {
+__device__ __forceinline__ void store_rows(Element* out, const float (&o)[TILES][4], const RowPair& rows, int row,
+                                           int M) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {

@@ -1,7 +1,7 @@
 """attention: softmax(scale * q k^T) v without the matrix of scores; grouped queries, causal aligned to the last key.
 
-Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023); the
-last one overlaps the softmax with the products (Shah et al., FlashAttention-3, 2024).
+Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023);
+the last one overlaps the softmax with the products (Shah et al., FlashAttention-3, 2024).
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ Config = dict[str, int]
 def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     lanes, config = 4, {"BLOCK_M": 32, "BLOCK_N": 32}
     kernel = _ONLINE.kernel("attention_online", _POINTERS, **config, **_defines(q, causal))
-    return _launch(kernel, config["BLOCK_M"], lanes * config["BLOCK_M"], q, k, (q, k, v), (*_strides(q, k, v), scale * _LOG2_E))
+    more = (*_strides(q, k, v), scale * _LOG2_E)
+    return _launch(kernel, config["BLOCK_M"], lanes * config["BLOCK_M"], q, k, (q, k, v), more)
 
 
 def tensor_cores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return tensor_cores_with(tensor_cores_config(q, k, v), q, k, v, causal, scale)
+    return tensor_cores_with(tensor_cores_config(q, k, v, causal), q, k, v, causal, scale)
 
 
 def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     return wgmma_with(wgmma_config(q, causal), q, k, v, causal, scale)
 
 
-def tensor_cores_config(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Config:
-    """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load."""
-    return {"BLOCK_M": 128, "BLOCK_N": 64, "WARPS": 4, "STAGES": 2, "VECTOR": _vector(q, k, v)}
+def tensor_cores_config(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Config:
+    """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
+
+    Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
+    D = 128: with masks or narrow loads on top they spill.
+    """
+    vector = _vector(q, k, v)
+    warps = 8 if q.shape[3] == 128 and (causal or vector == 1) else 4
+    return {"BLOCK_M": 128, "BLOCK_N": 64, "WARPS": warps, "STAGES": 2, "VECTOR": vector}
 
 
 def wgmma_config(q: torch.Tensor, causal: bool) -> Config:
@@ -131,7 +138,6 @@ def _map(x: torch.Tensor, rows: int) -> Any:
 
 _LAST = {"q": "last", "k": "last", "v": "last"}
 _TYPES = (Dtypes("q", torch.float16, torch.bfloat16), OneOf("D", 64, 128))
-_ALIGNED = (Aligned("q"), Aligned("k"), Aligned("v"))
 
 VARIANTS = {
     "online": Implementation(
@@ -141,6 +147,10 @@ VARIANTS = {
         tensor_cores, "mma.sync on registers behind cp.async", (*_TYPES, Capability((8, 0))), _LAST, "mma"
     ),
     "wgmma": Implementation(
-        wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_TYPES, *_ALIGNED, Capability((9, 0))), _LAST, "mma"
+        wgmma,
+        "warpgroup products fed by TMA, overlapped with the softmax",
+        (*_TYPES, Aligned("q"), Aligned("k"), Aligned("v"), Capability((9, 0))),
+        _LAST,
+        "mma",
     ),
 }

@@ -1,6 +1,6 @@
-// attention on mma.sync: a block owns BLOCK_M query rows, its warps 16 * ATOMS rows each, and walks the keys in tiles of
-// BLOCK_N. Scores and output stay in registers: the accumulator of Q K^T has the layout that P V wants as its left operand.
-// K and V tiles arrive through a cp.async ring of STAGES, one barrier per tile.
+// attention on mma.sync: a block owns BLOCK_M query rows, its warps 16 * ATOMS rows each, and walks the keys in tiles
+// of BLOCK_N. Scores and output stay in registers: the accumulator of Q K^T has the layout that P V wants as its left
+// operand. K and V tiles arrive through a cp.async ring of STAGES, one barrier per tile.
 #include "attention.cuh"
 
 #ifndef STAGES
@@ -63,10 +63,10 @@ __device__ __forceinline__ void ldmatrix_transposed(unsigned (&r)[4], unsigned a
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-#define MMA(TYPE)                                                                                              \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
-                 "{%8, %9}, {%0, %1, %2, %3};"                                                                 \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                              \
+#define MMA(TYPE)                                                                                  \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, " \
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                   \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                  \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
     MMA("f16");
@@ -97,7 +97,7 @@ __device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], 
     }
 }
 
-// o += P V for this warp's rows, P rounded to T. [16 * ATOMS, BLOCK_N] x [BLOCK_N, HEAD_DIM]
+// o += P V for this warp's rows, P rounded to Element. [16 * ATOMS, BLOCK_N] x [BLOCK_N, HEAD_DIM]
 __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], const float (&s)[ATOMS][KEY_TILES][4],
                                            unsigned v_tile) {
     const int lane = threadIdx.x & 31;
@@ -120,9 +120,9 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
-    const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v, Element* __restrict__ out, int heads, int group,
-    int M, int N, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head,
-    i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
+    const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+    Element* __restrict__ out, int heads, int group, int M, int N, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
+    i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(128) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
     const Place place = locate(heads, group, M, N);
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
 #pragma unroll
         for (int a = 0; a < ATOMS; a++) {
             const int row = first_row + warp_row + 16 * a;
-            if (first_key + BLOCK_N > visible_keys(row, 1, M, N))
+            if (first_key + BLOCK_N > visible_keys(row, M, N))
                 mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), M, N);
             float decay[2];
             rows[a].update(s[a], scale_log2, decay);

@@ -23,6 +23,8 @@
 
 static_assert(BLOCK_M == 64 * CONSUMERS, "a warpgroup product has 64 rows");
 
+using Products = Warpgroup<Element>;
+
 // What has arrived (full) and what all consumer warps have read (empty), stage by stage.
 struct Ring {
     Barrier full[STAGES], empty[STAGES];
@@ -79,38 +81,39 @@ struct Consumer {
         wgmma_fence();
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d += 16)
-            wgmma(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
-                  matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0, Element());
+            Products::product(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
+                              matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0);
         wgmma_commit();
     }
 
     // o += P V, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
-    __device__ __forceinline__ void issue_values(const unsigned (&p)[BLOCK_N / 16][4], int tile) {
+    __device__ __forceinline__ void issue_values(unsigned (&p)[BLOCK_N / 16][4], int tile) {
         const int stage = tile % STAGES;
         barrier_wait(shared.values.full[stage], tile / STAGES & 1);
+        pin(o), pin(p);
         wgmma_fence();
 #pragma unroll
         for (int n = 0; n < BLOCK_N; n += 16)
-            wgmma(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128), Element());
+            Products::product(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128));
         wgmma_commit();
     }
 
     __device__ __forceinline__ void release(Ring& ring, int tile) {
-        if (lane == 0) barrier_arrive(ring.empty[tile % STAGES]);
+        barrier_arrive_if(lane == 0, ring.empty[tile % STAGES]);
     }
 
     __device__ __forceinline__ void take_turn(int tile) {
         if (TURNS) barrier_wait(shared.turn[group], tile & 1);
     }
     __device__ __forceinline__ void pass_turn() {
-        if (TURNS && lane == 0) barrier_arrive(shared.turn[(group + 1) % CONSUMERS]);
+        if (TURNS) barrier_arrive_if(lane == 0, shared.turn[(group + 1) % CONSUMERS]);
     }
 
     // Scores to probabilities of this tile; `decay` is what the earlier output shrinks by.
-    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int tile, int first_row, int M, int N, float scale,
-                                            float (&decay)[2]) {
+    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int tile, int first_row, int M, int N,
+                                            float scale, float (&decay)[2]) {
         const int row = first_row + 64 * group + 16 * warp, key = tile * BLOCK_N;
-        if (key + BLOCK_N > visible_keys(row, 1, M, N)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N);
+        if (key + BLOCK_N > visible_keys(row, M, N)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N);
         rows.update(s, scale, decay);
     }
 
@@ -121,7 +124,7 @@ struct Consumer {
         take_turn(0);
         issue_scores(s, 0);
         pass_turn();
-        wgmma_wait<0>();
+        wgmma_wait<0>(s);
         release(shared.keys, 0);
         softmax(s, 0, first_row, M, N, scale, decay);
         pack_rows(p, s);
@@ -130,16 +133,16 @@ struct Consumer {
             issue_scores(s, tile);
             issue_values(p, tile - 1);
             pass_turn();
-            wgmma_wait<1>();  // the scores
+            wgmma_wait<1>(s);
             release(shared.keys, tile);
             softmax(s, tile, first_row, M, N, scale, decay);
-            wgmma_wait<0>();  // the values
+            wgmma_wait<0>(o);
             release(shared.values, tile - 1);
             scale_rows(o, decay);
             pack_rows(p, s);
         }
         issue_values(p, tiles - 1);
-        wgmma_wait<0>();
+        wgmma_wait<0>(o);
     }
 };
 
@@ -160,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
-        if (warpgroup == CONSUMERS && TURNS && lane == 0) barrier_arrive(shared.turn[0]);
+        barrier_arrive_if(TURNS && warpgroup == CONSUMERS && lane == 0, shared.turn[0]);  // group 0 begins
         consumer.run(tiles, place.first_row, M, N, scale_log2);
         const int row = place.first_row + 64 * consumer.group + 16 * warp;
         store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.o, consumer.rows, row, M);

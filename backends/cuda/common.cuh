@@ -105,6 +105,18 @@ __device__ __forceinline__ Vec<T, Width> from_floats(const float (&x)[Width]) {
     return y;
 }
 
+// Keeps the packed form: the compiler would rather hold on to the floats it once made of x, in twice the registers.
+template <typename T, int Width>
+__device__ __forceinline__ void stay_packed(Vec<T, Width>& x) {
+    if constexpr (sizeof(x) >= 4) {
+        unsigned words[sizeof(x) / 4];
+        memcpy(words, &x, sizeof(x));
+#pragma unroll
+        for (unsigned& word : words) asm volatile("" : "+r"(word));
+        memcpy(&x, words, sizeof(x));
+    }
+}
+
 // ---- reductions; the order of the operations is fixed, so results repeat bit for bit
 
 struct Sum {

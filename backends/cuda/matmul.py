@@ -11,12 +11,13 @@ Row-major operands and transposed views are read where they lie. Short of tiles,
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._matmul import THREADS, majors, operand
+from kernelmux.backends.cuda._matmul import THREADS, Launch, Operand, majors, operand
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
@@ -24,30 +25,50 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
 
 SOURCE = Source(__file__)
+REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
 SIGNATURE = "a* b* c* M:i32 N:i32 K:i32 lda:i64 ldb:i64"
+THREAD_N = 8  # columns of c per thread of register_tiled, 8 or 16
 
 
-def _fp32_pipes(entry: str, a: torch.Tensor, b: torch.Tensor, grid: int, block: tuple[int, ...], **defines: int) -> torch.Tensor:
+def _product(a: torch.Tensor, b: torch.Tensor, block: tuple[int, ...], prepare: Callable[..., Launch]) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
-    x, y, c = operand(a, 1), operand(b, 0), a.new_empty(M, N)
-    kernel = SOURCE.kernel(entry, SIGNATURE, ELEMENT=ctype(a.dtype), **majors(x, y), **defines)
-    kernel(grid, block, a, b, c, M, N, K, x.ld, y.ld)
+    launch, c = prepare(a.dtype, M, N, K, operand(a, 1), operand(b, 0)), a.new_empty(M, N)
+    launch.kernel(launch.grid, block, a, b, c, *launch.scalars)
     return c
 
 
+@lru_cache(maxsize=4096)
+def _naive(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
+    kernel = SOURCE.kernel("matmul_naive", SIGNATURE, ELEMENT=ctype(dtype), **majors(a.k_major, b.k_major))
+    return Launch(kernel, (cdiv(M * N, THREADS),), (M, N, K, a.ld, b.ld))
+
+
+@lru_cache(maxsize=4096)
+def _tiled(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
+    kernel = SOURCE.kernel("matmul_tiled", SIGNATURE, ELEMENT=ctype(dtype), **majors(a.k_major, b.k_major))
+    return Launch(kernel, (cdiv(M, 32) * cdiv(N, 32),), (M, N, K, a.ld, b.ld))
+
+
+@lru_cache(maxsize=4096)
+def _register_tiled(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
+    kernel = REGISTER_TILED.kernel(
+        "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(dtype), THREAD_N=THREAD_N, C_VECTOR=gcd(4, N),
+        A_VECTOR=min(4, a.bytes // dtype.itemsize), B_VECTOR=min(4, b.bytes // dtype.itemsize),
+        **majors(a.k_major, b.k_major),
+    )  # fmt: skip
+    return Launch(kernel, (cdiv(M, 128) * cdiv(N, 128),), (M, N, K, a.ld, b.ld))
+
+
 def naive(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return _fp32_pipes("matmul_naive", a, b, cdiv(a.shape[0] * b.shape[1], THREADS), (THREADS,))
+    return _product(a, b, (THREADS,), _naive)
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return _fp32_pipes("matmul_tiled", a, b, cdiv(a.shape[0], 32) * cdiv(b.shape[1], 32), (32, THREADS // 32))
+    return _product(a, b, (32, THREADS // 32), _tiled)
 
 
 def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    # At most 4 elements, a thread's share of a 128 x 8 tile.
-    vectors = {f"{n}_VECTOR": min(4, operand(x, k).bytes // x.element_size()) for n, x, k in (("A", a, 1), ("B", b, 0))}
-    grid = cdiv(a.shape[0], 128) * cdiv(b.shape[1], 128)
-    return _fp32_pipes("matmul_register_tiled", a, b, grid, (THREADS,), C_VECTOR=gcd(4, b.shape[1]), **vectors)
+    return _product(a, b, (128 * 128 // (8 * THREAD_N),), _register_tiled)
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,8 @@ class Tf32Allowed:
     def check(self, call: Any) -> str | None:
         """None, or why the operands must stay fp32."""
         fp32 = call.arguments["a"].dtype == torch.float32
-        return f"a is fp32, needs {self.text}" if fp32 and call.arguments["precision"] != "tf32" else None
+        refused = fp32 and call.arguments["precision"] != "tf32"
+        return 'a is fp32, needs precision="tf32" (or a 16-bit dtype)' if refused else None
 
 
 HALVES = Dtypes("a", torch.float16, torch.bfloat16)
@@ -71,12 +93,12 @@ def _rung(fn: Callable[..., torch.Tensor], idea: str, arithmetic: str, *requires
     return Implementation(fn, idea, (*requires, *INDICES), {"a": "matrix", "b": "matrix"}, arithmetic)
 
 
+ON_HOPPER = (HALVES, Aligned("a"), Aligned("b"), Capability((9, 0)))
+
 VARIANTS = {
     "naive": _rung(naive, "one thread per element", "fp32_sequential", FLOATS),
     "tiled": _rung(tiled, "tiles of both operands in shared memory", "fp32_sequential", FLOATS),
-    "register_tiled": _rung(register_tiled, "8x8 elements per thread, the next tile in flight", "fp32_sequential", FLOATS),
+    "register_tiled": _rung(register_tiled, "8x8 elements per thread", "fp32_sequential", FLOATS),
     "tensor_cores": _rung(tensor_cores, "mma.sync behind cp.async", "mma", FLOATS, Tf32Allowed(), Capability((8, 0))),
-    "wgmma": _rung(
-        wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", HALVES, Aligned("a"), Aligned("b"), Capability((9, 0))
-    ),
+    "wgmma": _rung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", *ON_HOPPER),
 }

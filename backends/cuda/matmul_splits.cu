@@ -3,11 +3,11 @@
 #include "matmul.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    matmul_sum_splits(const float* __restrict__ parts, Element* __restrict__ c, long long size, int splits) {
-    const long long index = blockIdx.x * 256LL + threadIdx.x;
+    matmul_sum_splits(const float* __restrict__ parts, Element* __restrict__ c, i64 size, int splits) {
+    const i64 index = blockIdx.x * 256LL + threadIdx.x;
     if (index >= size) return;
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < splits; i++) sum += parts[i * size + index];
-    round_to(c[index], sum);
+    c[index] = from_float<Element>(sum);
 }

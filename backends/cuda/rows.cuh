@@ -19,6 +19,9 @@
 #ifndef ROWS
 #define ROWS 1
 #endif
+#ifndef MIN_BLOCKS  // blocks per multiprocessor that the registers must allow
+#define MIN_BLOCKS 1
+#endif
 #ifndef UNROLL  // vectors in flight where a row does not fit in registers
 #define UNROLL 4
 #endif
@@ -34,6 +37,13 @@ __device__ __forceinline__ void load_row(Elements (&held)[VECTORS], const T* row
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (column(v) < n) held[v] = load_streaming<WIDTH>(row + column(v));
+}
+
+// To be called between two passes over `held`.
+__device__ __forceinline__ void stay_packed(Elements (&held)[VECTORS]) {
+    if (sizeof(T) < 4)
+#pragma unroll
+        for (Elements& x : held) stay_packed(x);
 }
 
 // f(column, vector index) for every vector of this thread that lies inside the row.

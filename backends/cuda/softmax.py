@@ -84,6 +84,9 @@ VARIANTS = {
     "naive": Implementation(softmax_naive, "three passes, one element per access", layout=_LAYOUT),
     "online": Implementation(softmax_online, "maximum and sum in one pass, 16 bytes per access", layout=_LAYOUT),
     "registers": Implementation(
-        softmax_registers, "one read: the row stays in registers", layout=_LAYOUT, requires=(AtMost("N", REGISTER_LIMIT),)
+        softmax_registers,
+        "one read: the row stays in registers",
+        layout=_LAYOUT,
+        requires=(AtMost("N", REGISTER_LIMIT),),
     ),
 }

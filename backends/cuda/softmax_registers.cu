@@ -2,10 +2,10 @@
 #include "rows.cuh"
 
 #ifndef KEEP  // 1: the exponentials stay in registers as floats; 0: computed again for the result
-#define KEEP 1
+#define KEEP 0
 #endif
 
-extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
+extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)
 softmax_registers(const T* __restrict__ x, T* __restrict__ y, i64 rows, int n, float sign, float factor) {
     __shared__ float scratch[2][32];
     for (i64 first = blockIdx.x * (i64)ROWS; first < rows; first += gridDim.x * (i64)ROWS) {
@@ -19,6 +19,7 @@ softmax_registers(const T* __restrict__ x, T* __restrict__ y, i64 rows, int n, f
             for (int j = 0; j < WIDTH; ++j) m = fmaxf(m, sign * to_float(held[v].v[j]));
         });
         m = group_reduce<GROUP>(m, scratch[0], Max());
+        stay_packed(held);
         float e[VECTORS][WIDTH];
         for_each_vector(valid, [&](int, int v) {
 #pragma unroll
@@ -27,6 +28,7 @@ softmax_registers(const T* __restrict__ x, T* __restrict__ y, i64 rows, int n, f
                 sum += e[v][j];
             }
         });
+        if (!KEEP) stay_packed(held);
         const float inverse = 1.0f / group_reduce<GROUP>(sum, scratch[1], Sum());
         for_each_vector(valid, [&](int i, int v) {
             float p[WIDTH];

@@ -7,13 +7,17 @@ alignment of pointers, integers that are 1, multiples of 16 or wider than 32 bit
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 import triton
+from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 Grid = tuple[int, ...]
+DESCRIPTORS = (TensorDescriptor, hopper.TensorDescriptor)
 
 _launchers: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
@@ -23,10 +27,20 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@cache
+def _processors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def processors(x: torch.Tensor) -> int:
+    """Multiprocessors of the GPU of x; 4 on the emulator, where more programs would only be more work."""
+    return _processors(x.get_device()) if x.is_cuda else 4
+
+
 def launch(kernel: Any, grid: Grid, *args: Any, **meta: Any) -> None:
     """Run `kernel` on `grid`: its arguments in order, then constexprs and options (num_warps, ...) by name.
 
-    Integers may come grouped in tuples. The kernel runs on the device of the CUDA tensors among the arguments and on
+    Integers may come grouped in tuples, and matrices as TensorDescriptor. The kernel runs on the device of the CUDA tensors among the arguments and on
     torch's current stream there; CPU tensors alone go to whatever driver Triton has active (the emulator's).
     """
     device, values, key = _specialise(args)
@@ -68,6 +82,9 @@ def _specialise(args: tuple[Any, ...]) -> tuple[int, list[Any], list[Any]]:
         values.append(arg)
         if type(arg) is tuple:
             key.append(tuple([_integer_class(i) for i in arg]))
+        elif isinstance(arg, DESCRIPTORS):
+            key.append((arg.base.dtype, *arg.block_shape))
+            device = arg.base.get_device()
         else:
             key.append(_integer_class(arg) if type(arg) is int else type(arg))
     return device, values, key

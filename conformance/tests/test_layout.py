@@ -150,9 +150,17 @@ def test_no_file_is_longer_than_400_lines() -> None:
     offences("over 400 lines", [f"{path}: {length}" for path, length in lengths if length > 400])
 
 
+def op_files(folder: str) -> dict[str, Path]:
+    """Op -> its module: every module, or package, of a folder that is not a helper."""
+    found = files("*.py", parts=(folder,))
+    depth = len(Path(folder).parts)
+    modules = {p.stem: p for p in found if len(p.parts) == depth + 1 and not p.stem.startswith("_")}
+    packages = {p.parts[depth]: p for p in found if len(p.parts) == depth + 2 and p.name == "__init__.py"}
+    return modules | packages
+
+
 def ops(folder: str) -> set[str]:
-    """Names of the op modules of a folder: every module that is not a helper."""
-    return {path.stem for path in files("*.py", parts=(folder,)) if not path.name.startswith("_")}
+    return set(op_files(folder))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -163,8 +171,7 @@ def test_every_op_module_has_a_spec_and_every_spec_a_module(backend: str) -> Non
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_op_module_ends_in_its_variants(backend: str) -> None:
     found = []
-    for op in sorted(ops(f"backends/{backend}")):
-        path = Path("backends", backend, f"{op}.py")
+    for path in op_files(f"backends/{backend}").values():
         last = ast.parse(text(path)).body[-1]
         target = last.targets[0] if isinstance(last, ast.Assign) else getattr(last, "target", None)
         if not (isinstance(target, ast.Name) and target.id == "VARIANTS"):

@@ -86,9 +86,9 @@ class Barriers:
 
     def check_landed(self, group: Any) -> None:
         if group.run.checks == "full" and self.flights:
-            block, word = next(iter(self.flights))
-            message = f"the kernel ended with copies under way that report to the mbarrier at shared offset {word * WORD}"
-            group.fail("asynchronous", message + "; nobody waited for them")
+            offset = next(iter(self.flights))[1] * WORD
+            message = f"the kernel ended, and nobody had waited for the copies that report to the mbarrier at {offset}"
+            group.fail("asynchronous", message)
 
 
 def _pointer(ins: Instruction, position: int = 0) -> Any:
@@ -96,7 +96,7 @@ def _pointer(ins: Instruction, position: int = 0) -> Any:
     return address(ins.operands[position])
 
 
-def _offsets(ins: Instruction, group: Any, where: Any) -> Array:
+def shared_offsets(ins: Instruction, group: Any, where: Any) -> Array:
     """Offsets in shared memory of addresses that may be generic."""
     offsets: Array = group.full(where) if ins.space == "shared" else group.generic_to_shared(group.full(where))
     return offsets
@@ -111,7 +111,7 @@ def init(ins: Instruction) -> Action:
 
     def run(group: Any, where: Array, count: Any) -> None:
         barriers = Barriers.of(group)
-        place = barriers.place(group, _offsets(ins, group, where), initialised=False)
+        place = barriers.place(group, shared_offsets(ins, group, where), initialised=False)
         count = group.full(count).astype(np.int64)
         wrong = (count < 1) | (count > MAX_COUNT)
         if wrong.any():
@@ -128,7 +128,7 @@ def inval(ins: Instruction) -> Action:
 
     def run(group: Any, where: Array) -> None:
         barriers = Barriers.of(group)
-        barriers.valid[barriers.place(group, _offsets(ins, group, where))] = False
+        barriers.valid[barriers.place(group, shared_offsets(ins, group, where))] = False
 
     return Action(run, inputs=(_pointer(ins),))
 
@@ -138,7 +138,7 @@ def inval(ins: Instruction) -> Action:
 
 @operation("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(ins: Instruction) -> Action:
-    """`mbarrier.arrive{.expect_tx}{.noComplete}.shared.b64 {state,} [p]{, count or bytes}`; arrive_drop leaves for good."""
+    """`mbarrier.arrive{.expect_tx}{.noComplete}.shared.b64 {state,} [p]{, count or bytes}`; arrive_drop for good."""
     has_result = not isinstance(ins.operands[0], Address)
     position = int(has_result)
     amount = ins.operands[position + 1 :]
@@ -147,7 +147,7 @@ def arrive(ins: Instruction) -> Action:
 
     def run(group: Any, where: Array, value: Any = 1) -> Array | None:
         barriers = Barriers.of(group)
-        place = barriers.place(group, _offsets(ins, group, where))
+        place = barriers.place(group, shared_offsets(ins, group, where))
         state = barriers.phase[place].astype(np.uint64)
         if expects:
             np.add.at(barriers.bytes, place, group.full(value).astype(np.int64))
@@ -168,7 +168,7 @@ def transaction(ins: Instruction) -> Action:
 
     def run(group: Any, where: Array, count: Any) -> None:
         barriers = Barriers.of(group)
-        place = barriers.place(group, _offsets(ins, group, where))
+        place = barriers.place(group, shared_offsets(ins, group, where))
         np.add.at(barriers.bytes, place, sign * group.full(count).astype(np.int64))
         barriers.complete(group, place)
 
@@ -185,15 +185,16 @@ def pending_count(ins: Instruction) -> Action:
 
 
 def _passed(ins: Instruction) -> Callable[..., Array]:
-    """Which lanes find the phase they ask for complete. `.parity` names it by its lowest bit, otherwise a state does."""
+    """Which lanes find the phase they ask for complete; `.parity` gives its lowest bit, otherwise a state does."""
     by_parity = ins.has("parity")
 
     def passed(group: Any, where: Array, wanted: Any, *_: Any) -> Array:
         barriers = Barriers.of(group)
-        place = barriers.place(group, _offsets(ins, group, where))
+        place = barriers.place(group, shared_offsets(ins, group, where))
         barriers.deliver(group, place)
         phase, asked = barriers.phase[place], group.full(wanted).astype(np.int64)
-        return phase & 1 != asked & 1 if by_parity else phase > asked
+        complete: Array = phase & 1 != asked & 1 if by_parity else phase > asked
+        return complete
 
     return passed
 
@@ -206,7 +207,7 @@ def test_wait(ins: Instruction) -> Action:
 
 @operation("mbarrier.try_wait")
 def try_wait(ins: Instruction) -> Action:
-    """`mbarrier.try_wait{.parity}.shared.b64 done, [p], parity{, time}`: may block, and blocks here until it is true."""
+    """`mbarrier.try_wait{.parity}.shared.b64 done, [p], parity{, time}`: may block, and does so until it is true."""
 
     def run(group: Any, *_: Any) -> Any:
         return np.bool_(True)

@@ -36,7 +36,9 @@ def shape_of(ins: Instruction) -> tuple[int, int, int]:
 
 def product(a: Array, b: Array, kind: str) -> Array:
     """`a [.., M, K] @ b [.., K, N]`: float32 sums, or exact ones (in float64) for integers."""
-    return np.matmul(a.astype(np.float64), b.astype(np.float64)) if kind in INTEGERS else np.matmul(a, b)
+    exact = kind in INTEGERS
+    result: Array = np.matmul(a.astype(np.float64), b.astype(np.float64)) if exact else np.matmul(a, b)
+    return result
 
 
 def add_integers(total: Array, c: Array, saturate: bool) -> Array:
@@ -50,23 +52,25 @@ def columns(group: Any, values: tuple[Any, ...]) -> Array:
     return np.stack([group.full(v) for v in values]).reshape(len(values), -1, 8, 4)
 
 
-def unpacked(stacked: Array, kind: str) -> Array:
-    """32-bit registers as floats, with the elements of a register in a last axis."""
-    return to_float(np.ascontiguousarray(stacked)[..., None].view(STORAGE[kind]), kind)
+def unwrapped(outputs: tuple[Array, ...]) -> Any:
+    """What an action returns: a value alone, several as a tuple."""
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def elements(words: Array, kind: str) -> Array:
+    """The elements of 32-bit words as floats; the last axis grows by the elements of a word."""
+    return to_float(np.ascontiguousarray(words).view(STORAGE[kind]), kind)
 
 
 def fragment_a(stacked: Array, kind: str) -> Array:
     """A as `[warps, 16, K]` from `[registers, warps, g, t]`."""
-    elements = unpacked(stacked, kind)
-    count, warps, g, t, e = elements.shape
-    split = elements.reshape(count // 2, 2, warps, g, t, e)  # [k_chunk, half, warps, g, t, e]
-    return split.transpose(2, 1, 3, 0, 4, 5).reshape(warps, 16, -1)
+    split = stacked.reshape(-1, 2, *stacked.shape[1:])  # [k_chunk, half, warps, g, t]
+    return elements(split.transpose(2, 1, 3, 0, 4).reshape(stacked.shape[1], 16, -1), kind)
 
 
 def fragment_b(stacked: Array, kind: str) -> Array:
     """B as `[warps, K, 8]` from `[registers, warps, g, t]`."""
-    elements = unpacked(stacked, kind)
-    return elements.transpose(1, 0, 3, 4, 2).reshape(elements.shape[1], -1, 8)
+    return elements(stacked.transpose(1, 2, 0, 3).reshape(stacked.shape[1], 8, -1), kind).swapaxes(1, 2)
 
 
 def accumulator(stacked: Array) -> Array:
@@ -96,7 +100,8 @@ def mma(ins: Instruction) -> Action:
     def run(group: Any, *values: Any) -> tuple[Array, ...]:
         left = fragment_a(columns(group, values[:cut_a]), type_a)
         right = fragment_b(columns(group, values[cut_a:cut_b]), type_b)
-        return add_accumulator(product(left, right, type_a), columns(group, values[cut_b:]), type_d, ins.has("satfinite"))
+        total = product(left, right, type_a)
+        return add_accumulator(total, columns(group, values[cut_b:]), type_d, ins.has("satfinite"))
 
     return Action(run, inputs=sum(inputs, ()), outputs=registers(d, scalar), scope="warp")
 
@@ -107,8 +112,7 @@ def add_accumulator(total: Array, stacked: Array, kind: str, saturate: bool) -> 
         return to_registers(add_integers(total, accumulator(stacked), saturate))
     if kind == "f32":
         return to_registers(total + accumulator(stacked))
-    halves = unpacked(stacked, "f16")  # [half, warps, g, t, column]
-    c = halves.transpose(1, 0, 2, 3, 4).reshape(-1, 16, 8)
+    c = elements(stacked.swapaxes(0, 1), "f16").reshape(-1, 16, 8)  # [warps, half, g, columns] before
     rounded = from_float(total + c, "f16").reshape(-1, 2, 8, 8).transpose(1, 0, 2, 3)  # [half, warps, g, column]
     return tuple(np.ascontiguousarray(rounded).view(U32).reshape(2, -1))
 
@@ -117,7 +121,10 @@ def add_accumulator(total: Array, stacked: Array, kind: str, saturate: bool) -> 
 
 
 def _matrices(ins: Instruction) -> int:
-    """How many 8x8 matrices of 16-bit elements an instruction moves; lane 8 * i + r has the address of row r of matrix i."""
+    """How many 8x8 matrices of 16-bit elements an instruction moves.
+
+    Lane 8 * i + r has the address of row r of matrix i.
+    """
     if not (ins.has("m8n8") and ins.has("b16")):
         raise Unsupported(f"{ins.opcode}: matrices of shape m8n8 with b16 elements are emulated")
     return next((int(modifier[1]) for modifier in ins.modifiers if modifier in ("x1", "x2", "x4")), 1)
@@ -131,14 +138,14 @@ def _transposed(rows: Array) -> Array:
 
 @operation("ldmatrix")
 def ldmatrix(ins: Instruction) -> Action:
-    """`ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16 {r, ..}, [p]`: lane (g, t) gets elements 2t, 2t + 1 of row g."""
+    """`ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16 {r, ..}, [p]`: lane (g, t) gets columns 2t, 2t + 1 of row g."""
     destination, pointer = ins.operands
     count, transpose = _matrices(ins), ins.has("trans")
 
-    def run(group: Any, where: Array) -> tuple[Array, ...]:
+    def run(group: Any, where: Array) -> Any:
         rows = group.load(ins.space, where, U32, count=4, mask=group.lane < 8 * count)
         rows = rows.reshape(-1, 4, 8, 4)[:, :count].swapaxes(0, 1)  # [matrices, warps, 8 rows, 4 words]
-        return tuple((_transposed(rows) if transpose else rows).reshape(count, -1))
+        return unwrapped(tuple((_transposed(rows) if transpose else rows).reshape(count, -1)))
 
     return Action(run, inputs=(address(pointer),), outputs=registers(destination, U32), scope="warp")
 

@@ -1,4 +1,4 @@
-"""wgmma: matrix products of four warps with operands in shared memory. All warpgroups of a group are one batched product.
+"""wgmma: matrix products of four warps with operands in shared memory; one batched product for all warpgroups.
 
 Results are there at once, operands are read at the instruction; in full mode they are read again at `wgmma.wait_group`,
 and an operand that changed in between, a product that nobody waited for, or a missing first fence is an error.
@@ -17,7 +17,6 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
 from kernelmux.emulator.ops.tensor_core import (
     F32,
-    INTEGERS,
     S32,
     U32,
     add_integers,
@@ -58,7 +57,8 @@ def mma_async(ins: Instruction) -> Action:
         else:
             left = to_float(operand(group, values[0], 64, k, type_a, transpose_a, flight), type_a)
         right = to_float(operand(group, values[count], n, k, type_b, transpose_b, flight), type_b)
-        total = product(left, right.swapaxes(1, 2), type_a) * (sign_a * sign_b)
+        total = product(left, _by_column(right).swapaxes(1, 2), type_a)
+        total = total if sign_a * sign_b == 1 else -total
         flight.take_off()
         return _accumulated(group, total, values[count + 2 :], values[count + 1], type_d, ins.has("satfinite"))
 
@@ -75,25 +75,36 @@ def _integer(operand_: Any, ins: Instruction) -> int:
 # --- the accumulator ------------------------------------------------------------------------------------------
 
 
+def _by_column(right: Array) -> Array:
+    """B `[.., N, K]` with its N ordered [column, tile, t], so that the four values of t end up side by side."""
+    groups, n, k = right.shape
+    return right.reshape(groups, n // 8, 4, 2, k).transpose(0, 3, 1, 2, 4).reshape(groups, n, k)
+
+
+def _registers(total: Array) -> Array:
+    """`[warpgroups, 64, N in the order of _by_column]` as `[registers, lanes]`.
+
+    Register [tile, half, column] of lane (g, t): row 16 * warp + g + 8 * half, column 8 * tile + 2 * t + column.
+    """
+    n = total.shape[2]
+    quads = np.ascontiguousarray(total, F32).view(np.complex128)  # four values of t in one, to move them as one
+    split = quads.reshape(-1, 4, 2, 8, 2, n // 8)  # [.., warp, half, g, column, tile]
+    return split.transpose(5, 2, 4, 0, 1, 3).reshape(n // 2, -1).view(F32)
+
+
 def _accumulated(
     group: Any, total: Array, values: tuple[Any, ...], keep: Any, kind: str, saturate: bool
 ) -> tuple[Array, ...]:
-    """`total [warpgroups, 64, N]` plus the accumulator where `keep`, as registers of every lane.
-
-    Registers are numbered [N / 8 columns of tiles, half]: row 16 * warp + g + 8 * half, columns 8 * tile + 2 * t + 0, 1.
-    """
-    n = total.shape[2]
-    tiles = total.reshape(-1, 4, 2, 8, n // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)  # [tile, half, column, .., g, t]
-    result = tiles.reshape(n // 2, group.n)
+    """The product plus the accumulator registers where `keep`, as registers of every lane."""
+    result = _registers(total)
     if kind == "f16":
         return _accumulated_halves(group, result, values, keep)
-    if np.all(keep):
-        old: Any = np.stack([group.full(v) for v in values])
-    elif np.any(keep):
-        old = np.where(group.full(keep), np.stack([group.full(v) for v in values]), 0)
-    else:
-        old = result.dtype.type(0) if kind == "f32" else np.int64(0)
-    return tuple(add_integers(result, old, saturate) if kind == "s32" else result + old)
+    if not np.all(keep):
+        none = result.dtype.type(0) if kind == "f32" else S32(0)
+        values = tuple(np.where(keep, v, none) for v in values)
+    if kind == "s32":
+        return tuple(add_integers(r, v, saturate) for r, v in zip(result, values, strict=True))
+    return tuple(r + v for r, v in zip(result, values, strict=True))
 
 
 def _accumulated_halves(group: Any, result: Array, values: tuple[Any, ...], keep: Any) -> tuple[Array, ...]:
@@ -111,8 +122,8 @@ def _accumulated_halves(group: Any, result: Array, values: tuple[Any, ...], keep
 def _units(rows: int, k_bytes: int, transposed: bool, mode: int, leading: int, stride: int) -> Array:
     """Offsets of the 16-byte units of an operand from its start, before the swizzle.
 
-    `[rows, k_bytes / 16]` for K-major operands, `[K, rows / 8]` for MN-major ones (16-bit elements only). PTX ISA, "Matrix
-    descriptor": `leading` and `stride` are the byte offsets between repeating patterns.
+    `[rows, k_bytes / 16]` for K-major operands, `[K, rows / 8]` for MN-major ones (16-bit elements only). `leading` and
+    `stride` are the byte offsets between repeating patterns (PTX ISA, "Matrix descriptor").
     """
     if transposed:
         k, block = np.arange(k_bytes // 2)[:, None], np.arange(rows // 8)[None, :]
@@ -156,7 +167,7 @@ def _gather(
     start = (descriptors.astype(np.int64) & 0x3FFF) << 4
     units = swizzled(start[:, None, None] + _units(rows, k * size, transposed, mode, leading, stride), mode)
     _check_bounds(group, units, first)
-    bits = flight.read(blocks, units, first).view(storage)
+    bits: Array = flight.read(blocks, units, first).view(storage)
     if transposed:  # [.., K, rows]
         return bits.reshape(len(units), k, rows).swapaxes(1, 2)
     return bits.reshape(len(units), rows, k)
@@ -187,7 +198,7 @@ class Flight:
     def read(self, blocks: Array, units: Array, first: int) -> Array:
         """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory."""
         shared = self.group.run.shared
-        contents = shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
+        contents: Array = shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
         for i in range(len(blocks)) if self.tracked else ():
             offsets = (units[i].ravel()[:, None] + np.arange(UNIT)).ravel()
             shared.shadow.require(self.group, int(blocks[i]), offsets, "wgmma operand", position=128 * (first + i))
@@ -219,8 +230,8 @@ def _ledgers(group: Any) -> list[Ledger]:
     if "wgmma" not in state:
         state["wgmma"] = {}
         group.run.on_finish.append(lambda: _check_landed(group, state["wgmma"]))
-    numbers = group.warp.reshape(-1, 128)[:, 0] // 4
-    return [state["wgmma"].setdefault(int(number), Ledger()) for number in numbers]
+    first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]  # a warpgroup is known by its first lane
+    return [state["wgmma"].setdefault(int(lane), Ledger()) for lane in first]
 
 
 def _check_landed(group: Any, ledgers: dict[int, Ledger]) -> None:

@@ -1,7 +1,7 @@
 """Warp-level matrix instructions of `nvcuda::wmma`: wmma.load, wmma.store, wmma.mma.
 
-The ISA leaves open which lane holds which element, so we choose: the elements of a matrix in row-major order, P = size / 32
-to a lane, packed into its registers; registers left over (fp16 fragments have eight whatever the shape) repeat the others.
+The ISA leaves open which lane holds which element, so we choose: the elements of a matrix in row-major order, 1 / 32 to
+a lane, packed into its registers; registers left over (fp16 fragments always have eight) repeat the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kernelmux.emulator.elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
-from kernelmux.emulator.ops.tensor_core import INTEGERS, U32, add_integers, product, shape_of
+from kernelmux.emulator.ops.tensor_core import INTEGERS, U32, add_integers, product, shape_of, unwrapped
 from kernelmux.emulator.parser import Instruction
 
 Array = NDArray[Any]
@@ -43,7 +43,7 @@ def _pack(matrix: Array, count: int) -> tuple[Array, ...]:
 def _unpack(group: Any, values: tuple[Any, ...], tile: tuple[int, int], storage: Any) -> Array:
     """The inverse of `_pack`: bits `[warps, rows, columns]`."""
     used = tile[0] * tile[1] * np.dtype(storage).itemsize // (32 * 4)
-    words = np.stack([group.full(v) for v in values[:used]]).reshape(used, -1, 32).transpose(1, 2, 0)
+    words: Array = np.stack([group.full(v) for v in values[:used]]).reshape(used, -1, 32).transpose(1, 2, 0)
     return np.ascontiguousarray(words).view(storage).reshape(-1, *tile)
 
 
@@ -79,14 +79,14 @@ def load(ins: Instruction) -> Action:
     per_chunk = CHUNK // np.dtype(storage).itemsize
     outputs = registers(destination, U32)
 
-    def run(group: Any, base: Array, stride: Any = length) -> tuple[Array, ...]:
+    def run(group: Any, base: Array, stride: Any = length) -> Any:
         _check_alignment(group, base)
         turns = [
             group.load(ins.space, where, storage, count=per_chunk, mask=mask).reshape(-1, 32 * per_chunk)
             for where, mask in _addresses(group, base, stride, lines, length, np.dtype(storage).itemsize)
         ]
         matrix = np.concatenate(turns, axis=1)[:, : lines * length].reshape(-1, lines, length)
-        return _pack(matrix.swapaxes(1, 2) if by_column else matrix, len(outputs))
+        return unwrapped(_pack(matrix.swapaxes(1, 2) if by_column else matrix, len(outputs)))
 
     strides = ((given[0], np.int32),) if given else ()
     return Action(run, inputs=(address(pointer), *strides), outputs=outputs, scope="warp")

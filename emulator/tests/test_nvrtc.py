@@ -24,12 +24,12 @@ def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_ptx_has_the_architecture_the_entry_and_the_source_lines() -> None:
     ptx = nvrtc.compile_ptx("\n" + COPY, options=("-DDTYPE=float",), arch="sm_80", filename="copy.cu")
     assert ".target sm_80" in ptx and ".entry copy(" in ptx
-    assert 'copy.cu"' in ptx and ".loc\t1 2 " in ptx
+    assert '"copy.cu"' in ptx and ".loc\t1 2 " in ptx
 
 
 @pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h", "cuda/std/array"])
 def test_cudas_headers_are_found(header: str) -> None:
-    assert ".entry copy(" in nvrtc.compile_ptx(f"#include <{header}>\n" + COPY, options=("-DDTYPE=float",), arch="sm_90a")
+    assert ".entry copy(" in nvrtc.compile_ptx(f"#include <{header}>\n" + COPY, options=("-DDTYPE=float",))
 
 
 def test_an_error_names_file_line_and_options() -> None:

@@ -85,5 +85,5 @@ def test_sm_80_has_less_shared_memory_than_its_successors() -> None:
 
 
 def test_an_unknown_architecture_is_named() -> None:
-    with pytest.raises(ValueError, match="'sm_75'.*known: sm_80, sm_90, sm_100"):
+    with pytest.raises(ValueError, match=r"'sm_75'.*known: sm_80, sm_90, sm_100"):
         multiprocessor("sm_75")

@@ -15,7 +15,8 @@ from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Scalar, Tenso
 def reference(x: torch.Tensor, approximate: str) -> torch.Tensor:
     if approximate == "tanh":
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))  # 1 + erf(z) = erfc(-z), without its cancellation
+    tail: torch.Tensor = torch.special.erfc(-x / math.sqrt(2))  # 1 + erf(z) = erfc(-z), without its cancellation
+    return 0.5 * x * tail
 
 
 def cost(call: Call) -> Cost:

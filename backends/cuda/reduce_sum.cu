@@ -1,0 +1,78 @@
+// Sums in fp32, rounded once to OUTPUT; every order is fixed by the launch, so results repeat bit for bit.
+//   rows     x: [rows, n] -> y: [rows, splits]; GROUP threads sum a chunk of a row
+//   columns  x: [outer, n, inner] -> y: [splits, outer, inner]; a thread owns WIDTH columns and walks down a chunk
+// With several splits OUTPUT is float and a second launch sums the splits.
+#include "rows.cuh"
+
+#ifndef OUTPUT
+#define OUTPUT float
+#endif
+#ifndef TILE_INNER  // columns: threads side by side; GROUP / TILE_INNER of them share a column
+#define TILE_INNER 32
+#endif
+
+using Out = OUTPUT;
+
+__device__ __forceinline__ void accumulate(float (&sum)[WIDTH], const Elements& x) {
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) sum[j] += to_float(x.v[j]);
+}
+
+extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
+reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i64 chunk) {
+    __shared__ float scratch[32];
+    const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
+    const i64 begin = blockIdx.y * chunk, end = min(n, begin + chunk);
+    const T* const p = x + row * n + begin;
+    const int count = row < rows ? (int)(end - begin) : 0;
+    float sum[WIDTH] = {};
+    for (int start = threadIdx.x * WIDTH; start < count; start += UNROLL * GROUP * WIDTH) {
+        Elements held[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u * GROUP * WIDTH + WIDTH <= count) held[u] = load_streaming<WIDTH>(p + start + u * GROUP * WIDTH);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u * GROUP * WIDTH + WIDTH <= count) accumulate(sum, held[u]);
+    }
+    if (threadIdx.x < count % WIDTH) sum[0] += to_float(p[count - count % WIDTH + threadIdx.x]);
+#pragma unroll
+    for (int step = WIDTH / 2; step > 0; step /= 2)
+        for (int j = 0; j < step; ++j) sum[j] += sum[j + step];
+    const float total = group_reduce<GROUP>(sum[0], scratch, Sum());
+    if (threadIdx.x == 0 && row < rows) y[row * gridDim.y + blockIdx.y] = from_float<Out>(total);
+}
+
+extern "C" __global__ void __launch_bounds__(GROUP)
+reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 outer, i64 n, i64 inner, i64 tiles, i64 chunk) {
+    constexpr int TILE_N = GROUP / TILE_INNER;
+    __shared__ float partial[TILE_N][TILE_INNER * WIDTH];
+    const i64 c = (blockIdx.x % tiles * TILE_INNER + threadIdx.x) * WIDTH, o = blockIdx.x / tiles;
+    const i64 begin = blockIdx.y * chunk;
+    const int count = (int)(min(n, begin + chunk) - begin);
+    const T* const p = x + (o * n + begin) * inner + c;
+    float sum[WIDTH] = {};
+    if (c < inner) {
+        for (int start = threadIdx.y; start < count; start += UNROLL * TILE_N) {
+            Elements held[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (start + u * TILE_N < count) held[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (start + u * TILE_N < count) accumulate(sum, held[u]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) partial[threadIdx.y][threadIdx.x * WIDTH + j] = sum[j];
+#pragma unroll
+    for (int step = TILE_N / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.y < step)
+            for (int j = 0; j < WIDTH; ++j)
+                partial[threadIdx.y][threadIdx.x * WIDTH + j] += partial[threadIdx.y + step][threadIdx.x * WIDTH + j];
+    }
+    if (threadIdx.y > 0 || c >= inner) return;
+    Out* const out = y + (blockIdx.y * outer + o) * inner + c;
+    for (int j = 0; j < WIDTH; ++j) out[j] = from_float<Out>(partial[0][threadIdx.x * WIDTH + j]);
+}

@@ -1,0 +1,74 @@
+"""Transpose on CUDA: the same bytes, moved better and better.
+
+naive       reads coalesced, writes M elements apart
+coalesced   writes coalesced, reads strided: loads are cached, stores are not
+tiled       both coalesced through a tile in shared memory, at the price of bank conflicts
+padded      one unused column: a column of the tile falls in different banks
+vectorized  16 bytes per access on both sides, small elements packed into words, the tile permuted instead of padded
+"""
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
+from kernelmux.backends.cuda._runtime import Source, bits_type, cdiv
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Source(__file__)
+VECTORIZED = Source(__file__, "transpose_vectorized.cu")
+_SIGNATURE = "x* y* M:i32 N:i32 ldx:i64"
+_TILE, _TILE_ROWS = 32, 8  # 256 threads: each moves 4 elements
+# Bytes per row of the tile along N and M, and threads, by item size: every thread reads and writes 64 bytes.
+_TILES = {1: (128, 128, 256), 2: (64, 64, 128), 4: (64, 64, 256), 8: (32, 32, 128)}
+
+
+def _through_tiles(entry: str, x: torch.Tensor) -> torch.Tensor:
+    M, N = x.shape
+    y = x.new_empty(N, M)
+    kernel = SOURCE.kernel(entry, _SIGNATURE, ELEMENT=bits_type(x.dtype), TILE=_TILE, TILE_ROWS=_TILE_ROWS)
+    kernel(cdiv(M, _TILE) * cdiv(N, _TILE), (_TILE, _TILE_ROWS), x, y, M, N, x.stride(0))
+    return y
+
+
+def transpose_naive(x: torch.Tensor) -> torch.Tensor:
+    return _through_tiles("transpose_naive", x)
+
+
+def transpose_coalesced(x: torch.Tensor) -> torch.Tensor:
+    return _through_tiles("transpose_coalesced", x)
+
+
+def transpose_tiled(x: torch.Tensor) -> torch.Tensor:
+    return _through_tiles("transpose_tiled", x)
+
+
+def transpose_padded(x: torch.Tensor) -> torch.Tensor:
+    return _through_tiles("transpose_padded", x)
+
+
+def transpose_vectorized(x: torch.Tensor) -> torch.Tensor:
+    """16-byte accesses; where sizes or addresses are not multiples of 16 bytes, the padded tiles."""
+    M, N = x.shape
+    vector = ACCESS_BYTES // x.element_size()
+    if M % vector or N % vector or x.stride(0) % vector or common_width((x,)) != vector:
+        return transpose_padded(x)
+    y = x.new_empty(N, M)
+    tile_m, tile_n, block = _TILES[x.element_size()]
+    kernel = VECTORIZED.kernel(
+        "transpose_vectorized", _SIGNATURE, ELEMENT=bits_type(x.dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block
+    )
+    kernel(cdiv(M, tile_m) * cdiv(N, tile_n), block, x, y, M, N, x.stride(0))
+    return y
+
+
+_LAYOUT = {"x": "last"}
+VARIANTS = {
+    "naive": Implementation(transpose_naive, "reads coalesced, writes M apart", layout=_LAYOUT),
+    "coalesced": Implementation(
+        transpose_coalesced, "writes coalesced, strided reads left to the caches", layout=_LAYOUT
+    ),
+    "tiled": Implementation(transpose_tiled, "both coalesced, through shared memory", layout=_LAYOUT),
+    "padded": Implementation(transpose_padded, "a padded tile: no bank conflicts", layout=_LAYOUT),
+    "vectorized": Implementation(
+        transpose_vectorized, "16 bytes per access, packed words, permuted tile", layout=_LAYOUT
+    ),
+}

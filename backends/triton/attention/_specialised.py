@@ -1,0 +1,222 @@
+"""Attention with the work divided among warps (in Gluon): one loads, two warpgroups each own 64 queries.
+
+While the tensor cores compute the scores of a block, the weights of the block before are applied to its values and the
+next maximum and exponentials are taken: 64 x 128 exponentials cost as many cycles as the two products (Shah et al.,
+FlashAttention-3, 2024). Blocks are walked from the last key to the first, so the masked ones come first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernelmux.backends.triton._hopper import copy_in, copy_out, copy_out_wait
+from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton.attention._online import LOG2E, key_range
+
+# Queries of one warpgroup: the rows of one wgmma instruction.
+QUERIES = 64
+WARPGROUP_REGISTERS = gl.constexpr(240)
+LOADER_REGISTERS = gl.constexpr(24)
+
+
+@gluon.jit
+def _load(
+    q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
+    batch, head, group, start_m, blocks, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    mbarrier.expect(q_full, 2 * ROWS * D * 2)
+    copy_in(q_desc, [batch, head, start_m, 0], q_full, q_rows.index(0))
+    copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full, q_rows.index(1))
+    for step in range(0, blocks):
+        slot = step % STAGES
+        free = (step // STAGES + 1) & 1
+        start_n = (blocks - 1 - step) * BLOCK_N
+        mbarrier.wait(k_empty.index(slot), free)
+        mbarrier.expect(k_full.index(slot), BLOCK_N * D * 2)
+        copy_in(k_desc, [batch, group, start_n, 0], k_full.index(slot), k_ring.index(slot))
+        mbarrier.wait(v_empty.index(slot), free)
+        mbarrier.expect(v_full.index(slot), BLOCK_N * D * 2)
+        copy_in(v_desc, [batch, group, start_n, 0], v_full.index(slot), v_ring.index(slot))
+
+
+@gluon.jit
+def _weights(scores, top, total, scale, MASKED: gl.constexpr):
+    """exp2(scale * scores - maximum), the new running maximum and sum, and the factor by which the old ones fade."""
+    new_top = gl.maximum(top, gl.max(scores, 1) * scale)
+    # A row may see no key of a masked block; the difference of two infinities would poison it.
+    base = gl.where(new_top == -float("inf"), 0.0, new_top) if MASKED else new_top
+    p = gl.exp2(scores * scale - base[:, None])
+    fade = gl.exp2(top - base)
+    return p, new_top, total * fade + gl.sum(p, 1), fade
+
+
+@gluon.jit
+def _mask(scores, start_row, start_n, M, N, CAUSAL: gl.constexpr, layout: gl.constexpr):
+    keys = start_n + gl.arange(0, scores.shape[1], gl.SliceLayout(0, layout))
+    limit = gl.full([scores.shape[0]], N, gl.int32, gl.SliceLayout(1, layout))
+    if CAUSAL:
+        rows = start_row + gl.arange(0, scores.shape[0], gl.SliceLayout(1, layout))
+        limit = gl.minimum(limit, rows + (N - M + 1))
+    return gl.where(keys[None, :] < limit[:, None], scores, -float("inf"))
+
+
+@gluon.jit
+def _walk_keys(
+    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N, scale,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr,
+):  # fmt: skip
+    """Steps [begin, end): the scores of a step, and the values of the step before it."""
+    for step in range(begin, end):
+        slot = step % STAGES
+        mbarrier.wait(k_full.index(slot), (step // STAGES) & 1)
+        k = k_ring.index(slot).reshape([BLOCK_N, D]).permute((1, 0))
+        nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+        pending_scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
+
+        old = (step - 1) % STAGES
+        mbarrier.wait(v_full.index(old), ((step - 1) // STAGES) & 1)
+        v = v_ring.index(old).reshape([BLOCK_N, D])
+        pending_acc = warpgroup_mma(p, v, acc, is_async=True)
+
+        scores = warpgroup_mma_wait(1, deps=[pending_scores])
+        mbarrier.arrive(k_empty.index(slot))
+        if FLIP:
+            scores = -scores
+        if MASKED:
+            scores = _mask(scores, start_row, (blocks - 1 - step) * BLOCK_N, M, N, CAUSAL, layout)
+        weights, top, total, fade = _weights(scores, top, total, scale, MASKED)
+
+        acc = warpgroup_mma_wait(0, deps=[pending_acc])
+        mbarrier.arrive(v_empty.index(old))
+        acc = acc * gl.convert_layout(fade, gl.SliceLayout(1, out_layout))[:, None]
+        p = gl.convert_layout(weights.to(v.dtype), gl.DotOperandLayout(0, out_layout, 2))
+    return acc, p, top, total
+
+
+@gluon.jit
+def _attend(
+    out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
+    batch, head, start_row, blocks, M, N, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr, FLIP: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
+    first_row = start_row + HALF * ROWS
+    whole, _ = key_range(first_row, M, N, CAUSAL, ROWS, BLOCK_N)
+    # At least the first step is masked; after it, as many as reach past what every query may see.
+    masked = gl.maximum(blocks - whole // BLOCK_N, 1)
+
+    mbarrier.wait(q_full, 0)
+    q = q_rows.index(HALF).reshape([ROWS, D])
+    mbarrier.wait(k_full.index(0), 0)
+    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+    scores = warpgroup_mma(q, k_ring.index(0).reshape([BLOCK_N, D]).permute((1, 0)), nothing, use_acc=False)
+    mbarrier.arrive(k_empty.index(0))
+    if FLIP:
+        scores = -scores
+    scores = _mask(scores, first_row, (blocks - 1) * BLOCK_N, M, N, CAUSAL, layout)
+    top = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, layout))
+    total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
+    weights, top, total, _ = _weights(scores, top, total, scale, True)
+    p = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, out_layout, 2))
+
+    # [ROWS, D]
+    acc = gl.zeros([ROWS, D], gl.float32, out_layout)
+    acc, p, top, total = _walk_keys(
+        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, 1, masked, blocks, first_row, M, N, scale,
+        CAUSAL, True, FLIP, ROWS, BLOCK_N, D, STAGES, layout, out_layout,
+    )  # fmt: skip
+    acc, p, top, total = _walk_keys(
+        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, masked, blocks, blocks, first_row, M, N,
+        scale, CAUSAL, False, FLIP, ROWS, BLOCK_N, D, STAGES, layout, out_layout,
+    )  # fmt: skip
+    last = (blocks - 1) % STAGES
+    mbarrier.wait(v_full.index(last), ((blocks - 1) // STAGES) & 1)
+    acc = warpgroup_mma(p, v_ring.index(last).reshape([BLOCK_N, D]), acc)
+
+    # The queries are used up: their memory takes the output, which the copy engine cuts at row M.
+    out = acc / gl.convert_layout(total, gl.SliceLayout(1, out_layout))[:, None]
+    q.store(out.to(q.dtype))
+    fence_async_shared()
+    copy_out(out_desc, [batch, head, first_row, 0], q_rows.index(HALF))
+    copy_out_wait(0)
+
+
+@gluon.jit
+def attention_specialised_kernel(
+    out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, scale, CAUSAL: gl.constexpr, FLIP: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    blocks_m = gl.cdiv(M, 2 * ROWS)
+    # The last queries see the most keys, so their programs start first.
+    start_m = (blocks_m - 1 - gl.program_id(0) % blocks_m) * 2 * ROWS
+    batch = gl.program_id(0) // blocks_m // H
+    head = gl.program_id(0) // blocks_m % H
+    _, end = key_range(start_m, M, N, CAUSAL, 2 * ROWS, BLOCK_N)
+    blocks = gl.cdiv(end, BLOCK_N)
+
+    q_rows = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
+    k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
+    v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(q_full, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(slot), count=1)
+        mbarrier.init(k_empty.index(slot), count=2)
+        mbarrier.init(v_full.index(slot), count=1)
+        mbarrier.init(v_empty.index(slot), count=2)
+
+    gl.warp_specialize(
+        [
+            (_attend, (out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head, start_m,
+                       blocks, M, N, scale, 0, CAUSAL, FLIP, ROWS, BLOCK_N, D, STAGES)),
+            (_attend, (out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head, start_m,
+                       blocks, M, N, scale, 1, CAUSAL, FLIP, ROWS, BLOCK_N, D, STAGES)),
+            (_load, (q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
+                     batch, head, head // SHARE, start_m, blocks, ROWS, BLOCK_N, D, STAGES)),
+        ],
+        [4, 1],
+        [WARPGROUP_REGISTERS, LOADER_REGISTERS],
+    )  # fmt: skip
+
+
+def specialised(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, config: dict[str, Any]
+) -> torch.Tensor:
+    """Attention with 128 queries per program, its warps specialised."""
+    B, H, M, D = q.shape
+    out = torch.empty((B, H, M, D), dtype=q.dtype, device=q.device)
+    if out.numel() == 0:
+        return out
+    queries, keys = [1, 1, QUERIES, D], [1, 1, config["BLOCK_N"], D]
+    maps = [_descriptor(t, block) for t, block in ((out, queries), (q, queries), (k, keys), (v, keys))]
+    launch(
+        attention_specialised_kernel, (cdiv(M, 2 * QUERIES) * B * H,), *maps, H, H // k.shape[1], M, k.shape[2],
+        abs(scale) * LOG2E, CAUSAL=causal, FLIP=scale < 0, ROWS=QUERIES, D=D, num_warps=4, **config,
+    )  # fmt: skip
+    return out
+
+
+def _descriptor(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
+    """Of the whole tensor; dimensions of size 1 may have any stride, but a descriptor wants multiples of 16 bytes."""
+    strides = [s if n > 1 else x.shape[-1] for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
+    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], block, layout)

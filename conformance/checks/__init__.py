@@ -1,0 +1,1 @@
+"""The checks, one per file; `kernelmux.conformance.check` finds them by file name."""

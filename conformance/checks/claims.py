@@ -1,0 +1,139 @@
+"""What an implementation declares that it cannot run is refused with its reason, and what it declares to run is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernelmux.conformance import layouts, trials
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.errors import ArgumentError, UnsupportedError
+from kernelmux.registry.spec import Axis, Scalar, Tensor
+
+
+NEWEST = (99, 0)
+
+
+def run(probe: Probe) -> None:
+    requires = probe.implementation.requires
+    if not requires:
+        probe.skip_all("declares no conditions: it runs every call of the spec")
+        return
+    asked, sample = 0, probe.sample(1)
+    if not sample and not (probe.options.cases or probe.options.dtypes):
+        _runs_something(probe)
+    for base in sample:
+        for condition in requires:
+            if isinstance(condition, Capability):
+                asked += _older_gpu(probe, base, condition)
+                continue
+            with probe.judge(replace(base, note=condition.text)) as judge:
+                judge.require((why := condition.check(base.call)) is None, f"refuses a call that meets it: {why}")
+            for trial in unmet(base, condition):
+                asked += 1
+                with probe.judge(trial) as judge:
+                    _refused(judge, condition)
+    if not asked and not probe.records:
+        probe.skip_all("the spec allows no call that these conditions exclude")
+
+
+def _runs_something(probe: Probe) -> None:
+    """On a GPU that is new enough, some case must meet all conditions: else the variant is never run, and no check means anything."""
+    made = [probe.make(case, dtype) for case, dtype in probe.pairs()]
+    able = any(not probe.implementation.reasons(replace(t.call, capability=NEWEST)) for t in made)
+    with probe.judge(made[0]) as judge:
+        judge.require(able, f"no case meets all of its conditions, the first for example not: {'; '.join(probe.reasons(made[0]))}")
+
+
+def _refused(judge: Judge, condition: Condition) -> None:
+    reason = condition.check(judge.trial.call)
+    judge.require(reason is not None, f"{condition.text}: expected a reason against this call, got none")
+    try:
+        judge.call()
+    except UnsupportedError as error:
+        judge.require(str(reason) in str(error), f"the error does not give the reason {reason!r}: {error}")
+        return
+    judge.require(False, f"{condition.text} is not met, but the call ran")
+
+
+def _older_gpu(probe: Probe, base: Trial, condition: Capability) -> int:
+    """A capability cannot be changed, but a call that claims to have a lower one must be judged unable."""
+    older = (condition.minimum[0] - 1, 0)
+    with probe.judge(replace(base, note=f"on sm_{older[0]}0")) as judge:
+        reasons = probe.implementation.reasons(replace(base.call, capability=older))
+        judge.require(any(condition.text in r for r in reasons), f"expected {condition.text} among the reasons, got {reasons}")
+    return 1
+
+
+def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
+    """Calls that the spec allows and the condition does not, made from a call that it does."""
+    if isinstance(condition, Dtypes):
+        for dtype in base.spec.dtypes:
+            if dtype not in condition.allowed:
+                yield from _valid(replace(base, dtype=dtype, values=_cast(base, dtype), note=f"dtype {dtype}"))
+    elif isinstance(condition, Aligned):
+        moved = layouts.laid_out(x := base.tensors[condition.name], layouts.contiguous_strides(x.shape), 1)
+        yield from _valid(base.changed(f"{condition.name} one element off", **{condition.name: moved}))
+    else:
+        for value in _outside(base, condition):
+            yield from _valid(_with_value(base, condition.name, value))  # type: ignore[attr-defined]
+
+
+def _cast(base: Trial, dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(v.to(dtype) if isinstance(v, torch.Tensor) and v.dtype == base.dtype else v for v in base.values)
+
+
+def _outside(base: Trial, condition: Condition) -> list[Any]:
+    """Values just beyond the border."""
+    if isinstance(condition, AtLeast):
+        return [condition.minimum - 1] if condition.minimum > 0 else []
+    if isinstance(condition, AtMost):
+        return [condition.maximum + 1]
+    if isinstance(condition, Multiple):
+        return [condition.factor + 1]
+    if isinstance(condition, OneOf):
+        item = next((i for i in base.spec.scalars if i.name == condition.name), None)
+        if isinstance(item, Scalar):
+            return [v for v in item.choices or ((True, False) if item.type is bool else ()) if v not in condition.allowed]
+        return [max(condition.allowed) + 1]
+    return []
+
+
+def _with_value(base: Trial, name: str, value: Any) -> Trial | None:
+    """The call with another value of a scalar, or of an axis: tensors are made anew without touching their elements."""
+    note, spec = f"{name} = {value}", base.spec
+    if any(i.name == name for i in spec.scalars):
+        values = tuple(value if i.name == name else v for i, v in zip(spec.inputs, base.values, strict=True))
+        return replace(base, values=values, note=note)
+    named = any(name in t.dims.split() for t in spec.tensors)
+    tensors = {}
+    for item in spec.tensors:
+        letters, x = item.dims.split(), base.tensors[item.name]
+        if name in letters or (not named and x.dim()):
+            axis = letters.index(name) - len(letters) if named else _derived_axis(base, item)
+            shape = [value if i == axis % x.dim() else 1 if not named else n for i, n in enumerate(x.shape)]
+            tensors[item.name] = trials.on_device(torch.zeros((), dtype=x.dtype), item, base.call.device).expand(shape)
+    return base.changed(note, **tensors) if tensors else None
+
+
+def _derived_axis(base: Trial, item: Tensor) -> int:
+    """Which axis of a tensor an axis that only the spec derives stands for: the one that the call names, or the last."""
+    chosen = [base.call.arguments[s.name] for s in base.spec.scalars if isinstance(s, Axis) and s.of == item.name]
+    return chosen[0] if chosen and chosen[0] is not None else -1
+
+
+def _valid(trial: Trial | None) -> Iterator[Trial]:
+    try:
+        if trial is not None and trial.call:
+            yield trial
+    except ArgumentError:
+        return
+
+
+CHECK = Check(run=run, column="claims", summary="calls beyond a declared condition are refused with its reason")

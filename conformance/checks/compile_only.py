@@ -1,0 +1,117 @@
+"""Every kernel a variant launches also compiles for the other GPUs it claims, without spills and within their limits."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kernelmux import emulator
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.emulator.recording import Launch
+from kernelmux.emulator.resources import Resources, multiprocessor, resources
+from kernelmux.registry.backend import Backend
+
+BUDGETS = Path(__file__).parents[1] / "resource_budgets.toml"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a kernel may cost; bytes of spills are per thread, store and load together."""
+
+    registers: int
+    spills: int
+    reason: str = ""
+
+
+def run(probe: Probe) -> None:
+    launches = _launches(probe)
+    for arch in _table()["archs"]:
+        for trial, launch in launches:
+            if reasons := _refusals(probe, trial, arch):
+                probe.skip(replace(trial, note=arch), "; ".join(reasons))
+                continue
+            with probe.judge(replace(trial, note=f"{launch.kernel} for {arch}")) as judge:
+                _examine(judge, launch, arch)
+
+
+def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
+    """Each different kernel that small calls in every dtype launch, with the largest shared memory it was given."""
+    found: dict[object, tuple[Trial, Launch]] = {}
+    for trial in _trials(probe):
+        with emulator.recorder() as log:
+            probe.call(trial.values)
+        for launch in log:
+            if launch.recipe is None:
+                raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
+            known = found.get(key := (launch.kernel, launch.recipe.key))
+            if known is None or known[1].shared < launch.shared:
+                found[key] = (trial, launch)
+    return list(found.values())
+
+
+def _trials(probe: Probe) -> Iterator[Trial]:
+    """The smallest call in each dtype, and the first case of the spec, which is an ordinary one."""
+    seen = set()
+    for trial in [*probe.sample(len(probe.spec.dtypes)), *_ordinary(probe)]:
+        if (trial.case, trial.dtype) not in seen:
+            seen.add((trial.case, trial.dtype))
+            yield trial
+
+
+def _ordinary(probe: Probe) -> list[Trial]:
+    cases = probe.options.cases_of(probe.spec)[:1]
+    made = [probe.make(c, d) for c in cases for d in probe.options.dtypes_of(probe.spec, c)]
+    return [t for t in made if not probe.reasons(t)]
+
+
+def _refusals(probe: Probe, trial: Trial, arch: str) -> list[str]:
+    """Why the variant would not run on such a GPU: declared conditions, the capability among them."""
+    number = int(arch.removeprefix("sm_").rstrip("af"))
+    return probe.implementation.reasons(replace(trial.call, capability=divmod(number, 10)))
+
+
+def _examine(judge: Judge, launch: Launch, arch: str) -> None:
+    assert launch.recipe is not None
+    compiled = launch.recipe.compile(arch)
+    found = resources(compiled.image, compiled.log)
+    judge.require(launch.kernel in found, f"the machine code holds {', '.join(found)}, not {launch.kernel}")
+    need, budget, limits = found[launch.kernel], budget_of(judge.probe, arch), multiprocessor(arch)
+    shared = need.shared + (launch.shared if compiled.shared is None else compiled.shared)
+    judge.require(need.registers <= budget.registers, f"{need.registers} registers, the budget is {budget.registers}")
+    judge.require(_spills(need) <= budget.spills, lambda: _spill_text(need, budget))
+    judge.require(shared <= limits.shared_per_block, f"{shared} bytes of shared memory, {arch} has {limits.shared_per_block} per block")
+
+
+def _spills(need: Resources) -> int:
+    return (need.spill_stores or 0) + (need.spill_loads or 0)
+
+
+def _spill_text(need: Resources, budget: Budget) -> str:
+    stores, loads = need.spill_stores, need.spill_loads
+    return f"spills {stores} bytes of stores and {loads} of loads at {need.registers} registers, the budget is {budget.spills}"
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return tomllib.loads(BUDGETS.read_text())
+
+
+def budget_of(probe: Probe, arch: str) -> Budget:
+    """The budget of a variant: the general one, or its own with a reason."""
+    table = _table()
+    own = [e for e in table.get("variant", []) if e["name"] == f"{probe.spec.name}/{probe.label}" and e.get("arch", arch) == arch]
+    fields = {k: v for k, v in (own[0] if own else {}).items() if k in ("registers", "spills", "reason")}
+    return Budget(**{**table["budget"], **fields})
+
+
+def _applies(backend: Backend, device: str) -> bool:
+    return backend.emulates and device == "cpu"
+
+
+CHECK = Check(run=run, column="compil", applies=_applies, summary="compiles for sm_80, sm_90a and sm_100a: no spills, registers and shared memory fit")

@@ -1,0 +1,67 @@
+"""Every variant against plain torch: two implementations that agree with each other and not with the reference accuse it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.registry import backend as registered
+from kernelmux.registry import dispatch, numerics
+from kernelmux.registry.backend import Backend
+
+BASELINE = "torch_ref"
+
+
+def run(probe: Probe) -> None:
+    ladder = registered.variants(BASELINE, probe.spec.name) if BASELINE in registered.backends() else {}
+    if not ladder:
+        probe.skip_all(f"{BASELINE} has no {probe.spec.name} to compare with")
+        return
+    for trial in probe.sample(3 if probe.emulated else 12):
+        verdict = dispatch.verdicts(trial.call, BASELINE)[-1]
+        if not verdict.able:
+            probe.skip(trial, f"{BASELINE}: {'; '.join(verdict.reasons)}")
+            continue
+        with probe.judge(trial) as judge:
+            _compare(judge, dispatch.call(probe.spec, trial.values, verdict.name), ladder[verdict.variant].arithmetic)
+
+
+def _compare(judge: Judge, theirs: Any, their_arithmetic: str) -> None:
+    ours, trial = judge.call(), judge.trial
+    judge.well_formed(ours)
+    other = theirs if isinstance(theirs, tuple) else (theirs,)
+    if not ours[0].is_floating_point():
+        for output, got, want in zip(trial.spec.outputs, ours, other, strict=True):
+            judge.equal(output.name, got, want)
+        return
+    own = trial.bounds(judge.probe.arithmetic(trial))
+    their = trial.bounds(numerics.arithmetic(their_arithmetic, trial.dtype, trial.call.scalars))
+    for i, output in enumerate(trial.spec.outputs):
+        _judge_one(judge, output.name, (ours[i], other[i]), trial.references[i], (own[i].total, their[i].total))
+
+
+def _judge_one(
+    judge: Judge, name: str, pair: tuple[torch.Tensor, torch.Tensor], ref: torch.Tensor, limits: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """Who stands alone: the variant (a failure), the baseline (a remark), or the reference (a failure of the spec)."""
+    got, base = pair
+    between = numerics.compare(got, base.to(torch.float64), limits[0] + limits[1])
+    mine, theirs = numerics.compare(got, ref, limits[0]), numerics.compare(base, ref, limits[1])
+    judge.record.budget = max(judge.record.budget, between.budget)
+    accused = between.passed and not mine.passed and not theirs.passed
+    judge.require(not accused, f"{name}: the variant and {BASELINE} agree with each other and not with the reference: it is the outlier")
+    if not between.passed and mine.passed:
+        judge.remark(f"{name}: {BASELINE} is the outlier, {theirs.budget:.3g} of its own bound")
+        return
+    where = f"first at {list(between.index)}"
+    judge.require(between.passed, f"{name}: differs from {BASELINE} by {between.budget:.3g} times the sum of both bounds, {where}")
+
+
+def _applies(backend: Backend, device: str) -> bool:
+    return backend.name != BASELINE
+
+
+CHECK = Check(run=run, column="parity", applies=_applies, summary="agrees with torch_ref within the sum of both bounds")

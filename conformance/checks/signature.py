@@ -1,0 +1,130 @@
+"""The calls of the spec are accepted in every spelling and give fresh tensors; wrong calls are refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry import dispatch
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.spec import REQUIRED, Axis, Scalar, Tensor
+
+
+def run(probe: Probe) -> None:
+    for trial in probe.sample(1):
+        with probe.judge(trial) as judge:
+            _right_calls(judge)
+        for note, values in wrong_calls(trial):
+            with probe.judge(trial.changed(note)) as judge:
+                _refused(judge, note, values)
+
+
+def _right_calls(judge: Judge) -> None:
+    """By position, by keyword, with defaults left out: the same result, contiguous, on the right device, of its own."""
+    trial, public = judge.trial, dispatch.function(judge.trial.spec.name)
+    outputs = judge.call()
+    judge.accurate(outputs)
+    for output, got in zip(trial.spec.outputs, outputs, strict=True):
+        judge.require(got.is_contiguous(), f"{output.name}: expected a contiguous tensor, got strides {got.stride()}")
+        judge.require(got.device == trial.call.device, f"{output.name}: expected it on {trial.call.device}, got {got.device}")
+        judge.require(not got.requires_grad, f"{output.name}: requires_grad without an input that does")
+    named = {i.name: v for i, v in zip(trial.spec.inputs, trial.values, strict=True)}
+    short = {i.name: named[i.name] for i in trial.spec.inputs if isinstance(i, Tensor) or named[i.name] != i.default}
+    for spelling in (named, short):
+        with judge.probe.environment():
+            again = public(**spelling, backend=judge.probe.label)
+        again = again if isinstance(again, tuple) else (again,)
+        for output, got, want in zip(trial.spec.outputs, again, outputs, strict=True):
+            judge.require(got.shape == want.shape and got.dtype == want.dtype, f"{output.name}: keywords gave another shape or dtype")
+
+
+class Quiet(TorchDispatchMode):
+    """Counts the torch operations of a call that should have been refused before the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.is_pinned.default:  # a question, not work
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def _refused(judge: Judge, note: str, values: tuple[Any, ...]) -> None:
+    quiet, spec = Quiet(), judge.trial.spec
+    try:
+        with quiet, judge.probe.environment():
+            dispatch.call(spec, values, judge.probe.label)
+    except ArgumentError as error:
+        judge.require(str(error).startswith(f"{spec.name}: "), f"{note}: the error does not name the operator: {error}")
+        judge.require(not quiet.seen, lambda: f"{note}: {quiet.seen[0]} ran before the call was refused")
+        return
+    judge.require(False, f"{note}: expected an ArgumentError, but the call was accepted")
+
+
+def wrong_calls(trial: Trial) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Calls that differ from a right one in one argument that the spec does not allow."""
+    for i, item in enumerate(trial.spec.inputs):
+        value = trial.values[i]
+        found = _wrong_tensors(item, value, trial) if isinstance(item, Tensor) else _wrong_scalars(item, value, trial)
+        for note, wrong in found:
+            yield f"{item.name}: {note}", (*trial.values[:i], wrong, *trial.values[i + 1 :])
+
+
+def _wrong_tensors(item: Tensor, value: torch.Tensor, trial: Trial) -> Iterator[tuple[str, Any]]:
+    yield "not a tensor", [1.0, 2.0]
+    yield "dtype float64", value.to(torch.float64)
+    if item.like:
+        yield "another dtype than its like", value.to(torch.bfloat16 if value.dtype != torch.bfloat16 else torch.float16)
+    letters = [d for d in item.dims.split() if d != "..."]
+    if "..." not in item.dims:
+        yield "an axis too many", value[None]
+    if letters:
+        yield "no axes", value.flatten()[0]
+    if len(trial.tensors) > 1:
+        yield "another device", torch.empty(value.shape, dtype=value.dtype, device="meta")
+    if (axis := _shared_axis(item, trial)) is not None:
+        yield "a shared axis of another length", torch.cat([value, value], axis)
+    yield "a sparse tensor", value.to_sparse()
+
+
+def _shared_axis(item: Tensor, trial: Trial) -> int | None:
+    """The position, from the end, of an axis that another tensor of the call has as well."""
+    others = {d for t in trial.spec.tensors if t.name != item.name for d in t.dims.split()}
+    letters = item.dims.split()
+    named = [i - len(letters) for i, d in enumerate(letters) if d in others and d != "..."]
+    if named:
+        return named[-1]
+    return 0 if "..." in letters and "..." in others and trial.tensors[item.name].dim() else None
+
+
+def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tuple[str, Any]]:
+    yield "a tensor in place of a number", torch.ones(())
+    if isinstance(item, Axis):
+        rank = trial.tensors[item.of].dim()
+        yield "beyond the last axis", rank
+        yield "before the first axis", -rank - 1
+        yield "a float", 0.5
+        return
+    yield "a list", [1]
+    if not item.optional and item.default is not REQUIRED:
+        yield "None", None
+    if item.choices:
+        yield "not one of the choices", "nonsense"
+    if item.range:
+        yield "below the range", item.range[0] - 1
+        yield "above the range", item.range[1] + 1
+    if item.type is float:
+        yield "a bool", True
+    if item.type is bool:
+        yield "an int", 2
+
+
+CHECK = Check(run=run, column="signat", summary="right calls in every spelling, fresh well-formed outputs, wrong calls refused at once")

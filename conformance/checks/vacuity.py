@@ -1,0 +1,103 @@
+"""Judges the cases: each must reject zeros, a constant, a copy of an input, a rolled, a scaled and an incomplete result.
+
+A mutant is exempt where it is right: on empty outputs, and where it rounds to the same numbers as the reference. A dropped
+term may hide in the rounding of a 16-bit result; it must then show in another dtype of the case or on its exact inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from kernelmux.conformance import trials
+from kernelmux.conformance.check import SPEC, Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry import numerics
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def run(probe: Probe) -> None:
+    telling: set[str] = set()
+    for case in probe.options.cases_of(probe.spec):
+        made = [probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case)]
+        for trial in made:
+            if trial.empty:
+                probe.skip(trial, "nothing is computed: zero-size shapes check that nothing goes wrong")
+                continue
+            with probe.judge(trial) as judge:
+                for name, mutant in mutants(trial):
+                    found = telling_outputs(trial, mutant)
+                    telling |= found if name == "zeros" else set()
+                    judge.require(bool(found) or _right(trial, mutant), f"the case is vacuous: it accepts {name}")
+                if trial is made[0]:
+                    _dropped(judge, made, trials.exact_trial(probe.spec, case, trial.dtype, trial.seed, probe.device))
+    silent = [o.name for o in probe.spec.outputs if o.name not in telling]
+    if silent and probe.options.complete and not probe.failed:
+        raise LookupError(f"no case rejects zeros in the output {', '.join(silent)}")
+
+
+def mutants(trial: Trial) -> Iterator[tuple[str, Tensors]]:
+    """Wrong results in float64, each with its name."""
+    refs = trial.references
+    yield "zeros", tuple(torch.zeros_like(r) for r in refs)
+    if refs[0].is_floating_point():
+        yield "a constant", tuple(torch.full_like(r, float(r[r.isfinite()].mean())) for r in refs)
+        yield "a result that is 5 % too large", tuple(r * 1.05 for r in refs)
+    for name, x in trial.tensors.items():
+        if any(x.shape == r.shape for r in refs):
+            yield f"a copy of {name}", tuple(x.to(r) if x.shape == r.shape else torch.zeros_like(r) for r in refs)
+    if all(r.dim() for r in refs):
+        yield "a result rolled along its last axis", tuple(r.roll(1, -1) for r in refs)
+        yield "a result rolled along its first axis", tuple(r.roll(1, 0) for r in refs)
+
+
+def telling_outputs(trial: Trial, mutant: Tensors) -> set[str]:
+    """The outputs in which the mutant is judged wrong."""
+    return {
+        output.name
+        for output, ref, wrong, limit in zip(trial.spec.outputs, trial.references, mutant, limits(trial), strict=True)
+        if not _accepted(wrong.to(trial.call.arguments[output.like].dtype), ref, limit)
+    }
+
+
+def _accepted(got: torch.Tensor, ref: torch.Tensor, limit: torch.Tensor | None) -> bool:
+    return torch.equal(got, ref.to(got.dtype)) if limit is None else numerics.compare(got, ref, limit).passed
+
+
+def _right(trial: Trial, mutant: Tensors) -> bool:
+    """Whether the mutant rounds to the same numbers as the reference, in every output."""
+    outputs = zip(trial.spec.outputs, trial.references, mutant, strict=True)
+    return all(torch.equal(w.to(d := trial.call.arguments[o.like].dtype), r.to(d)) for o, r, w in outputs)
+
+
+def limits(trial: Trial) -> list[torch.Tensor | None]:
+    """The loosest bound that any arithmetic gets for this call; None where results must be equal."""
+    if not trial.references[0].is_floating_point():
+        return [None] * len(trial.references)
+    names = ("mma", "fp32_sequential")
+    all_of = [trial.bounds(numerics.arithmetic(n, trial.dtype, trial.call.scalars)) for n in names]
+    return [torch.maximum(a.total, b.total) for a, b in zip(*all_of, strict=True)]
+
+
+def _dropped(judge: Judge, made: list[Trial], exact: Trial | None) -> None:
+    """Without the last element along the last axis of any one input, some dtype (or the exact inputs) must show it."""
+    for name, x in made[0].tensors.items():
+        if x.dim() == 0 or x.shape[-1] < 2:
+            continue
+        shown = any(telling_outputs(t, without_last(t, name)) for t in made)
+        shown = shown or all(_right(t, without_last(t, name)) for t in made)  # the element has no part in the result
+        shown = shown or (exact is not None and not _right(exact, without_last(exact, name)))
+        judge.require(shown, f"the case is vacuous: it accepts a result without the last element of {name}")
+
+
+def without_last(trial: Trial, name: str) -> Tensors:
+    """The references of the call with the last column of one input set to zero."""
+    x = trial.tensors[name].clone()
+    x[..., -1] = 0
+    return trial.changed("", **{name: x}).references
+
+
+CHECK = Check(run=run, column="vacuit", about=SPEC, summary="every case rejects zeros, constants, copies, rolled, scaled and incomplete results")

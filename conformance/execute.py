@@ -1,0 +1,96 @@
+"""Runs one item of a plan and says how it went."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kernelmux.conformance import check as catalogue
+from kernelmux.conformance import failures
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.plan import UNAVAILABLE, Item
+from kernelmux.conformance.probe import Enough, Probe, Record, raised
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+
+SHOWN = 3  # failures of an item that are shown in full
+
+
+@dataclass
+class Outcome:
+    """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record)."""
+
+    item: Item
+    status: str
+    text: str = ""
+    seconds: float = 0.0
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def passed(self) -> int:
+        """How many trials passed."""
+        return sum(r.status == "passed" for r in self.records)
+
+    @property
+    def budget(self) -> float:
+        return max((r.budget for r in self.records), default=0.0)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The declared reasons of skips, each once."""
+        return list(dict.fromkeys(r.text for r in self.records if r.status == "skipped"))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def from_dict(fields: dict[str, Any]) -> Outcome:
+    """The outcome that `as_dict` took apart."""
+    records = [Record(**r) for r in fields["records"]]
+    return Outcome(Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records)
+
+
+def execute(item: Item, options: Options) -> Outcome:
+    """Run an item; nothing is raised but KeyboardInterrupt."""
+    start = time.perf_counter()
+    outcome = _without_running(item, options) if item.problem else _run(item, options)
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _without_running(item: Item, options: Options) -> Outcome:
+    """An unavailable backend is skipped, unless it was asked for; one that cannot be imported fails."""
+    asked = any(name.partition("/")[0] == item.backend for name in options.backends)
+    if item.check == UNAVAILABLE and not asked:
+        return Outcome(item, "skipped", item.problem)
+    verb = "was asked for and cannot work here" if item.check == UNAVAILABLE else "cannot be imported"
+    return Outcome(item, "failed", f"{item.op}[{item.backend}] {verb}: {item.problem}")
+
+
+def _run(item: Item, options: Options) -> Outcome:
+    spec, check = catalog.spec(item.op), catalogue.check(item.check)
+    implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
+    probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
+    crash = ""
+    try:
+        check.run(probe)
+    except Enough:
+        pass
+    except Exception as error:
+        crash = failures.text(probe.place, None, f"{raised(error)}\n{traceback.format_exc(limit=-4)}")
+    return _judge(item, probe, crash)
+
+
+def _judge(item: Item, probe: Probe, crash: str) -> Outcome:
+    wrong = [r.text for r in probe.records if r.status == "failed"] + ([crash] if crash else [])
+    records = [r for r in probe.records if r.status != "passed" or r.assertions]
+    if wrong:
+        more = f"\n... and {len(wrong) - SHOWN} more failures of this item" if len(wrong) > SHOWN else ""
+        return Outcome(item, "failed", "\n".join(wrong[:SHOWN]) + more, records=records)
+    if any(r.assertions for r in records):
+        return Outcome(item, "passed", records=records)
+    if records:
+        return Outcome(item, "skipped", "; ".join(dict.fromkeys(r.text for r in records)), records=records)
+    return Outcome(item, "failed", failures.text(probe.place, None, "the check asked nothing and declared no skip"))

@@ -1,0 +1,55 @@
+"""Failures that are on record in `expected_failures.toml`: they do not fail a run, but their disappearance does."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+from kernelmux.conformance.execute import Outcome
+from kernelmux.registry.errors import SpecError
+
+FILE = Path(__file__).with_name("expected_failures.toml")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An entry: a pattern over item ids, the device it holds for ("" = both), and why."""
+
+    item: str
+    reason: str
+    device: str = ""
+
+    def matches(self, name: str, device: str) -> bool:
+        return fnmatchcase(name, self.item) and self.device in ("", device)
+
+
+@lru_cache(maxsize=4)
+def entries(path: Path = FILE) -> tuple[Expected, ...]:
+    """The entries of the file; SpecError for one without item or reason."""
+    found = tomllib.loads(path.read_text()).get("expected", [])
+    for entry in found:
+        if set(entry) - {"device"} != {"item", "reason"} or not entry["reason"].strip():
+            raise SpecError(f"{path.name}: an entry needs item and reason (and may have device), got {entry}")
+    return tuple(Expected(**entry) for entry in found)
+
+
+def applied(outcome: Outcome, device: str = "cpu", known: tuple[Expected, ...] | None = None) -> Outcome:
+    """The outcome in the light of the entries: an expected failure counts as skipped, an unexpected success fails."""
+    entry = next((e for e in (entries() if known is None else known) if e.matches(outcome.item.id, device)), None)
+    if entry is None or outcome.status not in ("failed", "passed"):
+        return outcome
+    if outcome.status == "failed":
+        return replace(outcome, status="expected", text=f"expected failure: {entry.reason}")
+    text = f"{outcome.item.id}: passes, but {FILE.name} expects it to fail ({entry.reason}): remove the entry"
+    return replace(outcome, status="failed", text=text)
+
+
+def stale(names: Iterable[str], device: str, known: tuple[Expected, ...] | None = None) -> list[str]:
+    """Entries that match no item of a complete plan."""
+    every = list(names)
+    found = [e for e in (entries() if known is None else known) if e.device in ("", device)]
+    return [e.item for e in found if not any(e.matches(name, device) for name in every)]

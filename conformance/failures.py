@@ -1,0 +1,84 @@
+"""The text of a failure: what is wrong, by how much, where, how the limit came about, and the command that shows it again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from kernelmux.conformance import patterns
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.numerics import Bound, Comparison, ulps
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which item of the suite speaks: operator, backend/variant (or "spec"), check, and the device it ran on."""
+
+    op: str
+    label: str
+    check: str
+    device: str
+
+    def head(self, trial: Trial | None) -> str:
+        """op[backend/variant] dtype case ... seed ...: what every failure begins with."""
+        if trial is None:
+            return f"{self.op}[{self.label}] {self.check}"
+        note = f" ({trial.note})" if trial.note else ""
+        return f"{self.op}[{self.label}] {self.check} {SHORT[trial.dtype]} case {trial.case}{note} seed {trial.seed:#x}"
+
+    def reproduce(self, trial: Trial | None) -> str:
+        backend = f" --backend {self.label}"
+        text = f"nox -s conformance -- --op {self.op}{backend} --check {self.check}"
+        if trial is not None:
+            text += f" --case {trial.case} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
+        return text + (f" --device {self.device}" if self.device != "cpu" else "")
+
+
+def text(place: Place, trial: Trial | None, message: str) -> str:
+    """A failure as it is shown: head, message, command."""
+    return f"{place.head(trial)}: {message}\n  reproduce: {place.reproduce(trial)}"
+
+
+def inaccurate(name: str, got: torch.Tensor, ref: torch.Tensor, limit: Bound, found: Comparison, poison: torch.Tensor | None) -> str:
+    """The message for a result beyond its bound; poison marks elements that still hold the bytes from before the call."""
+    index = found.index
+    value, want = float(got[index]), float(ref[index])
+    error = abs(value - want)
+    off = f"; error {error:.4g} = {ulps(value, want, got.dtype):.4g} ulp" if math.isfinite(error) else ""
+    lines = [
+        f"budget used {found.budget:.3g} (limit 1.0)",
+        f"worst {name}{list(index)}: got {value!r}, expected {want!r} (fp64){off}",
+        f"bound = {limit.at(index)}",
+        f"pattern: {patterns.describe(found.wrong, got, ref)}",
+    ]
+    if poison is not None:
+        lines.append(_poison(poison, found.wrong))
+    return "\n  ".join(lines)
+
+
+def unequal(name: str, got: torch.Tensor, want: torch.Tensor, poison: torch.Tensor | None = None) -> str:
+    """The message for a result that had to be equal bit for bit."""
+    wrong = (got != want) & ~(got.isnan() & want.isnan()) if got.is_floating_point() else got != want
+    if not wrong.any():  # differs in the sign of zero or the payload of a NaN
+        wrong = torch.signbit(got) != torch.signbit(want)
+    if not wrong.any():
+        return f"{name} differs in its bits, though the values are equal (the payload of a NaN)"
+    index = tuple(int(i) for i in wrong.nonzero()[0])
+    lines = [
+        f"{name} must be equal bit for bit",
+        f"first {name}{list(index)}: got {got[index].item()!r}, expected {want[index].item()!r}",
+        f"pattern: {patterns.describe(wrong, got, want.to(torch.float64))}",
+    ]
+    if poison is not None:
+        lines.append(_poison(poison, wrong))
+    return "\n  ".join(lines)
+
+
+def _poison(poison: torch.Tensor, wrong: torch.Tensor) -> str:
+    left = int((poison & wrong).sum())
+    if left:
+        return f"poison: {left} wrong elements still hold the bytes from before the call: they were never written"
+    return "poison: none left, so every wrong element was written"

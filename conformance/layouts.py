@@ -1,0 +1,138 @@
+"""Ways to lay a tensor out in memory: same shape, other strides, offsets and overlaps; the gaps hold NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+POISON = 0xFF  # NaN in every floating format, -1 in every integer format
+Strides = tuple[int, ...]
+
+
+def contiguous_strides(shape: Sequence[int]) -> Strides:
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one that a view touches."""
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+
+
+def poisoned(size: int, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+    """A vector full of poison where `like` lives (pinned if it is)."""
+    pinned = like.device.type == "cpu" and torch.cuda.is_available() and like.is_pinned()
+    raw = torch.empty(size * dtype.itemsize, dtype=torch.uint8, device=like.device, pin_memory=pinned)
+    return raw.fill_(POISON).view(dtype)
+
+
+def laid_out(x: torch.Tensor, strides: Strides, offset: int = 0) -> torch.Tensor:
+    """The values of x in a poisoned buffer of its own; where elements share memory, the last one written counts."""
+    buffer = poisoned(offset + extent(x.shape, strides) + 16, x.dtype, x)
+    view = buffer.as_strided(x.shape, strides, offset)
+    if any(s == 0 for s, n in zip(strides, x.shape, strict=True) if n > 1) or _overlaps(x.shape, strides):
+        flat = x.flatten()
+        used = buffer[offset : offset + extent(x.shape, strides)]
+        used.copy_(flat[: used.numel()])
+    else:
+        view.copy_(x)
+    return view
+
+
+def _overlaps(shape: Sequence[int], strides: Strides) -> bool:
+    return extent(shape, strides) < torch.Size(shape).numel()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout: strides (and offset in elements) for a shape and item size, or None where it would be an ordinary one.
+
+    same: the values stay those of the tensor, so that its reference holds.
+    """
+
+    name: str
+    strides: Callable[[tuple[int, ...], int], tuple[Strides, int] | None]
+    same: bool = True
+
+    def of(self, x: torch.Tensor) -> torch.Tensor | None:
+        """x in this layout, or None."""
+        made = self.strides(tuple(x.shape), x.element_size()) if x.numel() else None
+        return None if made is None else laid_out(x, *made)
+
+
+def _transposed(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    if len(shape) < 2 or min(shape[-2:]) < 2:
+        return None
+    swapped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
+    return (*swapped[:-2], swapped[-1], swapped[-2]), 0
+
+
+def _reversed_axes(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    return (tuple(reversed(contiguous_strides(tuple(reversed(shape))))), 0) if len(shape) > 2 else None
+
+
+def _every_second(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    return (tuple(2 * s for s in contiguous_strides(shape)), 0) if shape and shape[-1] > 1 else None
+
+
+def _second_rows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    strides = contiguous_strides(shape)
+    return ((2 * strides[0], *strides[1:]), 0) if len(shape) > 1 and shape[0] > 1 else None
+
+
+def _odd_pitch(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Rows three elements apart: rows begin at every address modulo 16."""
+    return (contiguous_strides((*shape[:-1], shape[-1] + 3)), 0) if len(shape) > 1 else None
+
+
+def _wide_pitch(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Rows with a gap that keeps them aligned to 16 bytes."""
+    if len(shape) < 2:
+        return None
+    unit = 16 // size
+    return contiguous_strides((*shape[:-1], -(-shape[-1] // unit) * unit + unit)), 0
+
+
+def _misaligned(modulo: int) -> Callable[[tuple[int, ...], int], tuple[Strides, int] | None]:
+    def strides(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+        return (contiguous_strides(shape), modulo // size) if modulo % size == 0 else None
+
+    return strides
+
+
+def _expanded_rows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    strides = contiguous_strides(shape)
+    return ((0, *strides[1:]), 0) if shape and shape[0] > 1 else None
+
+
+def _expanded_columns(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    return ((*contiguous_strides(shape[:-1]), 0), 0) if len(shape) > 1 and shape[-1] > 1 else None
+
+
+def _windows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Each row begins one element after the one above: a sliding window."""
+    if len(shape) < 2 or shape[-2] < 2:
+        return None
+    inner = contiguous_strides((*shape[:-2], shape[-2] + shape[-1]))[:-1]
+    return (*inner, 1, 1), 0
+
+
+LAYOUTS = (
+    Layout("transposed", _transposed),
+    Layout("axes reversed", _reversed_axes),
+    Layout("every second element", _every_second),
+    Layout("every second row", _second_rows),
+    Layout("rows 3 elements apart", _odd_pitch),
+    Layout("rows with an aligned gap", _wide_pitch),
+    Layout("address 2 modulo 16", _misaligned(2)),
+    Layout("address 4 modulo 16", _misaligned(4)),
+    Layout("address 8 modulo 16", _misaligned(8)),
+    Layout("first axis expanded", _expanded_rows, same=False),
+    Layout("last axis expanded", _expanded_columns, same=False),
+    Layout("sliding windows", _windows, same=False),
+)

@@ -1,0 +1,120 @@
+"""The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
+
+`verified/<gpu>.json` is written by `--record` alone. A variant is "verified" while the hashes of its spec and of its source
+are those on record, "stale" once either has changed, and "emulated only" if no GPU ever ran it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from kernelmux.conformance import matrix, report
+from kernelmux.conformance.check import SPEC
+from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.options import Options
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError
+
+FOLDER = Path(__file__).with_name("verified")
+BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
+MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "–"}
+
+
+def check_recordable(options: Options) -> None:
+    """Raise unless a run says enough to be recorded: a real GPU, all checks, at least tier ci."""
+    if options.device != "cuda":
+        raise ArgumentError("--record: what the emulator passes is not verified on a GPU; add --device cuda")
+    if not options.complete or options.tier == "smoke":
+        raise ArgumentError("--record: needs all checks, cases and dtypes, and tier ci or larger")
+
+
+def path_for(gpu: str) -> Path:
+    """NVIDIA H200 -> verified/nvidia_h200.json."""
+    return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
+
+
+def record(options: Options, outcomes: list[Outcome]) -> str:
+    """Enter every variant without a failure; a variant that failed loses its entry."""
+    gpu = torch.cuda.get_device_name(options.where)
+    path = path_for(gpu)
+    book = json.loads(path.read_text()) if path.exists() else {"schema": report.SCHEMA, "gpu": gpu, "entries": {}}
+    passed = 0
+    for row in matrix.rows(outcomes):
+        if row.label == SPEC or row.problem:
+            continue
+        key, good = f"{row.op}/{row.label}", all(o.status != "failed" for o in row.cells.values())
+        passed += good
+        book["entries"].pop(key, None)
+        if good:
+            book["entries"][key] = _entry(row, options)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(book, indent=1, sort_keys=True) + "\n")
+    books.cache_clear()
+    return f"recorded: {passed} variants verified on {gpu} in {path.name}"
+
+
+def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+    return {
+        "spec": catalog.spec(row.op).hash,
+        "source": report.source_hash(row.label.partition("/")[0], row.op),
+        "tier": options.tier,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "versions": report.versions(),
+        "passed": sum(o.passed for o in row.cells.values()),
+        "budget": round(max((o.budget for o in row.cells.values()), default=0.0), 3),
+    }
+
+
+@lru_cache(maxsize=1)
+def books() -> tuple[dict[str, Any], ...]:
+    """All ledgers, one per GPU."""
+    return tuple(json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json")))
+
+
+def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
+    """ "verified" or "stale" and on which GPUs, else "emulated only" (a backend that emulates) or "never run"."""
+    now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
+    entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
+    known = {gpu: all(e[k] == v for k, v in now.items()) for gpu, e in entries.items() if e}
+    if current := tuple(gpu for gpu, good in known.items() if good):
+        return "verified", current
+    if known:
+        return "stale", tuple(known)
+    return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
+
+
+def table() -> str:
+    """The support matrix in Markdown: per operator and backend every variant with its mark."""
+    names = registered.backends()
+    gpus = ", ".join(b["gpu"] for b in books()) or "no GPU yet"
+    lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in catalog.names()]
+    key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
+    return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; – neither."])
+
+
+def _cell(op: str, backend: str) -> str:
+    found = registered.variants(backend, op) if registered.implements(backend, op) else {}
+    return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in found) or "–"
+
+
+def command(file: str, console: Console) -> int:
+    """Print the matrix, or write it between its markers in a file."""
+    if not file:
+        console.print(table(), markup=False, soft_wrap=True)
+        return 0
+    path = Path(file)
+    text = path.read_text() if path.exists() else ""
+    if BEGIN not in text or END not in text:
+        raise ArgumentError(f"--matrix: {file} has no {BEGIN} ... {END}")
+    before, rest = text.split(BEGIN, 1)
+    path.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END, 1)[1]}")
+    return 0

@@ -1,0 +1,87 @@
+"""The mutation score: which of the broken kernels in `mutants/` the suite catches, each by the check it belongs to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelmux.conformance import check as catalogue
+from kernelmux.conformance import mutants
+from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.plan import Item
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A variant of the package `mutants` and the check that must catch it ("" for a sound one, which all must pass)."""
+
+    op: str
+    variant: str
+    check: str
+
+    def item(self, check: str) -> Item:
+        return Item(self.op, mutants.BACKEND.name, self.variant, check)
+
+
+@contextmanager
+def registration() -> Iterator[None]:
+    """The mutants are a backend like any other while this lasts; the entry point that an installed one has is put in by hand."""
+    listed = registered._packages
+    every = {**listed(), mutants.BACKEND.name: mutants.__name__}
+    registered._packages = lambda: every  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        registered._packages = listed
+        for cached in (registered.backend, registered.unavailable, registered.variants):
+            cached.cache_clear()
+        dispatch._plans.clear()
+
+
+def population() -> list[Mutant]:
+    """All mutants, by operator."""
+    found = []
+    for op in catalog.names():
+        if registered.implements(mutants.BACKEND.name, op):
+            caught_by = importlib.import_module(f"{mutants.__name__}.{op}").CAUGHT_BY
+            found += [Mutant(op, v, caught_by.get(v, "")) for v in registered.variants(mutants.BACKEND.name, op)]
+    return found
+
+
+def examine(mutant: Mutant, options: Options) -> list[Outcome]:
+    """What the check of a broken variant says, or what every check says of a sound one."""
+    home = registered.backend(mutants.BACKEND.name)
+    names = [n for n in catalogue.names() if (c := catalogue.check(n)).about == "variant" and c.applies(home, options.device)]
+    return [execute(mutant.item(name), options) for name in ([mutant.check] if mutant.check else names)]
+
+
+def survived(mutant: Mutant, outcomes: list[Outcome]) -> str:
+    """Why the suite failed on this mutant, or ""."""
+    if mutant.check:
+        return "" if outcomes[0].status == "failed" else f"not caught by {mutant.check}: {outcomes[0].status}"
+    return "\n".join(o.text for o in outcomes if o.status == "failed")
+
+
+def command(options: Options, console: Console) -> int:
+    """Print every mutant with what became of it, and the score; 1 unless all were caught."""
+    table = Table("operator", "mutant", "caught by", "idea", box=None, header_style="bold")
+    with registration():
+        every = [m for m in population() if not options.ops or m.op in options.ops]
+        results = {m: survived(m, examine(m, options)) for m in every}
+        for mutant, problem in results.items():
+            idea = registered.variants(mutants.BACKEND.name, mutant.op)[mutant.variant].idea
+            verdict = f"[red]{problem.splitlines()[0]}" if problem else mutant.check or "(sound: passes)"
+            table.add_row(mutant.op, mutant.variant, verdict, idea)
+    console.print(table)
+    broken = [m for m in results if m.check]
+    caught = sum(not results[m] for m in broken)
+    console.print(f"mutation score: {caught} of {len(broken)} broken kernels caught, {sum(bool(p) for p in results.values())} problems")
+    return 1 if any(results.values()) else 0

@@ -1,0 +1,64 @@
+"""What a run was asked for, in a form that travels to the worker processes as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.registry import dtypes
+from kernelmux.registry.cases import TIERS, Case
+from kernelmux.registry.spec import OpSpec
+
+
+@dataclass(frozen=True)
+class Options:
+    """A selection; an empty tuple stands for all. backends are "name" or "name/variant"; cases may be patterns ("x37*")."""
+
+    ops: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    tier: str = "ci"
+    seed: int = 0
+    device: str = "cpu"
+    out: str = "build/conformance"
+
+    @property
+    def where(self) -> torch.device:
+        """The device of the tensors, with its index."""
+        return torch.device("cuda", torch.cuda.current_device()) if self.device == "cuda" else torch.device("cpu")
+
+    @property
+    def complete(self) -> bool:
+        """Whether every check runs on every case and dtype, so that the outcome speaks for a variant."""
+        return not (self.checks or self.cases or self.dtypes)
+
+    def wants_case(self, name: str) -> bool:
+        return not self.cases or any(fnmatch(name, pattern) for pattern in self.cases)
+
+    def cases_of(self, spec: OpSpec) -> list[Case]:
+        """The cases of the tier and of all smaller ones; a case asked for by name comes whatever its tier."""
+        within = TIERS[: TIERS.index(self.tier) + 1]
+        named = [c for c in spec.cases if self.cases and self.wants_case(c.name)]
+        return named if self.cases else [c for c in spec.cases if c.tier in within]
+
+    def dtypes_of(self, spec: OpSpec, case: Case | None = None) -> list[torch.dtype]:
+        """The dtypes of a case (or of the whole spec) that the run asks for."""
+        wanted = [dtypes.parse(name) for name in self.dtypes]
+        allowed = spec.dtypes if case is None or case.dtypes is None else case.dtypes
+        return [d for d in allowed if not wanted or d in wanted]
+
+    def save(self, path: Path, **more: Any) -> None:
+        path.write_text(json.dumps({"options": asdict(self), **more}, indent=1))
+
+
+def load(path: Path) -> Options:
+    """The options that `save` wrote."""
+    fields = json.loads(path.read_text())["options"]
+    return Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})

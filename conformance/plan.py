@@ -1,0 +1,99 @@
+"""What a run consists of: one item per operator, backend/variant and check, or per operator and check that judges its spec."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.check import SPEC
+from kernelmux.conformance.options import Options
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import BackendUnavailable, unknown
+
+UNAVAILABLE, BROKEN = "unavailable", "import"  # pseudo checks: the backend cannot work here; its module cannot be imported
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item. problem: why a backend cannot run at all (check is then UNAVAILABLE or BROKEN)."""
+
+    op: str
+    backend: str
+    variant: str
+    check: str
+    problem: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend}/{self.variant}" if self.variant else self.backend
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.label}-{self.check}"
+
+
+def items(options: Options) -> list[Item]:
+    """The items of a run in a fixed order: operator, backend, variant in ladder order, check."""
+    check_names(options)
+    return [item for op in options.ops or catalog.names() for item in _of_op(op, options)]
+
+
+def check_names(options: Options) -> None:
+    """Raise UnknownName for an operator, backend, variant or check that nobody registered."""
+    for op in options.ops:
+        catalog.spec(op)
+    for name in options.checks:
+        catalogue.check(name)
+    for label in options.backends:
+        head, variant = (label, None) if label == SPEC else registered.split(label)
+        ladders = {op: known(head, op) for op in options.ops or catalog.names()} if variant else {}
+        if variant and not any(variant in ladder for ladder in ladders.values()):
+            every = sorted({v for ladder in ladders.values() for v in ladder})
+            raise unknown(f"variant of {head}", variant, every)
+
+
+def known(backend: str, op: str) -> tuple[str, ...]:
+    """The variants of an operator, () for a backend that has none or cannot tell."""
+    try:
+        return tuple(registered.variants(backend, op))
+    except Exception:
+        return ()
+
+
+def wanted(options: Options, backend: str, variant: str = "") -> bool:
+    names = options.backends
+    return not names or backend in names or (f"{backend}/{variant}" in names if variant else _heads(names, backend))
+
+
+def _heads(names: tuple[str, ...], backend: str) -> bool:
+    return any(name.partition("/")[0] == backend for name in names)
+
+
+def _of_op(op: str, options: Options) -> Iterator[Item]:
+    chosen = [n for n in catalogue.names() if not options.checks or n in options.checks]
+    if wanted(options, SPEC):
+        yield from (Item(op, SPEC, "", n) for n in chosen if catalogue.check(n).about == SPEC)
+    for backend in registered.backends():
+        if wanted(options, backend):
+            yield from _of_backend(op, backend, chosen, options)
+
+
+def _of_backend(op: str, backend: str, chosen: list[str], options: Options) -> Iterator[Item]:
+    try:
+        if reason := registered.unavailable(backend, options.where):
+            yield Item(op, backend, "", UNAVAILABLE, reason)
+            return
+        ladder = registered.variants(backend, op)
+    except BackendUnavailable as error:
+        yield Item(op, backend, "", UNAVAILABLE, str(error))
+        return
+    except Exception:
+        yield Item(op, backend, "", BROKEN, traceback.format_exc(limit=-3).rstrip())
+        return
+    home = registered.backend(backend)
+    checks = [c for n in chosen if (c := catalogue.check(n)).about != SPEC and c.applies(home, options.device)]
+    names = [n for n in chosen if catalogue.check(n) in checks]
+    yield from (Item(op, backend, v, n) for v in ladder if wanted(options, backend, v) for n in names)

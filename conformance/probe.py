@@ -1,0 +1,250 @@
+"""What a check works with: the trials it may run, the call, and judges that record every answer."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelmux import emulator
+from kernelmux.conformance import failures, trials
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry import backend as registered
+from kernelmux.registry import dispatch, numerics
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cases import Case
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.numerics import Arithmetic
+from kernelmux.registry.spec import OpSpec
+
+ENOUGH = 8  # failures of one item; after these the rest of it is not run
+
+
+class Failed(Exception):
+    """An answer was wrong; ends the questions about one trial."""
+
+
+class Enough(Exception):
+    """An item has failed so often that more would teach nothing."""
+
+
+@dataclass
+class Record:
+    """What came out of one trial under one check. status: passed, failed or skipped; budget: largest share of the bound used."""
+
+    case: str
+    dtype: str
+    note: str
+    seed: int
+    status: str = "passed"
+    assertions: int = 0
+    budget: float = 0.0
+    seconds: float = 0.0
+    text: str = ""
+    remarks: list[str] = field(default_factory=list)
+
+
+class Judge:
+    """Asks questions about one trial; every answer counts, the first wrong one ends it."""
+
+    def __init__(self, probe: Probe, trial: Trial, record: Record) -> None:
+        self.probe, self.trial, self.record = probe, trial, record
+
+    def call(self, *values: Any) -> tuple[torch.Tensor, ...]:
+        """The outputs of the variant for these values (default: the trial's)."""
+        return self.probe.call(values or self.trial.values)
+
+    def require(self, holds: bool, message: str | Callable[[], str]) -> None:
+        """Record one answer."""
+        self.record.assertions += 1
+        if not holds:
+            raise Failed(message if isinstance(message, str) else message())
+
+    def well_formed(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Number, shape and dtype of the outputs are the spec's."""
+        call = self.trial.call
+        self.require(len(outputs) == len(call.spec.outputs), f"expected {len(call.spec.outputs)} outputs, got {len(outputs)}")
+        for output, got in zip(call.spec.outputs, outputs, strict=True):
+            shape, dtype = output.shape(call), call.arguments[output.like].dtype
+            self.require(tuple(got.shape) == shape, f"{output.name}: expected shape {list(shape)}, got {list(got.shape)}")
+            self.require(got.dtype == dtype, f"{output.name}: expected dtype {SHORT[dtype]}, got {got.dtype}")
+
+    def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:
+        """Every output is within its bound of the reference (integers: equal)."""
+        self.well_formed(outputs)
+        how = self.probe.arithmetic(self.trial)
+        limits: Sequence[Any] = self.trial.bounds(how) if outputs[0].is_floating_point() else [None] * len(outputs)
+        for i, (output, got) in enumerate(zip(self.trial.spec.outputs, outputs, strict=True)):
+            ref, left = self.trial.references[i], poison[i] if poison else None
+            if limits[i] is None:
+                self.equal(output.name, got, ref.to(got.dtype), left)
+                continue
+            found = numerics.compare(got, ref, limits[i].total)
+            self.record.budget = max(self.record.budget, found.budget)
+            limit = limits[i]
+            self.require(found.passed, lambda: failures.inaccurate(output.name, got, ref, limit, found, left))  # noqa: B023
+
+    def equal(self, name: str, got: torch.Tensor, want: torch.Tensor, poison: torch.Tensor | None = None) -> None:
+        """Two tensors have the same bits."""
+        self.require(got.shape == want.shape, f"{name}: expected shape {list(want.shape)}, got {list(got.shape)}")
+        self.require(trials.same_bits(got, want), lambda: failures.unequal(name, got, want, poison))
+
+    def remark(self, text: str) -> None:
+        """Something worth reading that is no failure."""
+        self.record.remarks.append(text)
+
+
+class Probe:
+    """One check on one variant of one operator (or on its spec): runs calls and collects records."""
+
+    def __init__(
+        self, spec: OpSpec, check: str, backend: str, variant: str, implementation: Implementation | None, options: Options
+    ) -> None:
+        self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
+        self._implementation = implementation
+        self.label = f"{backend}/{variant}" if variant else backend
+        self.place = failures.Place(spec.name, self.label, check, options.device)
+        self.device = options.where
+        self.records: list[Record] = []
+
+    @property
+    def implementation(self) -> Implementation:
+        if self._implementation is None:
+            raise TypeError(f"{self.place.check} judges the spec of {self.spec.name}: there is no implementation")
+        return self._implementation
+
+    @property
+    def failed(self) -> int:
+        """How many trials have failed so far."""
+        return sum(r.status == "failed" for r in self.records)
+
+    @property
+    def emulated(self) -> bool:
+        return self.device.type == "cpu" and registered.backend(self.backend).emulates
+
+    def arithmetic(self, trial: Trial) -> Arithmetic:
+        return numerics.arithmetic(self.implementation.arithmetic, trial.dtype, trial.call.scalars)
+
+    def reasons(self, trial: Trial) -> tuple[str, ...]:
+        """Conditions of the variant that this call does not meet: the only reasons to skip it."""
+        return dispatch.verdicts(trial.call, self.backend, self.variant)[0].reasons
+
+    def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
+        with self.environment():
+            result = dispatch.call(self.spec, tuple(values), self.label)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        return result if isinstance(result, tuple) else (result,)
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*on the emulator.*")
+            stack.enter_context(torch.no_grad())
+            if self.emulated:
+                stack.enter_context(emulator.checks("full"))
+            yield
+
+    # --- trials -------------------------------------------------------------------------------------------
+
+    def make(self, case: Case, dtype: torch.dtype, seed: int | None = None) -> Trial:
+        return trials.trial(self.spec, case, dtype, self.options.seed if seed is None else seed, self.device)
+
+    def pairs(self) -> list[tuple[Case, torch.dtype]]:
+        """Every case of the tier in every dtype."""
+        return [(c, d) for c in self.options.cases_of(self.spec) for d in self.options.dtypes_of(self.spec, c)]
+
+    def turns(self) -> list[tuple[Case, torch.dtype]]:
+        """Every case of the tier: in every dtype on fast machines, in one dtype in turn where a call is emulated."""
+        if not self.emulated or self.options.tier not in ("smoke", "ci"):
+            return self.pairs()
+        cases = [(c, d) for c in self.options.cases_of(self.spec) if (d := self.options.dtypes_of(self.spec, c))]
+        return [(c, allowed[turn % len(allowed)]) for turn, (c, allowed) in enumerate(cases)]
+
+    def able(self, trial: Trial) -> bool:
+        """Whether the variant declares that it can run the trial; if not, that is recorded as a skip."""
+        why = self.reasons(trial)
+        if why:
+            self.skip(trial, "; ".join(why))
+        return not why
+
+    def all(self) -> Iterator[Trial]:
+        """Every trial of the tier that the variant can run."""
+        for case, dtype in self.pairs():
+            trial = self.make(case, dtype)
+            if self.able(trial):
+                yield trial
+
+    def sample(self, count: int, least: int = 16) -> list[Trial]:
+        """A few small trials that compute something: different shapes, the dtypes in turn."""
+        found: list[Trial] = []
+        for turn, case in enumerate(self._by_size(least)):
+            allowed = self.options.dtypes_of(self.spec, case)
+            order = allowed[(k := (len(found) + self.options.seed) % len(allowed)) :] + allowed[:k] if allowed else []
+            able = next((t for d in order if not self.reasons(t := self.make(case, d))), None)
+            found += [able] if able else []
+            if len(found) == count or turn > 40:
+                break
+        if not found:
+            for case, dtype in self.pairs():
+                self.able(self.make(case, dtype))
+        return found
+
+    def _by_size(self, least: int) -> list[Case]:
+        """Cases from small to large, at least `least` elements in the largest tensor; the rest after them."""
+
+        def size(case: Case) -> tuple[bool, int]:
+            largest = max(torch.Size(s).numel() for s in case.shapes.values())
+            return largest < least, largest
+
+        cases = [c for c in self.options.cases_of(self.spec) if all(0 not in s for s in c.shapes.values())]
+        return sorted(cases, key=size)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def judge(self, trial: Trial) -> Iterator[Judge]:
+        """Questions about one trial; whatever is raised inside becomes its failure."""
+        record = Record(trial.case, SHORT[trial.dtype], trial.note, trial.seed)
+        self.records.append(record)
+        start = time.perf_counter()
+        try:
+            yield Judge(self, trial, record)
+            if not record.assertions:
+                raise Failed("the check asked nothing")
+        except Failed as failure:
+            self._fail(record, trial, str(failure))
+        except Exception as error:
+            self._fail(record, trial, raised(error))
+        finally:
+            record.seconds = time.perf_counter() - start
+        if self.failed >= ENOUGH:
+            raise Enough
+
+    def _fail(self, record: Record, trial: Trial, message: str) -> None:
+        record.status, record.text = "failed", failures.text(self.place, trial, message)
+
+    def skip_all(self, reason: str) -> None:
+        """The whole item does not apply, for a declared reason."""
+        self.records.append(Record("", "", "", self.options.seed, "skipped", text=reason))
+
+    def skip(self, trial: Trial, reason: str) -> None:
+        self.records.append(Record(trial.case, SHORT[trial.dtype], trial.note, trial.seed, "skipped", text=reason))
+
+
+def raised(error: Exception) -> str:
+    """An exception from a call: its text, and where it came from unless it says so itself."""
+    text = f"raised {type(error).__name__}: {error}"
+    if isinstance(error, emulator.EmulatorError):
+        return text.replace("\n", "\n  ")
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text}\n  at {last.filename}:{last.lineno} in {last.name}: {last.line}"

@@ -1,0 +1,152 @@
+"""A trial: one call with its inputs, its float64 reference and its error bound, made once per process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kernelmux.registry.cases import Case, draw, generator
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.errors import SpecError
+from kernelmux.registry.numerics import Arithmetic, Bound, bound
+from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor, exact_arguments
+
+CACHE_BYTES = {"cpu": 2**28, "cuda": 2**33}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A call of an operator: `values` in spec order as a user would pass them. note says what is special about it."""
+
+    spec: OpSpec
+    case: str
+    dtype: torch.dtype
+    seed: int
+    values: tuple[Any, ...]
+    note: str = ""
+
+    @cached_property
+    def call(self) -> Call:
+        return self.spec.bind(*self.values)
+
+    @cached_property
+    def references(self) -> tuple[torch.Tensor, ...]:
+        """What is right, in float64."""
+        return self.spec.evaluate(self.call)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {i.name: v for i, v in zip(self.spec.inputs, self.values, strict=True) if isinstance(v, torch.Tensor)}
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is computed: no output element, or no input element."""
+        return any(t.numel() == 0 for t in (*self.references, *self.tensors.values()))
+
+    @property
+    def size(self) -> int:
+        """Elements in and out."""
+        outputs = (torch.Size(o.shape(self.call)).numel() for o in self.spec.outputs)
+        return sum(t.numel() for t in self.tensors.values()) + sum(outputs)
+
+    def changed(self, note: str, **tensors: torch.Tensor) -> Trial:
+        """The same call with other tensors; its reference is evaluated anew."""
+        values = tuple(tensors.get(i.name, v) for i, v in zip(self.spec.inputs, self.values, strict=True))
+        return replace(self, values=values, note=note)
+
+    def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
+        """How far each output of an implementation with that arithmetic may be off; where a term is NaN it counts as nothing."""
+        arguments, axes = exact_arguments(self.call), self.call.axes
+        found = []
+        for model, output, ref in zip(self.spec.errors, self.spec.outputs, self.references, strict=True):
+            dtype = self.call.arguments[output.like].dtype
+            made = bound(model, how, ref, dtype, self.dtype, arguments, axes)
+            found.append(replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS}))
+        return tuple(found)
+
+
+TERMS = ("rounding", "accumulation", "operands", "intermediate")
+
+
+def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor where the operator expects it: on the device, or pinned for it."""
+    if device.type == "cpu":
+        return x
+    return x.pin_memory() if item.host else x.to(device)
+
+
+def values(spec: OpSpec, case: Case, tensors: dict[str, torch.Tensor], device: torch.device) -> tuple[Any, ...]:
+    """Arguments in spec order from tensors by name and the scalars of a case; what the case leaves open is the default."""
+    found: list[Any] = []
+    for item in spec.inputs:
+        if isinstance(item, Tensor):
+            found.append(on_device(tensors[item.name], item, device))
+        elif item.name in case.scalars:
+            found.append(case.scalars[item.name])
+        elif item.default is REQUIRED:
+            raise SpecError(f"{spec.name}: case {case.name} says nothing about {item.name}, which has no default")
+        else:
+            found.append(item.default)
+    return tuple(found)
+
+
+def drawn(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
+    """Random tensors of a case; the seed comes from operator, case, dtype and `seed` alone."""
+    rng = generator(spec.name, spec.version, case.name, SHORT[dtype], seed)
+    found: dict[str, torch.Tensor] = {}
+    for item in spec.tensors:
+        if item.name not in case.shapes:
+            raise SpecError(f"{spec.name}: case {case.name} gives no shape for {item.name}")
+        own = case.parsed[2].get(item.name, found[item.like].dtype if item.like else dtype)
+        found[item.name] = draw(case.shapes[item.name], own, rng, case.inputs)
+    return found
+
+
+_cache: OrderedDict[object, Trial] = OrderedDict()
+
+
+def trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial:
+    """The trial of a case with random inputs; remembered while there is room."""
+    key = (spec.name, case, dtype, seed, device)
+    if key in _cache:
+        _cache.move_to_end(key)
+        return _cache[key]
+    made = Trial(spec, case.name, dtype, seed, values(spec, case, drawn(spec, case, dtype, seed), device))
+    _cache[key] = made
+    _shrink(CACHE_BYTES[device.type])
+    return made
+
+
+def _shrink(limit: int) -> None:
+    """Forget the oldest trials beyond the limit; a reference takes 8 bytes per element."""
+    total = sum(8 * t.size for t in _cache.values())
+    while total > limit and len(_cache) > 1:
+        total -= 8 * _cache.popitem(last=False)[1].size
+
+
+def exact_trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial | None:
+    """The trial whose result every order of evaluation gives bit for bit, or None where the spec has none for this case."""
+    if not callable(spec.exact):
+        return None
+    rng = generator(spec.name, spec.version, "exact", case.name, SHORT[dtype], seed)
+    tensors = spec.exact(case, dtype, rng)
+    return Trial(spec, case.name, dtype, seed, values(spec, case, tensors, device), "exact inputs") if tensors else None
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    """The bits of a tensor as integers of the same size."""
+    return x.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+
+
+def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
+
+
+def shown(shape: Sequence[int]) -> str:
+    """A shape as cases spell it: 4x100, scalar."""
+    return "x".join(map(str, shape)) if shape else "scalar"

@@ -1,0 +1,242 @@
+"""Loads and stores of a chunk: sends each access to its memory, checks it, and moves the data with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernelmux.emulator.errors import EmulatorError, Triple
+from kernelmux.emulator.flow import Step
+from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsewhere, GlobalMemory
+from kernelmux.emulator.race import GlobalWriters
+from kernelmux.emulator.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from kernelmux.emulator.group import Group
+
+WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}
+
+
+@dataclass
+class Place:
+    """Where an access goes: rows of `view`; `position` are byte positions in shared memory."""
+
+    view: np.ndarray
+    rows: Any
+    position: Any = None
+    segment: Any = None
+
+
+class LocalMemory:
+    """Stack frames of the lanes; one row of bytes per lane."""
+
+    def __init__(self, lanes: int) -> None:
+        self.bytes = np.zeros((lanes, 0), np.uint8)
+
+    def reserve(self, size: int) -> None:
+        """Makes rows of at least `size` bytes."""
+        width = -(-size // 16) * 16
+        if width > self.bytes.shape[1]:
+            grown = np.full((len(self.bytes), width), 0xFF, np.uint8)
+            grown[:, : self.bytes.shape[1]] = self.bytes
+            self.bytes = grown
+
+
+class Access:
+    """The memories of a chunk."""
+
+    def __init__(self, memory: GlobalMemory, shared: SharedMemory, parameters: np.ndarray, lanes: int, kernel: str, files: dict[int, str]) -> None:
+        self.memory, self.shared, self.parameters = memory, shared, parameters
+        self.local = LocalMemory(lanes)
+        self.kernel, self.files = kernel, files
+        self.writers: GlobalWriters | None = None  # set in full mode
+
+    # ---- the two entries
+
+    def load(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any) -> Any:
+        """See `Group.load`."""
+        if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
+            return self._load_some(group, space, address, dtype, count, mask)
+        try:
+            place = self._locate(group, space, address, dtype, count, write=False)
+        except Elsewhere as elsewhere:
+            return self._load_parts(group, space, address, dtype, count, elsewhere.number)
+        if place.position is not None and self.shared.shadow is not None:
+            self.shared.shadow.read(group, place.position, dtype.itemsize * count)
+        return _gather(place, count)
+
+    def store(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
+        """See `Group.store`."""
+        if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
+            self._store_some(group, space, address, values, mask)
+            return
+        count = values.shape[1] if np.ndim(values) == 2 else 1
+        dtype = values.dtype
+        if np.ndim(values) and not np.ndim(address):
+            address = group.full(address)
+        try:
+            place = self._locate(group, space, address, dtype, count, write=True)
+        except Elsewhere as elsewhere:
+            for number in np.unique(elsewhere.number):
+                self._store_some(group, space, address, values, elsewhere.number == number)
+            return
+        self._put(group, place, values, dtype.itemsize * count)
+
+    def locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any]) -> Place:
+        """Checked place of one element per lane, for atomics; raises `Elsewhere` for addresses in several segments."""
+        return self._locate(group, space, address, dtype, 1, write=True)
+
+    # ---- places
+
+    def _locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+        if space == "generic":
+            space, address = self._window(address)
+        if space in ("global", "const"):
+            segment, rows = self.memory.locate(group, address, dtype, count, write)
+            return Place(segment.view(dtype, count), rows, segment=segment)
+        if space == "shared":
+            return self._shared(group, address, dtype, count, write)
+        if space == "local":
+            return self._local(group, address, dtype, count, write)
+        return self._parameter(group, address, dtype, count)
+
+    def _window(self, address: Any) -> tuple[str, Any]:
+        number = address >> SHIFT
+        first = number[0] if number.__class__ is np.ndarray else number
+        if number.__class__ is np.ndarray and (number != first).any():
+            raise Elsewhere(number)
+        space = WINDOWS.get(int(first))
+        return ("global", address) if space is None else (space, address & OFFSET)
+
+    def _shared(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+        size = dtype.itemsize * count
+        position = self.shared.locate(group, address, size, write)
+        rows = position >> size.bit_length() - 1
+        return Place(self.shared.view(dtype, count), rows, position=position)
+
+    def _local(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+        size = dtype.itemsize * count
+        width = self.local.bytes.shape[1]
+        offset = np.broadcast_to(address, (group.n,))
+        bad = (offset < 0) | (offset + size > width)
+        if bad.any():
+            verb = "write" if write else "read"
+            group.fail("out of bounds", f"{verb} of {size} bytes at offset {offset[bad][0]} of the {width} bytes of local memory", bad)
+        if (offset % size).any():
+            group.fail("misaligned", f"access of {size} bytes of local memory at an offset that is no multiple of {size}", offset % size != 0)
+        view = self.local.bytes.reshape(-1).view(dtype)
+        view = view if count == 1 else view.reshape(-1, count)
+        return Place(view, (group.index * width + offset) // size)
+
+    def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Place:
+        size = dtype.itemsize * count
+        bad = (address < 0) | (address + size > len(self.parameters)) | (address % size != 0)
+        if np.any(bad):
+            group.fail("out of bounds", f"read of {size} bytes of the kernel's parameters, which have {len(self.parameters)}", bad)
+        whole = self.parameters[: len(self.parameters) // size * size].view(dtype)
+        return Place(whole if count == 1 else whole.reshape(-1, count), address // size)
+
+    # ---- some lanes only
+
+    def _load_some(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any) -> Any:
+        shape = (group.n,) if count == 1 else (group.n, count)
+        result = np.zeros(shape, dtype)
+        where = np.flatnonzero(np.broadcast_to(mask, (group.n,)))
+        if len(where):
+            part = group.view_of(where)
+            result[where] = self.load(part, space, _some(address, where), dtype, count, None)
+        return result
+
+    def _load_parts(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, number: np.ndarray) -> Any:
+        result = np.zeros((group.n,) if count == 1 else (group.n, count), dtype)
+        for one in np.unique(number):
+            where = np.flatnonzero(number == one)
+            result[where] = self.load(group.view_of(where), space, address[where], dtype, count, None)
+        return result
+
+    def _store_some(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
+        where = np.flatnonzero(np.broadcast_to(mask, (group.n,)))
+        if len(where):
+            some = values[where] if np.ndim(values) else values
+            self.store(group.view_of(where), space, _some(address, where), some, None)
+
+    # ---- data
+
+    def _put(self, group: Group, place: Place, values: Any, size: int) -> None:
+        view, rows = place.view, place.rows
+        if place.position is not None and self.shared.shadow is not None:
+            self.shared.shadow.write(group, place.position, size, lambda: _changes(view, rows, values))
+        elif place.segment is not None and self.writers is not None:
+            self.writers.write(group, place.segment, rows, size, _changer(view, rows, values))
+        view[rows] = values
+        if self.shared.shadow is not None or self.writers is not None:
+            self._require_agreement(group, place, values)
+
+    def _require_agreement(self, group: Group, place: Place, values: Any) -> None:
+        """Fails if two lanes have just written different values to one place: the one that lost does not find its own."""
+        if place.rows.__class__ is not np.ndarray and np.ndim(values) == 0:
+            return
+        different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
+        if different.any():
+            kind = "shared" if place.position is not None else "global"
+            group.fail("race", f"two threads write different values to one place of {kind} memory", different)
+
+    def raw(self, group: Group, address: int, size: int, position: int) -> bytes:
+        """`size` bytes at one generic address, for printf."""
+        values = self.load(group.view_of(np.full(size, position)), "generic", np.arange(size) + address, np.dtype(np.uint8), 1, None)
+        return bytes(values)
+
+    def text(self, group: Group, pointer: np.ndarray) -> str:
+        """The C string at an address given as parameter bytes (n, 8); that of the first lane."""
+        address = int(np.ascontiguousarray(pointer[:1]).view(np.int64)[0, 0])
+        segment = self.memory.segments.get(address >> SHIFT)
+        if segment is None:
+            return "?"
+        return bytes(segment.data[address & OFFSET :]).split(b"\0", 1)[0].decode(errors="replace")
+
+    # ---- errors
+
+    def error(self, kind: str, message: str, function: str, step: Step | None, block: Triple | None, thread: Triple | None) -> EmulatorError:
+        """The public error for a fault at a step."""
+        instruction = step.instruction if step is not None else None
+        location = instruction.location if instruction is not None else None
+        name = self.kernel if function == self.kernel else f"{self.kernel} (in {function})"
+        return EmulatorError(
+            message,
+            kind=kind,
+            kernel=name,
+            file=self.files.get(location.file) if location else None,
+            line=location.line if location else None,
+            inlined=tuple((self.files.get(f, "?"), line) for f, line in location.inlined) if location else (),
+            block=block,
+            thread=thread,
+            instruction=instruction.text if instruction is not None else None,
+        )
+
+
+def _some(address: Any, where: np.ndarray) -> Any:
+    return address[where] if address.__class__ is np.ndarray else address
+
+
+def _gather(place: Place, count: int) -> Any:
+    if place.rows.__class__ is np.ndarray:
+        return place.view.take(place.rows, axis=0)
+    return place.view[place.rows]
+
+
+def _bits(values: Any) -> Any:
+    return values.view(f"u{values.dtype.itemsize}") if values.dtype.kind == "f" else values
+
+
+def _changes(view: np.ndarray, rows: Any, values: Any) -> np.ndarray:
+    """Which lanes' values differ, in their bits, from what is at their place."""
+    now = view[rows]
+    different: np.ndarray = np.asarray(_bits(now) != _bits(values))
+    return different.any(axis=-1) if view.ndim == 2 else different
+
+
+def _changer(view: np.ndarray, rows: Any, values: Any) -> Callable[[], np.ndarray]:
+    return lambda: _changes(view, rows, values)

@@ -1,0 +1,280 @@
+"""Runs a kernel: chunks of blocks, groups of lanes, the lowest program counter first.
+
+Lanes that took the same way run as one group. A branch splits a group; groups that meet at one place are joined. Running the
+lowest program counter first makes them meet where structured code comes together again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator.barriers import Barriers
+from kernelmux.emulator.codegen import BlockCompiler, BlockFunction, Resolve
+from kernelmux.emulator.errors import EmulatorError, Fault
+from kernelmux.emulator.flow import Flow, Step
+from kernelmux.emulator.group import STOPPED, Group, join
+from kernelmux.emulator.lanes import Geometry, Lanes
+from kernelmux.emulator.warps import Warps
+
+BUDGET = 256  # blocks that a group may run while others wait: a spinning lane must not starve the one it waits for
+PATIENCE = 2  # rounds in which no waiting group could go on, before it is called a deadlock
+DEEPEST_CALL = 60
+CLOCK_EVERY = 256  # blocks between two looks at the clock
+
+
+class Program:
+    """One function, compiled block by block as it is reached."""
+
+    def __init__(self, flow: Flow, resolve: Resolve, frame_size: int) -> None:
+        self.flow, self.frame_size, self.name = flow, frame_size, flow.function.name
+        self.compiler = BlockCompiler(flow, resolve)
+        self.end = flow.end
+        number = self.compiler.registers.number
+        self.live = {pc: tuple(number[name] for name in names) for pc, names in flow.live.items()}
+        self._blocks: dict[bool, list[BlockFunction | None]] = {c: [None] * (self.end + 1) for c in (False, True)}
+
+    @property
+    def initial(self) -> list[Any]:
+        return self.compiler.registers.initial
+
+    def block(self, pc: int, coarse: bool) -> BlockFunction:
+        """The compiled block that starts at `pc`."""
+        block = self._blocks[coarse][pc]
+        if block is None:
+            block = self._blocks[coarse][pc] = self.compiler.compile(pc, coarse)
+        return block
+
+    def step_of(self, error: BaseException) -> Step | None:
+        """The step that was running when `error` was raised in one of our blocks."""
+        found, trace = None, error.__traceback__
+        while trace is not None:
+            lines = self.compiler.places.get(trace.tb_frame.f_code)
+            if lines is not None:
+                found = self.flow.steps[lines[trace.tb_lineno - 1]]
+            trace = trace.tb_next
+        return found
+
+
+class Run:
+    """A chunk of blocks while it runs. Operations keep their own state per chunk in `state`."""
+
+    def __init__(self, geometry: Geometry, access: Any, checks: str, deadline: float, library: Any) -> None:
+        self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
+        self.library = library  # library.program(name): a device function, None if unknown
+        self.memory, self.shared = access.memory, access.shared
+        self.everyone = Lanes(geometry)
+        self.alive = np.ones(geometry.lanes, bool)
+        self.alive_count = geometry.lanes
+        self.barriers, self.warps = Barriers(self), Warps(self)
+        self.state: dict[str, Any] = {}
+        self.on_finish: list[Callable[[], None]] = []
+        self.frame = 0  # where the local variables of the current call begin
+        self.depth = 0
+        self.activation: Activation
+        self.ticks = 0
+
+    @property
+    def initial(self) -> list[Any]:
+        return self.activation.program.initial
+
+    def start(self, program: Program) -> None:
+        """Runs all lanes of the chunk to their end."""
+        self.access.local.reserve(program.frame_size)
+        Activation(self, program).execute(Group(self, self.everyone, list(program.initial), 0))
+        for callback in self.on_finish:
+            callback()
+
+    def call(self, group: Group, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Runs a device function for the lanes of a group; returns its results' bytes."""
+        program = self.library.program(name)
+        if program is None:
+            group.fail("unsupported", f"call of {name}, which the module does not define")
+        outer, self.depth = self.activation, self.depth + 1
+        if self.depth > DEEPEST_CALL:
+            group.fail("call stack", f"more than {DEEPEST_CALL} nested calls", [0])
+        frame, self.frame = self.frame, self.frame + outer.program.frame_size
+        self.access.local.reserve(self.frame + program.frame_size)
+        try:
+            return Activation(self, program).call(group, arguments)
+        finally:
+            self.activation, self.frame, self.depth = outer, frame, self.depth - 1
+
+    def exit(self, group: Group) -> None:
+        """These lanes are done for good."""
+        self.alive[group.index] = False
+        self.alive_count -= group.n
+        self.warps.forget()
+        self.barriers.lanes_left(group)
+
+    def counter(self, name: str) -> Any:
+        """Clocks and sizes: special registers that do not follow from the lane numbers."""
+        if name in ("%clock64", "%globaltimer"):
+            return np.uint64(self.ticks)
+        if name in ("%clock", "%clock_hi", "%globaltimer_lo", "%globaltimer_hi"):
+            return np.uint32(0 if name.endswith("_hi") else self.ticks & 0xFFFFFFFF)
+        if name == "%dynamic_smem_size":
+            return np.uint32(self.shared.dynamic)
+        raise Fault("unsupported", f"the special register {name} is not emulated")
+
+
+class Activation:
+    """One call of a function by some lanes: the groups that can run and those that wait."""
+
+    def __init__(self, run: Run, program: Program) -> None:
+        self.run, self.program = run, program
+        self.groups: list[Group] = []
+        self.parked: list[Group] = []
+        self.returned: list[Group] = []
+        self.idle_rounds = 0
+        self.starving = False
+
+    def execute(self, group: Group) -> list[Group]:
+        """Runs until no lane is left; returns the groups that returned from the function."""
+        outer = getattr(self.run, "activation", None)
+        self.run.activation = self
+        self.groups.append(group)
+        while (chosen := self._next()) is not None:
+            self._run(chosen)
+        if outer is not None:
+            self.run.activation = outer
+        return self.returned
+
+    def call(self, group: Group, arguments: tuple[Any, ...]) -> Any:
+        """Runs the function for the lanes of a caller's group."""
+        registers, function = list(self.program.initial), self.program.flow.function
+        number = self.program.compiler.registers.number
+        for parameter, value in zip(function.parameters, arguments, strict=True):
+            if parameter.name in number:
+                registers[number[parameter.name]] = value
+        returned = self.execute(Group(self.run, group.lanes, registers, 0))
+        results = tuple(number[r.name] for r in function.results if r.name in number)
+        if not returned:
+            group.fail("unsupported", "every thread exits inside a device function")
+        ended = join(returned, results)
+        ended.require(results)
+        if ended.n != group.n:
+            group.fail("unsupported", "some threads exit inside a device function")
+        values = tuple(ended.R[i] for i in results)
+        return values[0] if len(values) == 1 else values
+
+    # ---- scheduling
+
+    def runnable(self, *groups: Group) -> None:
+        """These groups can run."""
+        self.groups += groups
+        self.idle_rounds = 0
+
+    def park(self, group: Group, pc: int, waiting: Any) -> None:
+        """The lanes where `waiting` holds wait at `pc`; the others of the group go on there."""
+        if np.all(waiting):
+            group.pc, group.turn = pc, self.run.ticks
+            self.parked.append(group)
+            return
+        self.parked.append(group.part(np.flatnonzero(waiting), pc))
+        self.parked[-1].turn = self.run.ticks
+        self.runnable(group.part(np.flatnonzero(~waiting), pc))
+
+    def wake(self) -> None:
+        """Something happened that waiting lanes may have waited for."""
+        self.runnable(*self.parked)
+        self.parked = []
+
+    def _next(self) -> Group | None:
+        if not self.groups and self.parked:
+            self._retry()
+        if not self.groups:
+            return None
+        if self.starving:
+            first = min(self.groups, key=lambda g: g.turn)
+            self.starving = False
+        else:
+            first = min(self.groups, key=lambda g: g.pc)
+        meeting = [g for g in self.groups if g.pc == first.pc]
+        self.groups = [g for g in self.groups if g.pc != first.pc]
+        return first if len(meeting) == 1 else join(meeting, self.program.live.get(first.pc, ()))
+
+    def _retry(self) -> None:
+        self.idle_rounds += 1
+        if self.idle_rounds > PATIENCE:
+            raise self._deadlock()
+        self.groups, self.parked = self.parked, []
+
+    def _run(self, group: Group) -> None:
+        try:
+            self._advance(group)
+        except Fault as fault:
+            step = fault.instruction or self.program.step_of(fault)
+            raise self._located(fault.kind, fault.message, fault.lane, step) from fault
+        except EmulatorError:
+            raise
+        except Exception as error:
+            if (step := self.program.step_of(error)) is not None:
+                error.add_note(f"while emulating {self.program.name}: {step.instruction.text}")
+            raise
+
+    def _advance(self, group: Group) -> None:
+        """Runs a group until it stops, ends, or reaches the place of another."""
+        run, program = self.run, self.program
+        coarse = group.lanes.whole_warps
+        blocks, used = program._blocks[coarse], program.compiler.used
+        limit = min((g.pc for g in self.groups), default=program.end)
+        left = BUDGET if self.groups or self.parked else 1 << 60
+        pc = group.pc
+        while pc < program.end:
+            block = blocks[pc] or program.block(pc, coarse)
+            if group.origin is not None:
+                group.require(used[pc, coarse])
+            pc = block(group.R, group)
+            run.ticks += 1
+            left -= 1
+            if run.ticks % CLOCK_EVERY == 0 and time.monotonic() > run.deadline:
+                raise self._late(group, pc)
+            if pc == STOPPED:
+                return
+            if pc >= limit or left <= 0:
+                break
+        self._pause(group, pc, starving=left <= 0)
+
+    def _pause(self, group: Group, pc: int, starving: bool) -> None:
+        self.idle_rounds = 0
+        group.pc, group.turn = pc, self.run.ticks
+        if pc >= self.program.end:
+            self._finish(group)
+            return
+        self.groups.append(group)
+        if starving:
+            self.starving = True
+            self.wake()
+
+    def _finish(self, group: Group) -> None:
+        if group.pc == self.program.end and self.run.depth:
+            self.returned.append(group)
+        else:
+            self.run.exit(group)
+
+    # ---- errors
+
+    def _located(self, kind: str, message: str, lane: int | None, step: Step | None) -> EmulatorError:
+        geometry = self.run.geometry
+        block, thread = geometry.coordinates(lane) if lane is not None else (None, None)
+        return self.run.access.error(kind, message, self.program.name, step, block, thread)  # type: ignore[no-any-return]
+
+    def _late(self, group: Group, pc: int) -> EmulatorError:
+        step = self.program.flow.steps[min(max(pc, group.pc, 0), self.program.end - 1)]
+        text = "the time limit passed: a loop that does not end, or a launch too large to emulate"
+        return self._located("time limit", text, int(group.index[0]), step)
+
+    def _deadlock(self) -> EmulatorError:
+        steps = self.program.flow.steps
+        places = []
+        for group in self.parked[:6]:
+            location = steps[group.pc].instruction.location
+            at = f" at line {location.line}" if location else ""
+            places.append(f"{group.n} thread{'s' if group.n != 1 else ''}{at} in `{steps[group.pc].instruction.text}`")
+        text = "no thread can go on: " + "; ".join(places)
+        first = self.parked[0]
+        return self._located("deadlock", text, int(first.index[0]), steps[first.pc])

@@ -1,0 +1,184 @@
+"""Loads PTX and launches its kernels on CPU tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator import recording
+from kernelmux.emulator.access import Access
+from kernelmux.emulator.arguments import ArgumentList
+from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
+from kernelmux.emulator.executor import Program, Run
+from kernelmux.emulator.flow import Flow, analyse
+from kernelmux.emulator.lanes import Geometry
+from kernelmux.emulator.layout import Layout, variable_segments
+from kernelmux.emulator.memory import GlobalMemory
+from kernelmux.emulator.parser import Function, Parameter, parse
+from kernelmux.emulator.parser import Module as Parsed
+from kernelmux.emulator.race import GlobalWriters
+from kernelmux.emulator.settings import current_checks, current_time_limit
+from kernelmux.emulator.shared import SharedMemory
+
+CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
+MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+MAX_SHARED = 232448  # bytes per block, compute capability 9.0
+ORDERING = ("atom", "red", "membar", "fence", "mbarrier", "griddepcontrol")  # instructions that may order blocks
+
+
+@lru_cache(maxsize=256)
+def load(ptx: str) -> Module:
+    """The module of a PTX text; module variables keep their values from launch to launch, as on a GPU."""
+    return Module(ptx)
+
+
+class Module:
+    """Parsed PTX. Kernels are analysed at their first use."""
+
+    def __init__(self, ptx: str) -> None:
+        self.ptx = ptx
+        self.parsed: Parsed = parse(ptx)
+        self.segments, self.addresses = variable_segments(self.parsed)
+        self._kernels: dict[str, Kernel] = {}
+        self._flows: dict[str, Flow] = {}
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the entry points."""
+        return tuple(name for name, function in self.parsed.functions.items() if function.entry)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of this name."""
+        if name not in self.kernels:
+            raise EmulatorError(f"no kernel named {name!r}, the module has {', '.join(self.kernels) or 'none'}", kind="argument")
+        if name not in self._kernels:
+            self._kernels[name] = Kernel(self, self.parsed.functions[name])
+        return self._kernels[name]
+
+    def flow(self, name: str, kernel: str) -> Flow:
+        """The analysed function; unknown instructions surface here."""
+        if name not in self._flows:
+            try:
+                self._flows[name] = analyse(self.parsed.functions[name])
+            except Unsupported as error:
+                raise self._unsupported(error, kernel) from error
+        return self._flows[name]
+
+    def _unsupported(self, error: Unsupported, kernel: str) -> EmulatorError:
+        instruction = getattr(error, "instruction_at", None)
+        location = instruction.location if instruction else None
+        files = self.parsed.files
+        return Unsupported(
+            error.message,
+            kernel=kernel,
+            file=files.get(location.file) if location else None,
+            line=location.line if location else None,
+            instruction=instruction.text if instruction else None,
+        )
+
+
+class Kernel:
+    """An entry point."""
+
+    def __init__(self, module: Module, function: Function) -> None:
+        self.module, self.function, self.name = module, function, function.name
+        self.layout = Layout(module.parsed, function, module.addresses)
+        self._programs: dict[str, Program] = {}
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.function.parameters
+
+    @property
+    def shared_size(self) -> int:
+        """Bytes of static shared memory."""
+        return self.layout.static_size
+
+    def program(self, name: str) -> Program | None:
+        """A function compiled for this kernel, None if the module does not define it."""
+        if name not in self._programs:
+            function = self.module.parsed.functions.get(name)
+            if function is None:
+                return None
+            layout = self.layout.of(function)
+            flow = self.module.flow(name, self.name)
+            try:
+                self._programs[name] = Program(flow, layout.resolve, layout.frame_size)
+            except Unsupported as error:
+                raise self.module._unsupported(error, self.name) from error
+        return self._programs[name]
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any],
+        names: Sequence[str] = (),
+        shared: int = 0,
+    ) -> None:
+        """Runs the kernel. args: CPU tensors, None (null), numpy scalars, bytes (structs) or tensor maps, one per parameter.
+
+        shared is the dynamic shared memory in bytes. A grid with a dimension of 0 launches nothing. Raises `EmulatorError`.
+        """
+        grid3, block3 = _triple(grid), _triple(block)
+        self._require_sizes(grid3, block3, shared)
+        arguments = ArgumentList(self.name, self.parameters, args, names)
+        if 0 in grid3:
+            return
+        recording.note(self.module.ptx, self.name, grid3, block3, shared)
+        checks = current_checks()
+        memory = GlobalMemory()
+        for segment in self.module.segments:
+            segment.writers = None
+            memory.add(segment)
+        arguments.place(memory)
+        parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
+        with np.errstate(all="ignore"):
+            self._run(grid3, block3, memory, parameters, shared, checks)
+
+    def _run(self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str) -> None:
+        program = self.program(self.name)
+        assert program is not None
+        deadline = time.monotonic() + current_time_limit()
+        blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+        chunk = max(1, CHUNK // threads)
+        ordered = self._orders_blocks() if checks == "full" else True
+        for first in range(0, blocks, chunk):
+            geometry = Geometry(grid, block, first, min(chunk, blocks - first))
+            window = SharedMemory(geometry, self.layout.shared_size(shared), shared, checks)
+            access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
+            if checks == "full":
+                access.writers = GlobalWriters(first, threads, window.shadow, ordered)
+            Run(geometry, access, checks, deadline, self).start(program)
+
+    def _orders_blocks(self) -> bool:
+        functions = self.module.parsed.functions.values()
+        return any(i.name in ORDERING or i.has("acquire") or i.has("release") for f in functions for i in f.instructions)
+
+    def _require_sizes(self, grid: Triple, block: Triple, shared: int) -> None:
+        threads = block[0] * block[1] * block[2]
+        if any(b < 1 or b > most for b, most in zip(block, MAX_BLOCK, strict=True)) or threads > MAX_THREADS:
+            raise self._error(f"block {block} is not possible: at most {MAX_THREADS} threads and {MAX_BLOCK} per dimension, none 0")
+        if any(g < 0 or g > most for g, most in zip(grid, MAX_GRID, strict=True)):
+            raise self._error(f"grid {grid} is not possible: at most {MAX_GRID} blocks per dimension")
+        total = self.layout.shared_size(shared)
+        if shared < 0 or total > MAX_SHARED:
+            raise self._error(f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {MAX_SHARED}")
+        required, most = self.function.required_threads, self.function.maximum_threads
+        if required is not None and block[: len(required)] != required:
+            raise self._error(f"block {block}: the kernel was compiled for exactly {required} threads")
+        if most is not None and threads > np.prod(most):
+            raise self._error(f"block {block} has {threads} threads: the kernel was compiled for at most {int(np.prod(most))}")
+
+    def _error(self, message: str) -> EmulatorError:
+        return EmulatorError(message, kind="argument", kernel=self.name)
+
+
+def _triple(value: int | Sequence[int]) -> Triple:
+    values = (int(value),) if isinstance(value, int | np.integer) else tuple(int(v) for v in value)
+    x, y, z = (*values, 1, 1, 1)[:3]
+    return x, y, z

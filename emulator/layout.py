@@ -1,0 +1,104 @@
+"""Where variables and parameters lie: offsets in shared and local memory, addresses of module variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.memory import FIRST_VARIABLE, SHIFT, Hull, Segment
+from kernelmux.emulator.operands import Immediate
+from kernelmux.emulator.parser import Function, Module, Variable
+from kernelmux.emulator.ptx_types import dtype_of
+
+DYNAMIC_ALIGNMENT = 16  # of dynamic shared memory whose declaration asks for less
+
+
+class Layout:
+    """The names of one function as addresses; shared memory is that of the kernel it runs for."""
+
+    def __init__(self, module: Module, kernel: Function, addresses: dict[str, int]) -> None:
+        self.module, self.function, self.addresses = module, kernel, addresses
+        shared = [v for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared"]
+        self.shared, self.static_size = _offsets(shared)
+        alignment = max((DYNAMIC_ALIGNMENT, *module.dynamic_shared.values()))
+        self.dynamic_start = _align(self.static_size, alignment)
+        self._locals()
+        self.parameter_offsets: list[int] = []
+        self.parameter_size = 0
+        for parameter in kernel.parameters:
+            at = _align(self.parameter_size, parameter.align)
+            self.parameter_offsets.append(at)
+            self.parameter_size = at + parameter.size
+
+    def _locals(self) -> None:
+        self.local, self.frame_size = _offsets(v for v in self.function.variables.values() if v.space == "local")
+        self.frame_size = _align(self.frame_size, 16)
+
+    def of(self, function: Function) -> Layout:
+        """The layout of a device function called by this kernel."""
+        if function is self.function:
+            return self
+        layout = Layout(self.module, self.function, self.addresses)
+        layout.function = function
+        layout._locals()
+        return layout
+
+    def shared_size(self, dynamic: int) -> int:
+        """Bytes of shared memory of a block, `dynamic` of them asked for at launch."""
+        return self.dynamic_start + dynamic if dynamic else self.static_size
+
+    def resolve(self, name: str) -> int:
+        """The address of a name: an offset in its own space for shared, local and parameters."""
+        parameters = [p.name for p in self.function.parameters] if self.function.entry else []
+        if name in parameters:
+            return self.parameter_offsets[parameters.index(name)]
+        for table in (self.shared, self.local, self.addresses):
+            if name in table:
+                return table[name]
+        if name in self.module.dynamic_shared:
+            return self.dynamic_start
+        raise Unsupported(f"the address of {name} is not known: neither a variable nor a parameter")
+
+
+def _align(value: int, alignment: int) -> int:
+    return -(-value // alignment) * alignment
+
+
+def _offsets(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
+    offsets, end = {}, 0
+    for variable in variables:
+        offsets[variable.name] = _align(end, variable.align)
+        end = offsets[variable.name] + variable.size
+    return offsets, end
+
+
+def variable_segments(module: Module) -> tuple[list[Segment], dict[str, int]]:
+    """Global and constant variables of a module, initialised, each a segment of its own."""
+    variables = [v for v in module.variables.values() if v.space != "shared"]
+    addresses = {v.name: FIRST_VARIABLE + 2 * i << SHIFT for i, v in enumerate(variables)}
+    segments = []
+    for i, variable in enumerate(variables):
+        data = np.zeros(_align(variable.size, 16), np.uint8)
+        _initialise(data, variable, addresses)
+        hull = Hull(0, variable.size, f"the variable {variable.name}", f"of {variable.size} bytes")
+        segments.append(Segment(FIRST_VARIABLE + 2 * i, data, [hull]))
+    return segments, addresses
+
+
+def _initialise(data: np.ndarray, variable: Variable, addresses: dict[str, int]) -> None:
+    if not variable.initial:
+        return
+    dtype = dtype_of(variable.type)
+    values = [_word(word, addresses).value(dtype) for word in variable.initial]
+    array = np.array(values, dtype)
+    data[: array.nbytes] = array.view(np.uint8)
+
+
+def _word(word: str, addresses: dict[str, int]) -> Immediate:
+    """A number, or the address of another variable: `name`, `generic(name)`, `name+4`."""
+    name, _, offset = word.removeprefix("generic(").replace(")", "").partition("+")
+    return Immediate(str(addresses[name] + int(offset or 0))) if name in addresses else Immediate(word)
+
+

@@ -1,0 +1,158 @@
+"""atom and red: read-modify-write of one place, lane after lane where several lanes meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.group import Group
+from kernelmux.emulator.memory import Elsewhere
+from kernelmux.emulator.numeric import from_bf16, to_bf16
+from kernelmux.emulator.operands import SINK, Operand, Vector
+from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops.pairs import halves, joined
+from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx_types import dtype_of
+
+Update = Callable[..., Any]
+KINDS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
+F2, F4, U2 = np.dtype("f2"), np.dtype("f4"), np.dtype("u2")
+
+
+def _bf16(run: Update) -> Update:
+    return lambda old, new: to_bf16(np.asarray(run(from_bf16(old), from_bf16(new))))
+
+
+def _half(run: Update) -> Update:
+    return lambda old, new: run(old.astype(F4), new.astype(F4)).astype(F2)
+
+
+def _pair(run: Update, half: np.dtype[Any]) -> Update:
+    def both(old: Any, new: Any) -> Any:
+        return joined(run(halves(old, half), halves(new, half)), scalar=False)
+
+    return both
+
+
+_SIMPLE: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+def _update(kind: str, ptx_type: str) -> Update:
+    """The new value from the old one and the operands."""
+    if kind == "exch":
+        return lambda old, new: new
+    if kind == "cas":
+        return lambda old, compare, new: np.where(old == compare, new, old)
+    if kind == "inc":
+        return lambda old, most: np.where(old >= most, old.dtype.type(0), old + old.dtype.type(1))
+    if kind == "dec":
+        return lambda old, most: np.where((old == 0) | (old > most), most, old - old.dtype.type(1))
+    run = _SIMPLE[kind]
+    if ptx_type.startswith(("f", "bf")) and kind in ("min", "max"):
+        run = np.fmin if kind == "min" else np.fmax
+    if ptx_type in ("bf16", "bf16x2"):
+        run = _bf16(run)
+    if ptx_type in ("f16", "f16x2"):
+        run = _half(run)
+    return _pair(run, U2 if ptx_type.startswith("b") else F2) if ptx_type.endswith("x2") and ptx_type[0] in "fb" else run
+
+
+@operation("atom")
+def atomic(ins: Instruction) -> Action:
+    target, where, *values = ins.operands
+    return _action(ins, target, where, values)
+
+
+@operation("red")
+def reduction(ins: Instruction) -> Action:
+    where, *values = ins.operands
+    return _action(ins, SINK, where, values)
+
+
+def _action(ins: Instruction, target: Operand, where: Operand, values: list[Operand]) -> Action:
+    kind = next((m for m in ins.modifiers if m in KINDS), None)
+    if kind is None or ins.type == "b128":
+        raise Unsupported(f"{ins.opcode} is not emulated")
+    dtype, sources = dtype_of(ins.type), 2 if kind == "cas" else 1
+    if isinstance(values[0], Vector):
+        return _vector(ins, kind, target, where, values[0])
+    run = _runner(ins, kind, dtype)
+    inputs = (address(where), *((v, dtype) for v in values[:sources]))
+    outputs = () if target is SINK else ((target, dtype),)
+    effect = _runner(ins, kind, dtype, wanted=False)
+    return Action(run if outputs else effect, inputs, outputs, effect=effect)
+
+
+def _vector(ins: Instruction, kind: str, target: Operand, where: Operand, values: Vector) -> Action:
+    """Several neighbouring places, each by itself."""
+    dtype = dtype_of(ins.type)
+    one = _runner(ins, kind, dtype, wanted=target is not SINK)
+
+    def run(group: Group, place: Any, *values: Any) -> Any:
+        return tuple(one(group, place + np.int64(i * dtype.itemsize), value) for i, value in enumerate(values))
+
+    outputs = () if target is SINK else registers(target, dtype)
+    return Action(run, (address(where), *registers(values, dtype)), outputs)
+
+
+def _runner(ins: Instruction, kind: str, dtype: np.dtype[Any], wanted: bool = True) -> Callable[..., Any]:
+    update = _update(kind, ins.type)
+    space = ins.space
+    ordered = ins.has("acquire") or ins.has("release") or ins.has("acq_rel")
+    at = getattr(update, "at", None) if isinstance(update, np.ufunc) and not wanted else None
+
+    def run(group: Group, place: Any, *values: Any) -> Any:
+        if ordered:
+            group.run.shared.synchronise(np.unique(group.block))
+        return _everywhere(group, space, place, dtype, update, at, values)
+
+    return run
+
+
+def _everywhere(group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: tuple[Any, ...]) -> Any:
+    try:
+        spot = group.run.access.locate(group, space, place, dtype)
+    except Elsewhere as elsewhere:
+        return _parts(group, space, place, dtype, update, at, values, elsewhere.number)
+    access = group.run.access
+    if spot.position is not None and access.shared.shadow is not None:
+        access.shared.shadow.atomic(group, spot.position, dtype.itemsize)
+    rows = np.broadcast_to(spot.rows, (group.n,))
+    if at is not None:
+        at(spot.view, rows, values[0])
+        return None
+    return _in_turn(spot.view, rows, update, [group.full(v) for v in values])
+
+
+def _parts(group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: Any, number: np.ndarray) -> Any:
+    result = np.zeros(group.n, dtype)
+    for one in np.unique(number):
+        where = np.flatnonzero(number == one)
+        some = tuple(group.full(v)[where] for v in values)
+        old = _everywhere(group.view_of(where), space, place[where], dtype, update, at, some)
+        if old is not None:
+            result[where] = old
+    return result
+
+
+def _in_turn(view: np.ndarray, rows: np.ndarray, update: Update, values: list[np.ndarray]) -> np.ndarray:
+    """Lanes that meet at one place take turns in lane order; returns what each found."""
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    first = np.ones(len(rows), bool)
+    first[1:] = sorted_rows[1:] != sorted_rows[:-1]
+    starts = np.flatnonzero(first)
+    turn = np.arange(len(rows)) - starts[np.cumsum(first) - 1]
+    found = np.empty(len(rows), view.dtype)
+    by_turn = np.argsort(turn, kind="stable")
+    bounds = np.concatenate(([0], np.cumsum(np.bincount(turn))))
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        lanes = order[by_turn[begin:end]]
+        where = rows[lanes]
+        old = view[where]
+        found[lanes] = old
+        view[where] = update(old, *(v[lanes] for v in values))
+    return found

@@ -1,0 +1,273 @@
+"""cp.async.bulk: TMA copies of tiles (`.tensor`) and of plain bytes, which one thread starts for all.
+
+Loads report to an mbarrier and arrive when somebody waits for it; stores read shared memory when their thread waits
+for the bulk group. In full mode it is an error when a store's source changes before that, or nobody waits for a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops.mbarrier import Barriers
+from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
+from kernelmux.emulator.swizzle import swizzled
+from kernelmux.emulator.tensor_map import TileMap, decode
+
+Array = NDArray[Any]
+TILE_ALIGNMENT = 128  # of a tile in shared memory, bytes
+BULK_ALIGNMENT = 16  # of both ends and the size of a plain bulk copy, bytes
+
+
+# --- places in shared memory ----------------------------------------------------------------------------------
+
+
+def _maps(group: Any, where: Any) -> list[TileMap]:
+    """The tensor map of every lane, read like any memory: parameters, constants and global memory can hold one."""
+    halves = [group.load("generic", where + offset, np.uint64, count=8) for offset in (0, 64)]
+    contents = [row.tobytes() for row in np.broadcast_to(np.concatenate(halves, axis=-1), (group.n, 16))]
+    known = {content: decode(content) for content in set(contents)}
+    maps = [known[content] for content in contents]
+    missing = np.array([tile is None for tile in maps])
+    if missing.any():
+        group.fail("bad pointer", f"no tensor map at address {int(group.full(where)[missing][0]):#x}", missing)
+    return [tile for tile in maps if tile is not None]
+
+
+def _tile_offsets(group: Any, i: int, start: int, tile: TileMap) -> Array:
+    """Shared-memory offset of every byte of a tile, checked."""
+    if start % TILE_ALIGNMENT:
+        group.fail("misaligned", f"a TMA tile at shared offset {start} is not aligned to {TILE_ALIGNMENT} bytes", [i])
+    _check_inside(group, i, start, tile.tile_bytes)
+    offsets: Array = swizzled(start + np.arange(tile.tile_bytes), tile.swizzle)
+    return offsets
+
+
+def _check_inside(group: Any, i: int, start: int, size: int) -> None:
+    legal = group.run.shared.size
+    if start < 0 or start + size > legal:
+        group.fail("out of bounds", f"bulk copy of {size} bytes at shared offset {start}, of {legal}", [i])
+
+
+# --- loads: global to shared, reporting to an mbarrier --------------------------------------------------------
+
+
+def _take_off(group: Any, i: int, bar: int, offsets: Array, content: Array) -> None:
+    """Start a load of `content` to shared-memory `offsets` of lane i's block; it reports to the mbarrier at `bar`."""
+    barriers, shared, block = Barriers.of(group), group.run.shared, int(group.block[i])
+    lanes = np.full(group.n, bar)
+    row, word = (int(axis[i]) for axis in barriers.place(group, lanes))
+    shared.bytes[block, offsets] = 0xFF
+    if shared.shadow is not None:
+        shared.shadow.forget(block, offsets)
+
+    def deliver(waiter: Any) -> None:
+        shared.bytes[block, offsets] = content
+        if shared.shadow is not None:
+            shared.shadow.written(block, offsets)
+        place = (np.array([row]), np.array([word]))
+        barriers.bytes[place] -= content.size
+        barriers.complete(waiter, place)
+
+    barriers.flights[row, word].append(deliver)
+
+
+def _check_single_cta(ins: Instruction) -> None:
+    refused = [m for m in ins.modifiers if m.startswith(("multicast", "cta_group", "im2col", "tile::"))]
+    if refused:
+        raise Unsupported(f"{ins.opcode}: {', '.join(refused)}; clusters of one block and plain tiles are emulated")
+
+
+@operation("cp.async.bulk.tensor")
+def tensor_copy(ins: Instruction) -> Action:
+    """Loads `[to], [map, {c0, ..}], [mbarrier]` and stores `[map, {c0, ..}], [from]` of tiles, 1-D to 5-D."""
+    _check_single_cta(ins)
+    loads = isinstance(ins.operands[1], TensorAddress)
+    tiled = ins.operands[1] if loads else ins.operands[0]
+    if not isinstance(tiled, TensorAddress):
+        raise Unsupported(ins.opcode)
+    here = address(ins.operands[0] if loads else ins.operands[1])
+    coordinates = registers(Vector(tiled.coordinates), np.int32)
+    inputs = (here, (tiled.base, np.int64), *coordinates)
+    if loads:
+        return Action(_load_tile, inputs=(address(ins.operands[2]), *inputs))
+    return Action(_store_tile, inputs=inputs)
+
+
+def _load_tile(group: Any, bar: Array, to: Array, map_: Array, *coordinates: Array) -> None:
+    maps = _maps(group, map_)
+    for i, (start, barrier, at) in enumerate(_per_lane(group, coordinates, to, bar)):
+        tile = maps[i]
+        _check_rank(group, i, tile, at)
+        offsets = _tile_offsets(group, i, start, tile)
+        memory = group.run.memory.span(group, tile.address, tile.extent, False, position=i)
+        _take_off(group, i, barrier, offsets, tile.read(memory, at))
+
+
+def _per_lane(group: Any, coordinates: Sequence[Array], *addresses: Any) -> Any:
+    """Plain numbers for each lane: the addresses, and the coordinates as a tuple."""
+    places = [group.full(c).tolist() for c in coordinates]
+    return zip(*(group.full(a).tolist() for a in addresses), zip(*places, strict=True), strict=True)
+
+
+def _check_rank(group: Any, i: int, tile: TileMap, at: Sequence[int]) -> None:
+    if len(at) != tile.rank:
+        message = f"a {len(at)}-D copy with the tensor map of a {tile.rank}-D array"
+        group.fail("asynchronous", message, [i])
+
+
+# --- stores: shared to global, in bulk groups -----------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """One store under way: where it reads, what was there at the start (full mode), and how it writes."""
+
+    block: int
+    offsets: Array
+    seen: Array | None
+    rows: Any  # content -> [(address, bytes)]
+
+    def land(self, group: Any, i: int) -> None:
+        shared = group.run.shared
+        content = shared.bytes[self.block, self.offsets]
+        if self.seen is not None and (content != self.seen).any():
+            group.fail("asynchronous", "shared memory was overwritten before a bulk store had read it", [i])
+        for where, row in self.rows(content):
+            group.run.memory.span(group, where, len(row), True, position=i)[:] = row
+
+
+@dataclass
+class Book:
+    """Bulk stores of one thread: not committed, and committed groups, oldest first."""
+
+    open: list[Store] = field(default_factory=list)
+    committed: list[list[Store]] = field(default_factory=list)
+
+
+def _books(group: Any) -> dict[int, Book]:
+    state = group.run.state
+    if "bulk" not in state:
+        state["bulk"] = {}
+        group.run.on_finish.append(lambda: _check_landed(group, state["bulk"]))
+    books: dict[int, Book] = state["bulk"]
+    return books
+
+
+def _check_landed(group: Any, books: dict[int, Book]) -> None:
+    if group.run.checks == "full" and any(book.open or book.committed for book in books.values()):
+        message = "the kernel ended with bulk stores that nobody waited for (cp.async.bulk.commit_group, wait_group)"
+        group.fail("asynchronous", message)
+
+
+def _start_store(group: Any, i: int, offsets: Array, rows: Any) -> None:
+    shared, block = group.run.shared, int(group.block[i])
+    full = group.run.checks == "full"
+    if full:
+        shared.shadow.require(group, block, offsets, "bulk store", position=i)
+    seen = shared.bytes[block, offsets] if full else None
+    _books(group).setdefault(int(group.index[i]), Book()).open.append(Store(block, offsets, seen, rows))
+
+
+def _store_tile(group: Any, source: Array, map_: Array, *coordinates: Array) -> None:
+    maps = _maps(group, map_)
+    for i, (start, at) in enumerate(_per_lane(group, coordinates, source)):
+        tile = maps[i]
+        _check_rank(group, i, tile, at)
+        offsets = _tile_offsets(group, i, start, tile)
+        _start_store(group, i, offsets, lambda content, tile=tile, at=at: tile.rows(content, at))
+
+
+@operation("cp.async.bulk.commit_group")
+def commit_group(ins: Instruction) -> Action:
+    """`cp.async.bulk.commit_group`: the thread's stores since the last commit become a group.
+
+    Threads that never stored keep no book: empty groups before a first store cannot change what a wait has to wait for.
+    """
+
+    def run(group: Any) -> None:
+        for _, book in _books_of(group):
+            book.committed.append(book.open)
+            book.open = []
+
+    return Action(run)
+
+
+@operation("cp.async.bulk.wait_group")
+def wait_group(ins: Instruction) -> Action:
+    """`cp.async.bulk.wait_group{.read} N`: wait until at most N groups are under way; `.read` makes no difference."""
+    allowed = ins.operands[0].integer  # type: ignore[union-attr]
+
+    def run(group: Any) -> None:
+        for i, book in _books_of(group):
+            while len(book.committed) > allowed:
+                for store in book.committed.pop(0):
+                    store.land(group, i)
+
+    return Action(run)
+
+
+def _books_of(group: Any) -> list[tuple[int, Book]]:
+    """Position and book of the lanes of the group that have one."""
+    books = _books(group)
+    if not books:
+        return []
+    here = np.flatnonzero(np.isin(group.index, list(books)))
+    return [(int(i), books[int(group.index[i])]) for i in here]
+
+
+# --- plain bytes ----------------------------------------------------------------------------------------------
+
+
+@operation("cp.async.bulk.shared::cluster.global", "cp.async.bulk.shared::cta.global")
+def load_bytes(ins: Instruction) -> Action:
+    """`cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [to], [from], size, [mbarrier]`."""
+    _check_single_cta(ins)
+
+    def run(group: Any, to: Array, source: Array, size: Any, bar: Array) -> None:
+        for i, (start, where, barrier, (count,)) in enumerate(_per_lane(group, (size,), to, source, bar)):
+            _check_plain(group, i, start, where, count)
+            content = group.run.memory.span(group, where, count, False, position=i).copy()
+            _take_off(group, i, barrier, start + np.arange(count), content)
+
+    to, source, size, bar = ins.operands[:4]
+    return Action(run, inputs=(address(to), address(source), (size, np.uint32), address(bar)))
+
+
+@operation("cp.async.bulk.global.shared::cta")
+def store_bytes(ins: Instruction) -> Action:
+    """`cp.async.bulk.global.shared::cta.bulk_group [to], [from], size`."""
+
+    def run(group: Any, to: Array, source: Array, size: Any) -> None:
+        for i, (where, start, (count,)) in enumerate(_per_lane(group, (size,), to, source)):
+            _check_plain(group, i, start, where, count)
+            group.run.memory.span(group, where, count, False, position=i)
+            _start_store(group, i, start + np.arange(count), lambda content, where=where: [(where, content)])
+
+    to, source, size = ins.operands[:3]
+    return Action(run, inputs=(address(to), address(source), (size, np.uint32)))
+
+
+def _check_plain(group: Any, i: int, start: int, where: int, count: int) -> None:
+    if start % BULK_ALIGNMENT or where % BULK_ALIGNMENT or count % BULK_ALIGNMENT:
+        message = f"bulk copy of {count} bytes: both addresses and the size must be multiples of {BULK_ALIGNMENT}"
+        group.fail("misaligned", message, [i])
+    _check_inside(group, i, start, count)
+
+
+@operation("cp.async.bulk.prefetch")
+def prefetch(ins: Instruction) -> Action:
+    """A hint for the L2 cache: nothing to do."""
+    return Action(lambda group: None)
+
+
+@operation("cp.async.bulk")
+def other(ins: Instruction) -> Action:
+    """Copies within clusters and reductions."""
+    raise Unsupported(ins.opcode)

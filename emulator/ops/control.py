@@ -1,0 +1,76 @@
+"""Calls, traps, and instructions that change nothing here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.group import Group
+from kernelmux.emulator.operands import Symbol, Vector
+from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops.printing import print_lanes
+from kernelmux.emulator.parser import Instruction
+
+NOTHING = Action(code="None", pure=True)
+
+
+@operation("nanosleep", "griddepcontrol", "setmaxnreg", "pmevent", "clusterlaunchcontrol")
+def nothing(ins: Instruction) -> Action:
+    """Timing, registers and dependent launches do not show in the results."""
+    return NOTHING
+
+
+@operation("membar", "fence")
+def fence(ins: Instruction) -> Action:
+    """Memory is sequentially consistent here; in full mode a fence may be part of a hand-made synchronisation."""
+    if ins.has("proxy") or any(m.startswith("proxy") for m in ins.modifiers) or ins.modifiers[0] == "mbarrier_init":
+        return NOTHING
+    return Action(_synchronise)
+
+
+def _synchronise(group: Group) -> None:
+    group.run.shared.synchronise(np.unique(group.block))
+
+
+@operation("trap", "brkpt")
+def trap(ins: Instruction) -> Action:
+    return Action(_trap)
+
+
+def _trap(group: Group) -> None:
+    group.fail("trap", "the kernel executed a trap", [0])
+
+
+@operation("call")
+def call(ins: Instruction) -> Action:
+    operands = list(ins.operands)
+    results = operands.pop(0) if isinstance(operands[0], Vector) else Vector(())
+    target = operands.pop(0)
+    arguments = operands[0] if operands and isinstance(operands[0], Vector) else Vector(())
+    if not isinstance(target, Symbol):
+        raise Unsupported("calls through a function pointer are not emulated")
+    run = _BUILT_IN.get(target.name) or _caller(target.name)
+    return Action(run, tuple((o, None) for o in arguments.items), tuple((o, None) for o in results.items))
+
+
+def _caller(name: str) -> Any:
+    def run(group: Group, *arguments: Any) -> Any:
+        return group.run.call(group, name, arguments)
+
+    return run
+
+
+def _assertion_failed(group: Group, *arguments: Any) -> None:
+    """__assertfail(message, file, line, function, charSize): the addresses of three strings."""
+    texts = [group.run.access.text(group, argument) for argument in arguments[:2]]
+    group.fail("trap", f"device assert failed: {texts[0]} ({texts[1]})", [0])
+
+
+def _print(group: Group, template: Any, arguments: Any) -> Any:
+    print_lanes(group, template, arguments)
+    return np.zeros((group.n, 4), np.uint8)
+
+
+_BUILT_IN = {"__assertfail": _assertion_failed, "vprintf": _print}

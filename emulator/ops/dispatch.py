@@ -1,0 +1,33 @@
+"""Operations that share a name but not a type: `add.s32`, `add.f32`, `add.bf16x2` live in different modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.ops import OPERATIONS, Action, Builder
+from kernelmux.emulator.parser import Instruction
+
+_TYPED: dict[str, dict[str, Builder]] = {}
+
+
+def by_type(name: str, *types: str) -> Callable[[Builder], Builder]:
+    """Registers a builder for `name` with one of these types as last modifier."""
+
+    def register(builder: Builder) -> Builder:
+        table = _TYPED.setdefault(name, {})
+        table.update(dict.fromkeys(types, builder))
+        OPERATIONS[name] = _chooser(name, table)
+        return builder
+
+    return register
+
+
+def _chooser(name: str, table: dict[str, Builder]) -> Builder:
+    def build(ins: Instruction) -> Action:
+        builder = table.get(ins.type)
+        if builder is None:
+            raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated: {name} has no type .{ins.type} here")
+        return builder(ins)
+
+    return build

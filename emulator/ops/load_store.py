@@ -1,0 +1,108 @@
+"""ld, st and their kin: memory accesses of single lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator.group import Group
+from kernelmux.emulator.operands import Address, Register
+from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx_types import dtype_of
+
+PARAMETER = "param"
+
+
+@operation("ld", "ldu")
+def load(ins: Instruction) -> Action:
+    target, source = ins.operands[:2]
+    outputs = registers(target, dtype_of(ins.type))
+    if _is_call_parameter(source):
+        return _load_parameter(source, outputs)
+    return Action(_loader(ins.space, dtype_of(ins.type), len(outputs), _acquires(ins)), (address(source),), outputs, guarded=True)
+
+
+def _loader(space: str, dtype: np.dtype[Any], count: int, acquire: bool) -> Any:
+    def run(group: Group, mask: Any, where: Any) -> Any:
+        values = group.run.access.load(group, space, where, dtype, count, mask)
+        if acquire:
+            group.run.shared.synchronise(None)
+        if count == 1:
+            return values
+        return tuple(np.ascontiguousarray(values.T)) if values.ndim == 2 else tuple(values)
+
+    return run
+
+
+@operation("st")
+def store(ins: Instruction) -> Action:
+    target, source = ins.operands[:2]
+    values = registers(source, dtype_of(ins.type))
+    if _is_call_parameter(target):
+        return _store_parameter(target, values)
+    return Action(_storer(ins.space, _acquires(ins)), (address(target), *values), guarded=True)
+
+
+def _storer(space: str, release: bool) -> Any:
+    def run(group: Group, mask: Any, where: Any, *values: Any) -> None:
+        if release:
+            group.run.shared.synchronise(None)
+        data = values[0] if len(values) == 1 else np.stack([group.full(v) for v in values], axis=1)
+        group.run.access.store(group, space, where, data, mask)
+
+    return run
+
+
+def _acquires(ins: Instruction) -> bool:
+    """Whether the access orders others; the emulator then forgets what it knows of shared memory's readers and writers."""
+    return ins.has("acquire") or ins.has("release")
+
+
+@operation("prefetch", "prefetchu", "discard", "applypriority")
+def prefetch(ins: Instruction) -> Action:
+    return Action(code="None", pure=True)
+
+
+@operation("createpolicy")
+def policy(ins: Instruction) -> Action:
+    return Action(code="np.uint64(0)", outputs=((ins.operands[0], np.uint64),), pure=True)
+
+
+# ---- parameters of device functions: the bytes of all lanes, (n, size), as the value of one register
+
+
+def _is_call_parameter(operand: Any) -> bool:
+    return isinstance(operand, Address) and isinstance(operand.base, Register) and operand.base.type.startswith(PARAMETER)
+
+
+def _load_parameter(source: Any, outputs: Any) -> Action:
+    dtype = np.dtype(outputs[0][1])
+
+    def run(group: Group, data: Any) -> Any:
+        values = [_field(group, data, source.offset + i * dtype.itemsize, dtype) for i in range(len(outputs))]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    return Action(run, ((source.base, None),), outputs)
+
+
+def _field(group: Group, data: Any, offset: int, dtype: np.dtype[Any]) -> np.ndarray:
+    if np.ndim(data) < 2:
+        return np.zeros(group.n, dtype)
+    return np.ascontiguousarray(data[:, offset : offset + dtype.itemsize]).view(dtype)[:, 0]
+
+
+def _store_parameter(target: Any, values: Any) -> Action:
+    size, dtype = int(target.base.type[len(PARAMETER) :]), np.dtype(values[0][1])
+
+    def run(group: Group, data: Any, *fields: Any) -> np.ndarray:
+        data = data.copy() if np.ndim(data) == 2 else np.zeros((group.n, size), np.uint8)
+        for i, field in enumerate(fields):
+            at = target.offset + i * dtype.itemsize
+            data[:, at : at + dtype.itemsize] = np.ascontiguousarray(group.full(field))[:, None].view(np.uint8)
+        return data
+
+    return Action(run, ((target.base, None), *values), ((target.base, None),))
+
+

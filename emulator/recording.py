@@ -1,0 +1,71 @@
+"""What was launched, and how each kernel could be compiled for another GPU.
+
+    with recorder() as launches: kernel(...)
+    launches[0].recipe.compile("sm_80")      -> Machine code with what the assembler said about it
+
+Compilers leave a recipe for every PTX text that they make; a launch of that text finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code for one architecture; shared: bytes of dynamic shared memory it asks for, None if the launch decides."""
+
+    image: bytes
+    log: str
+    shared: int | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a PTX text was made. key: equal for equal results. compile: machine code for an architecture such as "sm_80"."""
+
+    key: object
+    compile: Callable[[str], Compiled]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: entry name, sizes, bytes of dynamic shared memory, and the recipe if the PTX has one."""
+
+    kernel: str
+    grid: Triple
+    block: Triple
+    shared: int
+    recipe: Recipe | None
+
+
+_recipes: dict[str, Recipe] = {}
+_log: ContextVar[list[Launch] | None] = ContextVar("kernelmux_emulator_launches", default=None)
+
+
+@contextmanager
+def recorder() -> Iterator[list[Launch]]:
+    """Collects the launches inside the `with`, in order."""
+    launches: list[Launch] = []
+    token = _log.set(launches)
+    try:
+        yield launches
+    finally:
+        _log.reset(token)
+
+
+def remember(ptx: str, recipe: Recipe) -> None:
+    """Leaves the recipe of a PTX text."""
+    _recipes[ptx] = recipe
+
+
+def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> None:
+    """Called by every launch."""
+    launches = _log.get()
+    if launches is not None:
+        launches.append(Launch(kernel, grid, block, shared, _recipes.get(ptx)))

@@ -1,0 +1,218 @@
+"""TMA: tiles of 1 to 5 dimensions, swizzles, what lies outside of the array, plain bytes; refused tensor maps."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load, nvrtc
+from kernelmux.emulator.tensor_map import decode
+
+needs_nvrtc = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
+
+HEAD = """
+struct alignas(64) Map { char bytes[128]; };
+__device__ unsigned offset_of(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void init(unsigned long long* bar) {
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(offset_of(bar)) : "memory");
+}
+__device__ void expect(unsigned long long* bar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(offset_of(bar)), "r"(bytes) : "memory");
+}
+__device__ void wait(unsigned long long* bar) {
+  asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra again;}"
+               :: "r"(offset_of(bar)) : "memory");
+}
+"""
+
+
+def tile_source(rank: int) -> str:
+    """A kernel that loads a tile by TMA, copies it out as it lies in shared memory, and stores it by TMA elsewhere."""
+    coordinates = ", ".join(f"%{i + 3}" for i in range(rank))
+    at = ", ".join(f'"r"(c{i})' for i in range(rank))
+    places = ", ".join(f"%{i + 2}" for i in range(rank))
+    return f"""{HEAD}
+extern "C" __global__ void tile(const __grid_constant__ Map x, const __grid_constant__ Map y, int* image, int bytes,
+                                int c0, int c1, int c2, int c3, int c4) {{
+  extern __shared__ __align__(1024) int memory[];
+  __shared__ unsigned long long bar;
+  if (threadIdx.x == 0) {{
+    init(&bar);
+    expect(&bar, bytes);
+    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {{{coordinates}}}], [%2];"
+                 :: "r"(offset_of(memory)), "l"(&x), "r"(offset_of(&bar)), {at} : "memory");
+  }}
+  __syncthreads();
+  wait(&bar);
+  for (int i = threadIdx.x; i < bytes / 4; i += 32) image[i] = memory[i];
+  if (threadIdx.x == 0) {{
+    asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [%0, {{{places}}}], [%1];"
+                 :: "l"(&y), "r"(offset_of(memory)), {at} : "memory");
+    asm volatile("cp.async.bulk.commit_group;");
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }}
+}}"""
+
+
+def move_tile(x: torch.Tensor, box: tuple[int, ...], at: tuple[int, ...], swizzle: int = 0, fill: str = "zero") -> Any:
+    """The tile at `at` (outermost first) as it lies in shared memory, and a tensor with only that tile stored."""
+    y = torch.zeros_like(x)
+    count = int(np.prod(box))
+    image = torch.zeros(count, dtype=x.dtype)
+    size = count * x.element_size()
+    corner = [np.int32(c) for c in (*at[::-1], 0, 0, 0, 0)[:5]]
+    maps = TensorMap(x, box, swizzle, fill=fill), TensorMap(y, box, swizzle)
+    kernel = load(compile_ptx(tile_source(x.dim()), arch="sm_90a")).kernel("tile")
+    with checks("full"):
+        kernel.launch(1, 32, (*maps, image, np.int32(size), *corner), names=("x", "y", "image"), shared=size)
+    return image.reshape(box), y
+
+
+def cut(x: torch.Tensor, box: tuple[int, ...], at: tuple[int, ...], fill: float = 0) -> torch.Tensor:
+    """The same tile with plain indexing."""
+    tile = torch.full(box, fill, dtype=x.dtype)
+    for index in np.ndindex(*box):
+        place = tuple(a + i for a, i in zip(at, index, strict=True))
+        if all(0 <= p < n for p, n in zip(place, x.shape, strict=True)):
+            tile[index] = x[place]
+    return tile
+
+
+SHAPES = {1: (100,), 2: (12, 40), 3: (3, 5, 16), 4: (2, 3, 4, 8), 5: (2, 3, 2, 3, 8)}
+BOXES = {1: (32,), 2: (8, 16), 3: (2, 4, 8), 4: (2, 2, 4, 8), 5: (2, 2, 2, 2, 4)}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("where", [0, 1, -3])
+@pytest.mark.parametrize("rank", range(1, 6))
+def test_tiles_of_every_rank(rank: int, where: int) -> None:
+    shape, box = SHAPES[rank], BOXES[rank]
+    x = torch.arange(1, 1 + int(np.prod(shape)), dtype=torch.float32).reshape(shape)
+    at = (where,) * rank
+    image, stored = move_tile(x, box, at)
+    assert torch.equal(image, cut(x, box, at))
+    inside = tuple(slice(max(0, a), max(0, a + b)) for a, b in zip(at, box, strict=True))
+    expected = torch.zeros_like(x)
+    expected[inside] = x[inside]
+    assert torch.equal(stored, expected)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("swizzle", [32, 64, 128])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float16, torch.float32], ids=str)
+def test_swizzles(dtype: torch.dtype, swizzle: int) -> None:
+    width = swizzle // torch.empty(0, dtype=dtype).element_size()
+    x = torch.arange(16 * width).reshape(16, width).to(dtype)
+    image, stored = move_tile(x, (16, width), (0, 0), swizzle)
+    byte = np.arange(16 * swizzle)
+    place = byte ^ ((byte // 128 & swizzle // 16 - 1) * 16)
+    assert np.array_equal(image.view(torch.uint8).numpy().reshape(-1)[place], x.view(torch.uint8).numpy().reshape(-1))
+    assert torch.equal(stored, x)
+
+
+@needs_nvrtc
+def test_a_strided_array() -> None:
+    x = torch.arange(16 * 64, dtype=torch.float32).reshape(16, 64)[:, 8:24]
+    image, _ = move_tile(x, (8, 8), (2, 4))
+    assert torch.equal(image, x[2:10, 4:12])
+
+
+@needs_nvrtc
+def test_outside_elements_can_be_nan() -> None:
+    image, _ = move_tile(torch.ones(10, 16), (8, 16), (6, 0), fill="nan")
+    assert (image[:4] == 1).all() and image[4:].isnan().all()
+
+
+@needs_nvrtc
+def test_a_tile_that_shared_memory_has_no_room_for() -> None:
+    source = tile_source(2).replace('"r"(offset_of(memory)), "l"(&x)', '"r"(offset_of(memory) + 128), "l"(&x)')
+    x = torch.zeros(8, 16)
+    kernel = load(compile_ptx(source, arch="sm_90a")).kernel("tile")
+    arguments = (TensorMap(x, (8, 16)), TensorMap(x, (8, 16)), x, np.int32(512), *[np.int32(0)] * 5)
+    with pytest.raises(EmulatorError, match="512 bytes") as raised:
+        kernel.launch(1, 32, arguments, shared=512)
+    assert raised.value.kind == "out of bounds"
+
+
+BYTES = (
+    HEAD
+    + """
+extern "C" __global__ void bytes(const char* x, char* y, int size) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ unsigned long long bar;
+  if (threadIdx.x == 0) {
+    init(&bar);
+    expect(&bar, size);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(offset_of(memory)), "l"(x), "r"(size), "r"(offset_of(&bar)) : "memory");
+    wait(&bar);
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(y), "r"(offset_of(memory)), "r"(size) : "memory");
+    asm volatile("cp.async.bulk.commit_group;");
+    memory[0] += CHANGE;
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}"""
+)
+
+
+def move_bytes(size: int, change: int = 0, room: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = torch.arange(256, dtype=torch.uint8), torch.zeros(256, dtype=torch.uint8)
+    kernel = load(compile_ptx(BYTES.replace("CHANGE", str(change)), arch="sm_90a")).kernel("bytes")
+    with checks("full"):
+        kernel.launch(1, 32, (x, y, np.int32(size)), names=("x", "y", "size"), shared=room)
+    return x, y
+
+
+@needs_nvrtc
+def test_plain_bytes() -> None:
+    x, y = move_bytes(208)
+    assert torch.equal(y[:208], x[:208]) and not y[208:].any()
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("size", "change", "room", "kind"),
+    [
+        (200, 0, 512, "misaligned"),
+        (272, 0, 512, "out of bounds"),
+        (208, 0, 128, "out of bounds"),
+        (208, 1, 512, "asynchronous"),
+    ],
+    ids=["size no multiple of 16", "beyond the array", "beyond shared memory", "source overwritten before the wait"],
+)
+def test_bulk_copies_gone_wrong(size: int, change: int, room: int, kind: str) -> None:
+    with pytest.raises(EmulatorError) as raised:
+        move_bytes(size, change, room)
+    assert raised.value.kind == kind, str(raised.value)
+
+
+# --- tensor maps on the host ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "swizzle", "text"),
+    [
+        ((4, 6), (4, 4), 0, "outer strides must be multiples of 16 bytes"),
+        ((4, 8), (4, 2), 0, "innermost box is 8 bytes, expected a multiple of 16"),
+        ((4, 64), (4, 32), 64, "innermost box is 128 bytes, more than the swizzle"),
+        ((4, 8), (4, 257), 0, "box sizes must be 1 to 256"),
+        ((4, 8), (8,), 0, "must have one rank"),
+        ((4, 8), (4, 8), 16, "swizzle 16 is none of"),
+    ],
+)
+def test_maps_that_the_driver_would_refuse(
+    shape: tuple[int, ...], box: tuple[int, ...], swizzle: int, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        TensorMap(torch.zeros(shape), box, swizzle)
+
+
+def test_a_map_survives_its_encoding() -> None:
+    content = TensorMap(torch.zeros(3, 5, 16), (2, 4, 8), 32).encode(4096)
+    tile = decode(content)
+    assert len(content) == 128 and tile is not None
+    assert (tile.address, tile.shape, tile.strides, tile.box) == (4096, (16, 5, 3), (4, 64, 320), (8, 4, 2))
+    assert decode(b"\1" * 128) is None
