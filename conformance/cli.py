@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")  # type: ignore[arg-type]
     made.add_argument("--backend", **many, metavar="B", help='backends "cuda" or variants "cuda/tiled"; "spec" judges the specs')  # type: ignore[arg-type]
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")  # type: ignore[arg-type]
-    made.add_argument("--case", **many, metavar="NAME", help='cases by name or pattern, such as "x37x1000" or "*wide"')  # type: ignore[arg-type]
+    made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')  # type: ignore[arg-type]
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")  # type: ignore[arg-type]
     made.add_argument("--tier", default="ci", choices=TIERS, help="how large the cases may be (default: ci)")
     made.add_argument("--seed", type=lambda text: int(text, 0), default=0, help="of all random inputs (default: 0)")
@@ -80,9 +80,11 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def _check_cases(chosen: Options) -> None:
-    """A case that no chosen operator has is a mistake, except for shapes that a check makes up itself."""
-    if not chosen.cases or chosen.checks == ("shapes",):
+    """A case that no chosen operator has is a mistake."""
+    if not chosen.cases:
         return
+    for case in chosen.own_cases:
+        _ = case.parsed  # an ArgumentError shows the expected form
     specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
     if not any(chosen.cases_of(spec) for spec in specs):
         every = sorted({case.name for spec in specs for case in spec.cases})

@@ -83,14 +83,21 @@ def _run(item: Item, options: Options) -> Outcome:
     return _judge(item, probe, crash)
 
 
+def _skip_text(records: list[Record], probe: Probe) -> str:
+    """The declared reasons; where every trial has its own, the conditions themselves."""
+    reasons = list(dict.fromkeys(r.text for r in records))
+    if len(reasons) <= 2 or not probe.conditions:
+        return "; ".join(reasons)
+    return f"no trial meets its conditions ({', '.join(probe.conditions)})"
+
+
 def _judge(item: Item, probe: Probe, crash: str) -> Outcome:
     wrong = [r.text for r in probe.records if r.status == "failed"] + ([crash] if crash else [])
     records = [r for r in probe.records if r.status != "passed" or r.assertions]
     if wrong:
-        more = f"\n... and {len(wrong) - SHOWN} more failures of this item" if len(wrong) > SHOWN else ""
-        return Outcome(item, "failed", "\n".join(wrong[:SHOWN]) + more, records=records)
+        return Outcome(item, "failed", failures.summary(wrong, SHOWN), records=records)
     if any(r.assertions for r in records):
         return Outcome(item, "passed", records=records)
     if records:
-        return Outcome(item, "skipped", "; ".join(dict.fromkeys(r.text for r in records)), records=records)
+        return Outcome(item, "skipped", _skip_text(records, probe), records=records)
     return Outcome(item, "failed", failures.text(probe.place, None, "the check asked nothing and declared no skip"))

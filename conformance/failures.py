@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import torch
@@ -33,13 +34,25 @@ class Place:
         backend = f" --backend {self.label}"
         text = f"nox -s conformance -- --op {self.op}{backend} --check {self.check}"
         if trial is not None:
-            text += f" --case {trial.case} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
+            listed = any(case.name == trial.case for case in trial.spec.cases)
+            case = trial.case if listed else trial.text.replace(" ", ",")
+            text += f" --case {case} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
         return text + (f" --device {self.device}" if self.device != "cpu" else "")
 
 
 def text(place: Place, trial: Trial | None, message: str) -> str:
     """A failure as it is shown: head, message, command."""
     return f"{place.head(trial)}: {message}\n  reproduce: {place.reproduce(trial)}"
+
+
+def summary(texts: list[str], shown: int) -> str:
+    """Failures of one item: those that differ in more than numbers, up to `shown`, and how many others there are."""
+    kinds: dict[str, str] = {}
+    for one in texts:
+        kinds.setdefault(re.sub(r"[-\d.]+|case \S+|dtype \S+|fp\d+|bf16|\(.*?\)", "", one), one)
+    first = list(kinds.values())[:shown]
+    rest = len(texts) - len(first)
+    return "\n".join([*first, *([f"... and {rest} more failures of this item"] if rest else [])])
 
 
 def inaccurate(name: str, got: torch.Tensor, ref: torch.Tensor, limit: Bound, found: Comparison, poison: torch.Tensor | None) -> str:

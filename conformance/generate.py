@@ -11,25 +11,41 @@ from kernelmux.conformance.trials import shown
 from kernelmux.registry.cases import Case, generator
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.spec import Axis, OpSpec, Scalar, Tensor
+from kernelmux.registry.spec import Axis, Call, OpSpec, Scalar, Tensor
 
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)
+TRIES = 100  # calls drawn per call wanted
+FLOPS_PER_ELEMENT = 200  # of the largest tensor allowed; a square product of that size stays below
+NEWEST = (9, 0)
 LEADS = ((), (1,), (3,), (17,), (33,), (65,), (129,), (2, 5), (3, 1, 7), (2, 3, 2, 3), (0,), (2, 0))
 
 
-def cases(spec: OpSpec, requires: tuple[Condition, ...], count: int, elements: int, seed: int) -> Iterator[Case]:
-    """Up to `count` cases with at most `elements` elements per tensor that the spec accepts; names tell the whole call."""
+def cases(
+    spec: OpSpec, requires: tuple[Condition, ...], count: int, elements: int, seed: int
+) -> Iterator[tuple[Case, list[torch.dtype]]]:
+    """Up to `count` calls with at most `elements` elements per tensor: each case with the dtypes in which it meets the conditions.
+
+    The name of a case tells the whole call. One call in five meets none of them: a variant must refuse it and say why.
+    """
     rng = generator(spec.name, spec.version, "shapes", seed)
     seen: set[str] = set()
-    for _ in range(count * 40):
+    refused = 0
+    for _ in range(count * TRIES):
         text = _text(spec, requires, rng)
-        if text is None or text in seen or not _fits(spec, text, elements):
+        if text in seen or not _small(case := Case(text), elements):
             continue
         seen.add(text)
-        yield Case(text)
-        if len(seen) == count:
-            return
+        made = {dtype: call for dtype in spec.dtypes if (call := hypothetical(spec, case, dtype))}
+        if not made or next(iter(made.values())).cost.flops > FLOPS_PER_ELEMENT * elements:
+            continue
+        able = [dtype for dtype, call in made.items() if not any(c.check(call) for c in requires)]
+        refused += not able
+        if able or refused * 5 <= count:
+            yield case, able
+            count -= 1
+            if count == 0:
+                return
 
 
 def _pick(options: tuple[Any, ...] | range | list[Any], rng: torch.Generator) -> Any:
@@ -51,7 +67,7 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
     return pool
 
 
-def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> str | None:
+def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> str:
     """A random call in the language of cases."""
     letters = {d for t in spec.tensors for d in t.dims.split()} - {"..."}
     axes: dict[str, Any] = {d: _pick(_lengths(d, requires), rng) for d in sorted(letters)}
@@ -88,19 +104,19 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
     return None
 
 
-def _fits(spec: OpSpec, text: str, elements: int) -> bool:
-    """Whether the spec accepts the call and it stays small; judged on tensors without data."""
-    case = Case(text)
-    if any(torch.Size(shape).numel() > elements for shape in case.shapes.values()):
-        return False
+def _small(case: Case, elements: int) -> bool:
+    return all(torch.Size(shape).numel() <= elements for shape in case.shapes.values())
+
+
+def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
+    """The call on tensors without data on the newest GPU, or None if the spec refuses it."""
     arguments: list[Any] = []
     for item in spec.inputs:
         if isinstance(item, Tensor):
-            arguments.append(torch.empty(case.shapes[item.name], dtype=spec.dtypes[0], device="meta"))
+            arguments.append(torch.empty(case.shapes[item.name], dtype=dtype, device="meta"))
         else:
             arguments.append(case.scalars.get(item.name, item.default))
     try:
-        call = spec.bind(*arguments, device=torch.device("cpu"))
+        return spec.bind(*arguments, device=torch.device("cpu"), capability=NEWEST)
     except ArgumentError:
-        return False
-    return call.cost.flops <= 200 * elements
+        return None

@@ -61,7 +61,7 @@ def show(console: Console, outcomes: list[Outcome], title: str) -> None:
     """Print the matrix with its notes."""
     found, notes = rows(outcomes), list[str]()
     console.print(f"\n{title}", style="bold", highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
     names = columns(found)
     for name in names:

@@ -17,7 +17,8 @@ from kernelmux.registry.spec import OpSpec
 
 @dataclass(frozen=True)
 class Options:
-    """A selection; an empty tuple stands for all. backends are "name" or "name/variant"; cases may be patterns ("x37*")."""
+    """A selection; an empty tuple stands for all. backends are "name" or "name/variant"; cases are names, patterns ("x37*") or
+    spelt out ("x=5x1025,axis=0")."""
 
     ops: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
@@ -39,14 +40,21 @@ class Options:
         """Whether every check runs on every case and dtype, so that the outcome speaks for a variant."""
         return not (self.checks or self.cases or self.dtypes)
 
+    @property
+    def own_cases(self) -> list[Case]:
+        """Cases that were spelt out: x=5x1025,axis=0."""
+        return [Case(text.replace(",", " ")) for text in self.cases if "=" in text]
+
     def wants_case(self, name: str) -> bool:
         return not self.cases or any(fnmatch(name, pattern) for pattern in self.cases)
 
     def cases_of(self, spec: OpSpec) -> list[Case]:
-        """The cases of the tier and of all smaller ones; a case asked for by name comes whatever its tier."""
+        """The cases of the tier and of all smaller ones; a case asked for by name or spelt out comes whatever its tier."""
+        if self.cases:
+            names = {t.name for t in spec.tensors}
+            return [c for c in spec.cases if self.wants_case(c.name)] + [c for c in self.own_cases if set(c.shapes) == names]
         within = TIERS[: TIERS.index(self.tier) + 1]
-        named = [c for c in spec.cases if self.cases and self.wants_case(c.name)]
-        return named if self.cases else [c for c in spec.cases if c.tier in within]
+        return [c for c in spec.cases if c.tier in within]
 
     def dtypes_of(self, spec: OpSpec, case: Case | None = None) -> list[torch.dtype]:
         """The dtypes of a case (or of the whole spec) that the run asks for."""

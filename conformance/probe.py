@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import failures, trials
+from kernelmux.conformance import failures, generate, trials
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
@@ -25,6 +26,9 @@ from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
 
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
+
+
+FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
 
 class Failed(Exception):
@@ -121,6 +125,11 @@ class Probe:
         return self._implementation
 
     @property
+    def conditions(self) -> list[str]:
+        """What the variant declares, in words."""
+        return [c.text for c in self._implementation.requires] if self._implementation else []
+
+    @property
     def failed(self) -> int:
         """How many trials have failed so far."""
         return sum(r.status == "failed" for r in self.records)
@@ -161,13 +170,27 @@ class Probe:
 
     def pairs(self) -> list[tuple[Case, torch.dtype]]:
         """Every case of the tier in every dtype."""
-        return [(c, d) for c in self.options.cases_of(self.spec) for d in self.options.dtypes_of(self.spec, c)]
+        return [(c, d) for c in self.cases for d in self.options.dtypes_of(self.spec, c)]
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """The cases of the tier; if the variant can run none of them, small ones made to its conditions as well."""
+        listed = self.options.cases_of(self.spec)
+        if self._implementation is None or self.options.cases or not self._implementation.requires:
+            return listed
+        able = (not self.reasons(self.make(c, d)) for c in listed for d in self.options.dtypes_of(self.spec, c))
+        if any(able):
+            return listed
+        made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
+        fitting = [(generate.hypothetical(self.spec, case, able[0]), case) for case, able in made if able]
+        small = sorted(((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0])
+        return [*listed, *(case for _, case in small[:2])]
 
     def turns(self) -> list[tuple[Case, torch.dtype]]:
         """Every case of the tier: in every dtype on fast machines, in one dtype in turn where a call is emulated."""
         if not self.emulated or self.options.tier not in ("smoke", "ci"):
             return self.pairs()
-        cases = [(c, d) for c in self.options.cases_of(self.spec) if (d := self.options.dtypes_of(self.spec, c))]
+        cases = [(c, d) for c in self.cases if (d := self.options.dtypes_of(self.spec, c))]
         return [(c, allowed[turn % len(allowed)]) for turn, (c, allowed) in enumerate(cases)]
 
     def able(self, trial: Trial) -> bool:
@@ -206,7 +229,7 @@ class Probe:
             largest = max(torch.Size(s).numel() for s in case.shapes.values())
             return largest < least, largest
 
-        cases = [c for c in self.options.cases_of(self.spec) if all(0 not in s for s in c.shapes.values())]
+        cases = [c for c in self.cases if all(0 not in s for s in c.shapes.values())]
         return sorted(cases, key=size)
 
     # --- records ------------------------------------------------------------------------------------------

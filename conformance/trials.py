@@ -21,10 +21,14 @@ CACHE_BYTES = {"cpu": 2**28, "cuda": 2**33}
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A call of an operator: `values` in spec order as a user would pass them. note says what is special about it."""
+    """A call of an operator: `values` in spec order as a user would pass them.
+
+    case: the name of its case; text: the case spelt out. note: what is special about the values.
+    """
 
     spec: OpSpec
     case: str
+    text: str
     dtype: torch.dtype
     seed: int
     values: tuple[Any, ...]
@@ -116,7 +120,7 @@ def trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch
     if key in _cache:
         _cache.move_to_end(key)
         return _cache[key]
-    made = Trial(spec, case.name, dtype, seed, values(spec, case, drawn(spec, case, dtype, seed), device))
+    made = Trial(spec, case.name, case.text, dtype, seed, values(spec, case, drawn(spec, case, dtype, seed), device))
     _cache[key] = made
     _shrink(CACHE_BYTES[device.type])
     return made
@@ -135,7 +139,9 @@ def exact_trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device:
         return None
     rng = generator(spec.name, spec.version, "exact", case.name, SHORT[dtype], seed)
     tensors = spec.exact(case, dtype, rng)
-    return Trial(spec, case.name, dtype, seed, values(spec, case, tensors, device), "exact inputs") if tensors else None
+    if not tensors:
+        return None
+    return Trial(spec, case.name, case.text, dtype, seed, values(spec, case, tensors, device), "exact inputs")
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}
 
 
-@dataclass
+@dataclass(slots=True)
 class Place:
     """Where an access goes: rows of `view`; `position` are byte positions in shared memory."""
 
     view: np.ndarray
     rows: Any
     position: Any = None
+    low: int = 0
+    high: int = 0
     segment: Any = None
 
 
@@ -61,12 +63,14 @@ class Access:
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
             return self._load_some(group, space, address, dtype, count, mask)
         try:
+            if space == "generic":
+                space, address = self._window(address)
+            if space == "shared":
+                return self.shared.load(group, address, dtype, count)
             place = self._locate(group, space, address, dtype, count, write=False)
         except Elsewhere as elsewhere:
             return self._load_parts(group, space, address, dtype, count, elsewhere.number)
-        if place.position is not None and self.shared.shadow is not None:
-            self.shared.shadow.read(group, place.position, dtype.itemsize * count)
-        return _gather(place, count)
+        return place.view.take(place.rows, axis=0) if place.rows.__class__ is np.ndarray else place.view[place.rows]
 
     def store(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
         """See `Group.store`."""
@@ -113,9 +117,8 @@ class Access:
 
     def _shared(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
         size = dtype.itemsize * count
-        position = self.shared.locate(group, address, size, write)
-        rows = position >> size.bit_length() - 1
-        return Place(self.shared.view(dtype, count), rows, position=position)
+        position, low, high = self.shared.position(group, address, size, write)
+        return Place(self.shared.view(dtype, count), position >> (size.bit_length() - 1), position, low, high)
 
     def _local(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
         size = dtype.itemsize * count
@@ -168,7 +171,7 @@ class Access:
     def _put(self, group: Group, place: Place, values: Any, size: int) -> None:
         view, rows = place.view, place.rows
         if place.position is not None and self.shared.shadow is not None:
-            self.shared.shadow.write(group, place.position, size, lambda: _changes(view, rows, values))
+            self.shared.shadow.write(group, place.position, size, place.low, place.high, _changer(view, rows, values))
         elif place.segment is not None and self.writers is not None:
             self.writers.write(group, place.segment, rows, size, _changer(view, rows, values))
         view[rows] = values
@@ -219,12 +222,6 @@ class Access:
 
 def _some(address: Any, where: np.ndarray) -> Any:
     return address[where] if address.__class__ is np.ndarray else address
-
-
-def _gather(place: Place, count: int) -> Any:
-    if place.rows.__class__ is np.ndarray:
-        return place.view.take(place.rows, axis=0)
-    return place.view[place.rows]
 
 
 def _bits(values: Any) -> Any:

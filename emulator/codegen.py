@@ -34,7 +34,12 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
     return yes if condition else no
 
 
-NAMES: dict[str, Any] = {"np": np, "from_bf16": from_bf16, "where": np.where, "select": select, "ndarray": np.ndarray, "BOOL": np.dtype(bool)}
+def plain(value: Any, dtype: Any) -> Any:
+    """A result for all lanes as a numpy scalar of `dtype`."""
+    return value[()] if value.__class__ is np.ndarray else dtype.type(value)
+
+
+NAMES: dict[str, Any] = {"plain": plain,"np": np, "from_bf16": from_bf16, "where": np.where, "select": select, "ndarray": np.ndarray, "BOOL": np.dtype(bool)}
 NAMES |= {f"{kind.upper()}{size}": np.dtype(f"{kind}{size}") for kind in "ui" for size in (1, 2, 4, 8)}
 NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 
@@ -191,7 +196,7 @@ class _Emitter:
         if dead and (action.pure or action.code):
             return
         value = self._value(action, inputs, guard, dead)
-        self._store(action.outputs, value, guard, dead)
+        self._store(action.outputs, value, guard, dead, exact=action.code is not None)
 
     def _move(self, step: Step) -> None:
         """A copy in the home type of the destination, whatever the type in the opcode."""
@@ -218,7 +223,8 @@ class _Emitter:
             arguments = ["G", guard or "None", *inputs]
         return f"{self._bind(run)}({', '.join(arguments)})"
 
-    def _store(self, outputs: tuple[Any, ...], value: str, guard: str | None, dead: bool) -> None:
+    def _store(self, outputs: tuple[Any, ...], value: str, guard: str | None, dead: bool, exact: bool) -> None:
+        """exact: `value` is known to be an array over the lanes or a scalar of the right type."""
         targets = [(operand, np.dtype(dtype) if dtype is not None else None) for operand, dtype in outputs]
         if dead or not targets:
             self._emit(value)
@@ -226,8 +232,11 @@ class _Emitter:
         temporaries = [self._target(operand, dtype, guard) for operand, dtype in targets]
         self._emit(f"{', '.join(temporaries)} = {value}")
         for (operand, dtype), temporary in zip(targets, temporaries, strict=True):
-            if isinstance(operand, Register):
-                self._define(operand.name, dtype, temporary, guard)
+            if not isinstance(operand, Register):
+                continue
+            if not exact and dtype is not None:
+                self._emit(f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {temporary} = plain({temporary}, {_dtype_name(dtype)})")
+            self._define(operand.name, dtype, temporary, guard)
 
     def _target(self, operand: Operand, dtype: np.dtype[Any] | None, guard: str | None) -> str:
         if isinstance(operand, Sink):

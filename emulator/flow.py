@@ -87,16 +87,24 @@ def _steps(instruction: Instruction, pc: int) -> Iterator[Step]:
     if instruction.name in JUMPS:
         yield Step(instruction, None, guard)
         return
-    try:
-        action = build(instruction)
-    except Unsupported as error:
-        error.instruction_at = instruction  # type: ignore[attr-defined]
-        raise
+    action = _build(instruction)
     if guard is not None and not (action.pure or action.guarded or action.code):
         around = Instruction("bra", (Immediate(str(pc + 2)),), Register(guard.name, guard.type, not guard.negated), instruction.text, instruction.location)
         yield Step(around, None, around.guard)
         guard = None
     yield Step(instruction, action, guard)
+
+
+def _build(instruction: Instruction) -> Action:
+    try:
+        return build(instruction)
+    except Unsupported as error:
+        error.instruction_at = instruction  # type: ignore[attr-defined]
+        raise
+    except (LookupError, StopIteration, TypeError, ValueError, AttributeError) as error:
+        unknown = Unsupported(f"the PTX instruction {instruction.opcode} has operands or modifiers that are not emulated")
+        unknown.instruction_at = instruction  # type: ignore[attr-defined]
+        raise unknown from error
 
 
 def _targets(instruction: Instruction, function: Function, labels: dict[str, int], end: int) -> tuple[int, ...]:

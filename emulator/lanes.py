@@ -15,8 +15,9 @@ Triple = tuple[int, int, int]
 class Geometry:
     """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread."""
 
-    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int) -> None:
+    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int, cluster: int = 1) -> None:
         self.grid, self.block, self.first, self.blocks = grid, block, first, blocks
+        self.cluster = cluster  # blocks of a cluster, neighbours in x
         self.threads = block[0] * block[1] * block[2]
         self.warps = -(-self.threads // WARP)  # per block
         self.lanes = self.threads * blocks
@@ -126,13 +127,15 @@ class Lanes:
         at = "xyz".index(axis) if axis and axis in "xyz" else 0
         if base == "tid":
             return _compact(_unfold(self.thread, geometry.block)[at])
-        if base in ("ctaid", "clusterid"):
+        if "cluster" in base:
+            return self._of_cluster(base, at)
+        if base == "ctaid":
             if geometry.blocks == 1:
                 return np.uint32(_unfold(geometry.first, geometry.grid)[at])
             return _compact(_unfold(self.block + geometry.first, geometry.grid)[at])
         if base == "ntid":
             return np.uint32(geometry.block[at] if axis != "w" else 0)
-        if base in ("nctaid", "nclusterid"):
+        if base == "nctaid":
             return np.uint32(geometry.grid[at] if axis != "w" else 0)
         if base == "laneid":
             return self.lane.astype(np.uint32)
@@ -142,14 +145,26 @@ class Lanes:
             return _lane_mask(self.lane.astype(np.uint64), base[9:])
         return _constant(base, geometry)
 
+    def _of_cluster(self, base: str, at: int) -> Any:
+        """Places and sizes in units of clusters, which are `cluster` blocks in x."""
+        geometry = self.geometry
+        size = geometry.cluster if at == 0 else 1
+        if base in ("cluster_nctaid", "cluster_nctarank"):
+            return np.uint32(size)
+        if base == "nclusterid":
+            return np.uint32(geometry.grid[at] // size)
+        if base == "is_explicit_cluster":
+            return np.bool_(size > 1)
+        place = _unfold(self.block + geometry.first, geometry.grid)[at]
+        return _compact(place // size if base == "clusterid" else place % size)
+
 
 def _constant(base: str, geometry: Geometry) -> Any:
-    ones = ("cluster_nctaid", "cluster_nctarank", "nsmid")
-    zeros = ("cluster_ctaid", "cluster_ctarank", "smid", "is_explicit_cluster", "gridid", "total_smem_size")
+    zeros = ("smid", "gridid", "total_smem_size")
     if base == "nwarpid":
         return np.uint32(geometry.warps)
-    if base in ones or base in zeros or base.startswith(("envreg", "pm")):
-        return np.uint32(base in ones)
+    if base == "nsmid" or base in zeros or base.startswith(("envreg", "pm")):
+        return np.uint32(base == "nsmid")
     raise KeyError(base)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from kernelmux.emulator import recording
 from kernelmux.emulator.access import Access
 from kernelmux.emulator.arguments import ArgumentList
+from kernelmux.emulator.cluster import ClusterMemory
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
 from kernelmux.emulator.executor import Program, Run
 from kernelmux.emulator.flow import Flow, analyse
@@ -145,17 +146,30 @@ class Kernel:
         assert program is not None
         deadline = time.monotonic() + current_time_limit()
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
-        chunk = max(1, CHUNK // threads)
-        ordered = self._orders_blocks() if checks == "full" else True
+        cluster = self._cluster(grid)
+        chunk = max(1, CHUNK // (threads * cluster)) * cluster
+        memory_kind = ClusterMemory if cluster > 1 else SharedMemory
+        ordered = self._orders_blocks if checks == "full" else True
         for first in range(0, blocks, chunk):
-            geometry = Geometry(grid, block, first, min(chunk, blocks - first))
-            window = SharedMemory(geometry, self.layout.shared_size(shared), shared, checks)
+            geometry = Geometry(grid, block, first, min(chunk, blocks - first), cluster)
+            window = memory_kind(geometry, self.layout.shared_size(shared), shared, checks)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
                 access.writers = GlobalWriters(first, threads, window.shadow, ordered)
             Run(geometry, access, checks, deadline, self).start(program)
 
+    def _cluster(self, grid: Triple) -> int:
+        """Blocks of a cluster; they have to be neighbours in x."""
+        x, *others = (*self.function.cluster, 1)
+        if any(size != 1 for size in others):
+            raise Unsupported(f"clusters of {self.function.cluster} blocks: only x may be above 1", kernel=self.name)
+        if grid[0] % x:
+            raise self._error(f"grid {grid} cannot be divided into clusters of {x} blocks")
+        return x
+
+    @cached_property
     def _orders_blocks(self) -> bool:
+        """Whether the kernel has anything by which its blocks could wait for one another."""
         functions = self.module.parsed.functions.values()
         return any(i.name in ORDERING or i.has("acquire") or i.has("release") for f in functions for i in f.instructions)
 

@@ -6,13 +6,10 @@ last element) may be touched. Offsets keep the real address modulo 256, so that 
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from kernelmux.emulator.errors import Fault
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
@@ -22,6 +19,7 @@ OFFSET = (1 << SHIFT) - 1
 SHARED, LOCAL, PARAM = 0x7E, 0x7D, 0x7C  # segment numbers of the windows in the generic address space
 FIRST_VARIABLE, FIRST_ARGUMENT = 0x100, 0x10000
 ALIGNMENT = 256
+WIDEST = 32  # bytes of the widest access of one lane
 
 
 @dataclass(frozen=True)
@@ -40,17 +38,20 @@ class Segment:
     def __init__(self, number: int, data: np.ndarray, hulls: list[Hull]) -> None:
         self.number, self.data, self.hulls = number, data, hulls
         self.start = number << SHIFT
-        self.lo, self.hi = min(h.lo for h in hulls), max(h.hi for h in hulls)
-        self.solid = _is_solid(hulls)
+        low, high = min(h.lo for h in hulls), max(h.hi for h in hulls)
+        self.skipped = low // WIDEST * WIDEST  # accesses are counted from here: mostly from the first legal byte
+        self.margin, self.extent = low - self.skipped, high - self.skipped
+        self.base = self.start + self.skipped
+        self.solid = any(h.lo == low and h.hi == high for h in hulls)
         self._views: dict[tuple[Any, int], np.ndarray] = {}
         self.writers: np.ndarray | None = None  # see race.GlobalWriters
 
     def view(self, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
-        """The data as elements, or as rows of `count` elements."""
+        """The data from `base` on, as elements or as rows of `count` elements."""
         view = self._views.get((dtype, count))
         if view is None:
-            size = dtype.itemsize * count
-            whole = self.data[: len(self.data) // size * size].view(dtype)
+            size, data = dtype.itemsize * count, self.data[self.skipped :]
+            whole = data[: len(data) // size * size].view(dtype)
             view = self._views[dtype, count] = whole if count == 1 else whole.reshape(-1, count)
         return view
 
@@ -66,15 +67,16 @@ class Segment:
         return bad
 
 
-def _is_solid(hulls: list[Hull]) -> bool:
-    """Whether one hull covers all the others."""
-    lo, hi = min(h.lo for h in hulls), max(h.hi for h in hulls)
-    return any(h.lo == lo and h.hi == hi for h in hulls)
+class _Memory:
+    """Bytes of this process, offered to numpy."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (pointer, False), "version": 3}
 
 
 def machine_bytes(pointer: int, size: int) -> np.ndarray:
     """A view of the process's memory; nothing keeps it alive but the tensor it belongs to."""
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(pointer), np.uint8)
+    return np.asarray(_Memory(pointer, size))
 
 
 class GlobalMemory:
@@ -93,23 +95,19 @@ class GlobalMemory:
         Raises `Elsewhere` when the lanes address several segments.
         """
         size = dtype.itemsize * count
-        first = address if address.__class__ is not np.ndarray else address[0]
-        segment = self.segments.get(int(first) >> SHIFT)
+        scalar = address.__class__ is not np.ndarray
+        segment = self.segments.get(int(address if scalar else address[0]) >> SHIFT)
         if segment is None:
             self._bad_pointer(group, address, size, write)
         assert segment is not None
-        offset = address - segment.start
-        if address.__class__ is np.ndarray:
-            low, high = np.minimum.reduce(offset), np.maximum.reduce(offset)
-            odd = np.bitwise_or.reduce(offset) & (size - 1)
-        else:
-            low = high = offset
-            odd = offset & (size - 1)
-        if low < segment.lo or high + size > segment.hi or not segment.solid:
-            self._check(group, segment, address, offset, size, write)
-        if odd:
-            self._misaligned(group, segment, offset, size, write)
-        return segment, offset >> size.bit_length() - 1
+        offset = address - segment.base
+        union = int(offset if scalar else np.bitwise_or.reduce(offset))  # not below the largest, odd if one is odd
+        high = union if scalar or union + size <= segment.extent else int(np.maximum.reduce(offset))
+        if union < 0 or high + size > segment.extent or not segment.solid or (segment.margin and np.min(offset) < segment.margin):
+            self._check(group, segment, address, size, write)
+        if union & (size - 1):
+            self._misaligned(group, segment, offset + segment.skipped, size, write)
+        return segment, offset >> (size.bit_length() - 1)
 
     def span(self, group: Group, address: int, size: int, write: bool, position: int = 0) -> np.ndarray:
         """`size` consecutive bytes as a view, after the check of bounds; position is the lane that asks."""
@@ -122,10 +120,10 @@ class GlobalMemory:
             group.fail("out of bounds", _outside_text(segment, offset, size, write), [position])
         return segment.data[offset : offset + size]
 
-    def _check(self, group: Group, segment: Segment, address: Any, offset: Any, size: int, write: bool) -> None:
+    def _check(self, group: Group, segment: Segment, address: Any, size: int, write: bool) -> None:
         """The slow path: several segments, holes between hulls, or an error."""
-        offset = np.broadcast_to(offset, (group.n,)) if np.ndim(offset) == 0 else offset
-        number = np.broadcast_to(address, offset.shape) >> SHIFT
+        address = np.broadcast_to(address, (group.n,))
+        number, offset = address >> SHIFT, address - segment.start
         other = number != segment.number
         if other.any():
             known = np.isin(number, list(self.segments))
@@ -181,14 +179,3 @@ def _outside_text(segment: Segment, offset: int, size: int, write: bool) -> str:
     hull = segment.nearest(offset)
     text = f"{_verb(write)} of {size} bytes at byte offset {offset - hull.lo} of {_described(hull)}"
     return text + f", which has {hull.hi - hull.lo} bytes"
-
-
-def located(group: Group, lanes: np.ndarray) -> int | None:
-    """The chunk's lane number of the first of `lanes` (bool over the group)."""
-    return int(group.index[np.flatnonzero(lanes)[0]]) if lanes.any() else None
-
-
-def require_power_of_two(size: int) -> None:
-    """Vector accesses have sizes of 1, 2, 4, … bytes; anything else is a mistake of an operation module."""
-    if size & (size - 1):
-        raise Fault("unsupported", f"an access of {size} bytes")

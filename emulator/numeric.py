@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,26 @@ def fma_double(a: Any, b: Any, c: Any, precision: int) -> Any:
     total = product + c
     mask, half = _HALFWAY[precision]
     halfway = (total.view(U8) & mask) == half
-    if np.any(halfway):
-        total = _nudge(total, product, c, halfway)
+    if np.count_nonzero(halfway):
+        return _nudged(total, product, c, halfway)
     return total
 
 
-def _nudge(total: Any, product: Any, c: Any, halfway: Any) -> Any:
-    addend = np.asarray(c, F8)
+def _nudged(total: Any, product: Any, c: Any, halfway: Any) -> Any:
+    if np.ndim(total) == 0:
+        return total + 0.0 if not _error(total, product, c) else np.nextafter(total, np.copysign(np.inf, _error(total, product, c)))
+    at = np.nonzero(halfway)
+    lost = _error(total[at], np.broadcast_to(product, total.shape)[at], np.broadcast_to(c, total.shape)[at].astype(F8))
+    if np.count_nonzero(lost):
+        up = np.nextafter(total[at], np.copysign(np.inf, lost))
+        total[at] = np.where((lost != 0) & np.isfinite(lost), up, total[at])
+    return total
+
+
+def _error(total: Any, product: Any, addend: Any) -> Any:
+    """What the sum of product and addend dropped, exactly."""
     part = total - product
-    lost = (product - (total - part)) + (addend - part)  # exact error of the sum
-    up = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))
-    return np.where(halfway & (lost != 0) & np.isfinite(lost), up, total)[()]
+    return (product - (total - part)) + (addend - part)
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
@@ -79,9 +89,26 @@ def fma64(a: Any, b: Any, c: Any) -> Any:
     t_high, t_low = _two_sum(c, low)
     v_high, v_low = _two_sum(high, t_high)
     result = v_high + _add_to_odd(t_low, v_low)
-    plain = a * b + c
-    safe = np.isfinite(low) & np.isfinite(result) & (np.abs(high) > 1e-280)
-    return np.where(safe, result, plain)[()]
+    exact = (a == 0) | (b == 0) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    safe = np.isfinite(result) & np.isfinite(low) & (np.abs(high) > 1e-280) & (np.abs(high) < 1e290)
+    result = np.where(exact | ~safe, a * b + c, result)
+    if np.count_nonzero(exact | safe) < np.size(result):
+        return _slowly(result, ~(exact | safe), a, b, c)
+    return result[()]
+
+
+def _slowly(result: Any, lanes: Any, a: Any, b: Any, c: Any) -> Any:
+    """Replaces the results of a few lanes, near underflow or overflow, by exact arithmetic."""
+    a, b, c, lanes = np.broadcast_arrays(a, b, c, lanes)
+    result = np.array(result)
+    for at in np.argwhere(lanes):
+        i = tuple(at)
+        whole = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
+        try:
+            result[i] = float(whole) if whole else result[i]
+        except OverflowError:
+            result[i] = np.copysign(np.inf, 1 if whole > 0 else -1)
+    return result[()]
 
 
 def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:

@@ -58,9 +58,9 @@ class Instruction:
     def modifiers(self) -> tuple[str, ...]:
         return tuple(self.opcode.split(".")[1:])
 
-    def has(self, *modifiers: str) -> bool:
-        """Whether all of these modifiers are there."""
-        return all(m in self.modifiers for m in modifiers)
+    def has(self, modifier: str) -> bool:
+        """Whether this modifier is there."""
+        return modifier in self.modifiers
 
     @cached_property
     def type(self) -> str:
@@ -111,6 +111,7 @@ class Function:
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # targets of brx.idx
     required_threads: tuple[int, ...] | None = None
     maximum_threads: tuple[int, ...] | None = None
+    cluster: tuple[int, ...] = ()  # blocks of a cluster in each dimension
 
 
 @dataclass
@@ -217,10 +218,12 @@ def _parameter(match: re.Match[str]) -> Parameter:
 
 def _function(header: re.Match[str], body: str) -> Function:
     function = Function(header[3], header[1] == "entry", _parameters(header[4]), _parameters(header[2]))
-    limits = {kind: tuple(int(v) for v in sizes.split(",")) for kind, sizes in re.findall(r"\.(reqntid|maxntid)\s+([\d,\s]+)", header[5])}
+    limits = {kind: tuple(int(v) for v in sizes.split(",")) for kind, sizes in re.findall(r"\.(reqntid|maxntid|reqnctapercluster)\s+([\d,\s]+)", header[5])}
+    function.registers["%cc"] = "pred"  # the carry of add.cc and its kin
     if not function.entry:  # their values travel as bytes, in registers of type param<size>
         function.registers.update((p.name, f"param{p.size}") for p in (*function.parameters, *function.results))
     function.required_threads, function.maximum_threads = limits.get("reqntid"), limits.get("maxntid")
+    function.cluster = limits.get("reqnctapercluster", ())
     _Body(function).read(body)
     return function
 

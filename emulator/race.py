@@ -28,7 +28,7 @@ class GlobalWriters:
     def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Any) -> None:
         """Checks and records a write of `size` bytes per lane at `rows` (in units of size)."""
         if segment.writers is None:
-            segment.writers = np.full((2, (len(segment.data) >> 2) + 4), NOBODY, np.int64)
+            segment.writers = np.full((2, (len(segment.data) >> 2) + 8), NOBODY, np.int64)
         thread = group.index + self.first_block * self.threads
         epoch = self._epoch(group)
         where = np.broadcast_to(rows, (group.n,)) * size >> 2
@@ -40,7 +40,7 @@ class GlobalWriters:
             segment.writers[0][where + part], segment.writers[1][where + part] = thread, epoch
 
     def _epoch(self, group: Group) -> Any:
-        return 0 if self.shadow is None else self.shadow.stamps(group)[0] >> 10  # without the thread
+        return 0 if self.shadow is None else self.shadow.stamps(group).stamps >> 10  # without the thread
 
     def _check(self, group: Group, strange: np.ndarray, owner: np.ndarray, when: np.ndarray, thread: np.ndarray, epoch: Any, changes: Any) -> None:
         same_block = owner // self.threads == thread // self.threads

@@ -2,11 +2,13 @@
 
 A stamp is `epoch << 32 | warp epoch << 10 | thread`; every barrier of a block begins a new epoch, every bar.warp.sync a new warp
 epoch. Two accesses race if they are of one epoch, by different threads, at least one a write, and not ordered by a warp epoch.
-Reads are only logged, and looked at when somebody writes in the same epoch: kernels mostly fill a tile, wait, read, wait.
+Reads are only logged, and looked at when somebody writes near them in the same epoch: kernels mostly fill a tile, wait, read, wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,28 +21,46 @@ NO_OWNER = 0  # initialised by an asynchronous copy or an atomic: orders are not
 THREAD_BITS, EPOCH_SHIFT = 10, 32
 THREAD = (1 << THREAD_BITS) - 1
 WARP_EPOCH = (1 << EPOCH_SHIFT) - 1 - THREAD
-LONGEST_LOG = 64  # entries
+LONGEST_LOG = 128  # entries
+
+RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The granules of one access: rows of `count` granules; low to high are the offsets inside the windows."""
+
+    index: np.ndarray
+    count: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The lanes of one access: their stamps, the lowest stamp of their epoch."""
+
+    stamps: np.ndarray
+    start: Any
 
 
 class Shadow:
     """Stamps per granule of shared memory: of the last write, the last read and another read of the same epoch."""
 
     def __init__(self, geometry: Any, stride: int) -> None:
-        self.stride, self.threads = stride, geometry.threads
+        self.stride, self.blocks = stride, geometry.blocks
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
-        granules = geometry.blocks * stride >> self.shift
-        self.writes = np.full(granules, UNINITIALISED, np.int64)
+        self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
-        self.log: list[tuple[np.ndarray, np.ndarray]] = []
+        self.log: list[tuple[Rows, Lanes]] = []
         self.clock = 1
         self.epoch: Any = np.int64(1)  # a number, or an array over the blocks
-        self.blocks = geometry.blocks
         self.warp_epoch = np.zeros(geometry.blocks * geometry.warps, np.int64)
         self.warps_ordered = False
-        self.last_write = 0  # clock of the last write
-        self.everything_initialised = False
-        self.looked = 0  # clock at which it was found out
-        self._stamps: tuple[Any, Any] = (None, None)
+        self.last_write = self.last_flush = 0  # clocks
+        self.initialised = False
+        self.looked = 0  # clock at which that was found out
+        self._stamps: tuple[Any, Lanes | None] = (None, None)
 
     # ---- time
 
@@ -57,61 +77,60 @@ class Shadow:
         self.epoch[blocks] = self.clock
 
     def synchronise_warps(self, warps: np.ndarray) -> None:
+        """A new warp epoch for these warps."""
         self.warp_epoch[warps] = self.warp_epoch.max() + 1
         self.warps_ordered = True
         self._stamps = (None, None)
 
-    def stamps(self, group: Group) -> tuple[np.ndarray, Any]:
-        """The stamp of every lane, and the lowest stamp of its epoch."""
+    def stamps(self, group: Group) -> Lanes:
+        """The stamps of the lanes of a group now."""
         lanes, known = self._stamps
-        if lanes is not group.lanes:
+        if lanes is not group.lanes or known is None:
             start = (self.epoch if np.ndim(self.epoch) == 0 else self.epoch[group.block]) << EPOCH_SHIFT
             own = group.thread | start
             if self.warps_ordered:
                 own = own | (self.warp_epoch[group.warp] << THREAD_BITS)
-            known = (own, start)
+            known = Lanes(own, start)
             self._stamps = (group.lanes, known)
-        return known  # type: ignore[no-any-return]
+        return known
 
     # ---- accesses of threads
 
-    def read(self, group: Group, position: Any, size: int, lanes: Any = None) -> None:
-        """Lanes read `size` bytes at byte `position` (all windows end to end); `lanes`: positions in the group, None for all."""
-        where = self._granules(position, size, group)
-        own, start = self._of(group, lanes)
+    def read(self, group: Group, position: Any, size: int, low: int, high: int) -> None:
+        """Every lane reads `size` bytes at byte `position` (windows end to end); low and high: the least and largest offset."""
+        rows, lanes = self._rows(group, position, size, low, high), self.stamps(group)
         if not self._quiet():
-            old = self.writes.take(where, axis=0) if where.ndim == 1 else self.writes[where]
-            if old.min() < 0:
-                self._fail(group, lanes, old < 0, "uninitialised", f"read of shared memory at offset {{}} before any write{{}}", where)
-            self._race(group, lanes, old, own, start, where, "read of shared memory at offset {}, and no barrier since thread {} wrote it")
+            old = self._stamps_at(self.writes, rows)
+            if np.minimum.reduce(old, axis=None) < 0:
+                self._fail(group, old < 0, "uninitialised", "read of shared memory at offset {} before any write", rows)
+            self._race(group, old, lanes, rows, ("read", "wrote"))
         if len(self.log) >= LONGEST_LOG:
-            self._flush()
-        self.log.append((where, own))
+            self._flush(0, self.stride)
+        self.log.append((rows, lanes))
 
-    def write(self, group: Group, position: Any, size: int, changes: Any, lanes: Any = None) -> None:
-        """Lanes write; `changes()` tells which of them change what is there (others may write the same value)."""
-        where = self._granules(position, size, group)
-        own, start = self._of(group, lanes)
-        if self.log or self.reads is not None:
-            self._flush()
-            for record in self.reads or ():
-                old = record[where]
-                self._race(group, lanes, old, own, start, where, "write of shared memory at offset {}, and no barrier since thread {} read it")
-        old = self.writes[where]
-        if self.last_write and (_column(start, old) <= old).any():
-            different = changes()
-            old = np.where(different if old.ndim == 1 else different[:, None], old, UNINITIALISED)
-            self._race(group, lanes, old, own, start, where, "write of shared memory at offset {}, and no barrier since thread {} wrote it")
-        self.writes[where] = own if where.ndim == 1 else own[:, None]
+    def write(self, group: Group, position: Any, size: int, low: int, high: int, changes: Callable[[], Any]) -> None:
+        """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
+        rows, lanes = self._rows(group, position, size, low, high), self.stamps(group)
+        self._flush(low, high + size)
+        if self.reads is not None and (self.last_flush == self.clock or np.ndim(self.epoch)):
+            for record in self.reads:
+                self._race(group, self._stamps_at(record, rows), lanes, rows, ("write", "read"))
+        if self.last_write == self.clock or np.ndim(self.epoch):
+            old = self._stamps_at(self.writes, rows)
+            if (old >= _column(lanes.start, old)).any():
+                different = changes()
+                old = np.where(different if old.ndim == 1 else different[:, None], old, UNINITIALISED)
+                self._race(group, old, lanes, rows, ("write", "wrote"))
+        self._stamp(self.writes, rows, lanes.stamps)
         self.last_write = self.clock
 
-    def atomic(self, group: Group, position: Any, size: int, lanes: Any = None) -> None:
+    def atomic(self, group: Group, position: Any, size: int) -> None:
         """Atomics are ordered among themselves; they need an initialised place."""
-        where = self._granules(position, size, group)
-        old = self.writes[where]
+        rows = self._rows(group, position, size, 0, self.stride)
+        old = self._stamps_at(self.writes, rows)
         if old.min() < 0:
-            self._fail(group, lanes, old < 0, "uninitialised", "atomic on shared memory at offset {} before any write{}", where)
-        self.writes[where] = NO_OWNER
+            self._fail(group, old < 0, "uninitialised", "atomic on shared memory at offset {} before any write", rows)
+        self._stamp(self.writes, rows, NO_OWNER)
         self.last_write = self.clock
 
     # ---- asynchronous copies
@@ -123,7 +142,7 @@ class Shadow:
     def forget(self, block: int, offsets: np.ndarray) -> None:
         """Bytes are about to be overwritten: they hold nothing until the copy is waited for."""
         self.writes[self._window(block, offsets)] = UNINITIALISED
-        self.everything_initialised = False
+        self.initialised = False
 
     def require(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int = 0) -> None:
         """Fails unless these bytes are initialised."""
@@ -135,76 +154,90 @@ class Shadow:
     def _window(self, block: int, offsets: np.ndarray) -> np.ndarray:
         return np.asarray(offsets) + block * self.stride >> self.shift
 
-    # ---- inside
+    # ---- records
 
     def _quiet(self) -> bool:
         """Whether a read cannot be wrong: everything is initialised and nothing was written in this epoch."""
         if self.last_write == self.clock or np.ndim(self.epoch):
             return False
-        if not self.everything_initialised and self.looked < self.clock:
+        if not self.initialised and self.looked < self.clock:
             self.looked = self.clock
-            self.everything_initialised = bool((self.writes >= 0).all())
-        return self.everything_initialised
+            self.initialised = bool(self.writes.min() >= 0)
+        return self.initialised
 
-    def _granules(self, position: Any, size: int, group: Group) -> np.ndarray:
-        """Granule numbers, (n,) or (n, granules of one access)."""
+    def _rows(self, group: Group, position: Any, size: int, low: int, high: int) -> Rows:
         if size < 1 << self.shift:
             self._refine(size)
         if position.__class__ is not np.ndarray:
             position = np.full(group.n, position)
-        count = size >> self.shift
-        where: np.ndarray = position >> self.shift
-        return where if count == 1 else where[:, None] + np.arange(count)
+        return Rows(position >> (size.bit_length() - 1), size >> self.shift, low, high + size)
+
+    def _stamps_at(self, record: np.ndarray, rows: Rows) -> np.ndarray:
+        """(n,), or (n, count) for accesses of several granules."""
+        return (record if rows.count == 1 else record.reshape(-1, rows.count)).take(rows.index, axis=0)
+
+    def _stamp(self, record: np.ndarray, rows: Rows, stamps: Any) -> None:
+        if rows.count == 1:
+            record[rows.index] = stamps
+        else:
+            record.reshape(-1, rows.count)[rows.index] = stamps[:, None] if np.ndim(stamps) else stamps
 
     def _refine(self, size: int) -> None:
         """Smaller granules, because an access is smaller than one."""
         finer = self.shift - (size.bit_length() - 1)
-        self._flush()
+        self._flush(0, self.stride)
         self.writes = self.writes.repeat(1 << finer)
         self.reads = [record.repeat(1 << finer) for record in self.reads] if self.reads else None
         self.shift -= finer
 
-    def _of(self, group: Group, lanes: Any) -> tuple[np.ndarray, Any]:
-        own, start = self.stamps(group)
-        if lanes is None:
-            return own, start
-        return own[lanes], start if np.ndim(start) == 0 else start[lanes]
-
-    def _flush(self) -> None:
-        """Enters the logged reads into the records: the last reader, and some other one of the same epoch."""
-        if self.log and self.reads is None:
-            self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
-        for where, own in self.log:
-            assert self.reads is not None
-            last, another = self.reads
-            stamp = own if where.ndim == 1 else np.broadcast_to(own[:, None], where.shape)
-            before = last[where]
-            fresh = before != stamp
-            another[where[fresh]] = before[fresh]
-            last[where] = stamp
-            lost = last[where] != stamp
-            another[where[lost]] = stamp[lost]
-        self.log.clear()
-
-    def _race(self, group: Group, lanes: Any, old: np.ndarray, own: np.ndarray, start: Any, where: np.ndarray, text: str) -> None:
-        recent = old >= _column(start, old)
-        if not recent.any():
+    def _flush(self, low: int, high: int) -> None:
+        """Enters the logged reads of these offsets into the records: the last reader, and some other one of the same epoch."""
+        near = [entry for entry in self.log if entry[0].low < high and entry[0].high > low]
+        if not near:
             return
-        stamp = own if old.ndim == 1 else own[:, None]
-        differs = (old ^ stamp) & THREAD
-        same_warp = (differs >> 5) == 0
-        ordered = same_warp & (((old ^ stamp) & WARP_EPOCH) != 0)
-        bad = recent & (differs != 0) & ~ordered
-        if bad.any():
-            self._fail(group, lanes, bad, "race", text, where, old)
+        if self.reads is None:
+            self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
+        for rows, lanes in near:
+            self._enter(rows, lanes)
+        if len(near) == len(self.log):
+            self.log.clear()
+        else:
+            self.log = [entry for entry in self.log if not (entry[0].low < high and entry[0].high > low)]
+        self.last_flush = self.clock
 
-    def _fail(self, group: Group, lanes: Any, bad: np.ndarray, kind: str, text: str, where: np.ndarray, old: Any = None) -> None:
-        row = int(np.flatnonzero(bad if bad.ndim == 1 else bad.any(axis=1))[0])
-        column = 0 if bad.ndim == 1 else int(np.flatnonzero(bad[row])[0])
-        granule = where[row] if where.ndim == 1 else where[row, column]
-        other = "" if old is None else int((old[row] if old.ndim == 1 else old[row, column]) & THREAD)
-        offset = int(granule << self.shift) % self.stride
-        group.fail(kind, text.format(offset, other), [row if lanes is None else int(np.asarray(lanes)[row])])
+    def _enter(self, rows: Rows, lanes: Lanes) -> None:
+        assert self.reads is not None
+        last, another = (r if rows.count == 1 else r.reshape(-1, rows.count) for r in self.reads)
+        stamps = lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))
+        before = last.take(rows.index, axis=0)
+        fresh = (before != stamps) & (before >= _column(lanes.start, before))
+        if np.count_nonzero(fresh):
+            another[rows.index] = np.where(fresh, before, another[rows.index])
+        last[rows.index] = stamps
+        lost = last.take(rows.index, axis=0) != stamps
+        if np.count_nonzero(lost):  # several lanes read one place: the one that stayed is not the only one
+            some = lost.any(axis=-1) if lost.ndim == 2 else lost
+            another[rows.index[some]] = stamps[some]
+
+    # ---- verdicts
+
+    def _race(self, group: Group, old: np.ndarray, lanes: Lanes, rows: Rows, verbs: tuple[str, str]) -> None:
+        recent = old >= _column(lanes.start, old)
+        if not np.count_nonzero(recent):
+            return
+        stamps = lanes.stamps if old.ndim == 1 else lanes.stamps[:, None]
+        difference = old ^ stamps
+        other_thread = (difference & THREAD) != 0
+        ordered = ((difference & THREAD) >> 5 == 0) & ((difference & WARP_EPOCH) != 0)
+        bad = recent & other_thread & ~ordered
+        if np.count_nonzero(bad):
+            self._fail(group, bad, "race", RACE.format(verbs[0], "{}", "{}", verbs[1]), rows, old)
+
+    def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: Rows, old: Any = None) -> None:
+        row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
+        offset = (int(rows.index[row]) * rows.count + column << self.shift) % self.stride
+        other = "" if old is None else int(old.reshape(len(rows.index), -1)[row, column] & THREAD)
+        group.fail(kind, text.format(offset, other), [row])
 
 
 def _column(start: Any, like: np.ndarray) -> Any:

@@ -11,7 +11,7 @@ from kernelmux.emulator.shadow import Shadow
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
 
-STRIDE = 256  # rows begin at multiples of this, so that every vector access has its own row index
+STRIDE = 256  # windows begin at multiples of this, so that every vector access has its own row index
 POISON = 0xFF  # what uninitialised bytes hold: NaN in every float type
 
 
@@ -19,7 +19,7 @@ class SharedMemory:
     """`bytes[b]` is the window of block b; `size` bytes of it are legal, `dynamic` of them were asked for at launch."""
 
     def __init__(self, geometry: Any, size: int, dynamic: int, checks: str) -> None:
-        self.size, self.dynamic, self.threads = size, dynamic, geometry.threads
+        self.size, self.dynamic = size, dynamic
         self.stride = max(STRIDE, -(-size // STRIDE) * STRIDE)
         self.bytes = np.full((geometry.blocks, self.stride), POISON, np.uint8)
         self.blocks = geometry.blocks
@@ -34,30 +34,50 @@ class SharedMemory:
             view = self._views[dtype, count] = view if count == 1 else view.reshape(-1, count)
         return view
 
-    def locate(self, group: Group, offset: Any, size: int, write: bool) -> Any:
-        """Byte positions in the windows laid end to end, after the checks of bounds and alignment."""
-        if offset.__class__ is np.ndarray:
-            low, high = np.minimum.reduce(offset), np.maximum.reduce(offset)
-            odd = np.bitwise_or.reduce(offset) & (size - 1)
-        else:
-            low = high = offset
-            odd = offset & (size - 1)
-        if low < 0 or high + size > self.size:
-            self._outside(group, offset, size, write)
-        if odd:
-            bad = np.broadcast_to(offset & (size - 1), (group.n,)) != 0
-            at = np.broadcast_to(offset, (group.n,))[bad][0]
-            verb = "write" if write else "read"
-            group.fail("misaligned", f"{verb} of {size} bytes of shared memory at offset {at}, no multiple of {size}", bad)
-        return offset + group.lanes.shared_base(self.stride) if self.blocks > 1 else offset
+    def load(self, group: Group, offset: Any, dtype: np.dtype[Any], count: int) -> Any:
+        """Reads one element, or a row of `count`, per lane."""
+        size = dtype.itemsize * count
+        position, low, high = self.position(group, offset, size, False)
+        if self.shadow is not None:
+            self.shadow.read(group, position, size, low, high)
+        rows = position >> (size.bit_length() - 1)
+        view = self.view(dtype, count)
+        return view.take(rows, axis=0) if rows.__class__ is np.ndarray else view[rows]
 
-    def _outside(self, group: Group, offset: Any, size: int, write: bool) -> None:
-        offset = np.broadcast_to(offset, (group.n,))
-        bad = (offset < 0) | (offset + size > self.size)
+    def check(self, group: Group, offset: Any, size: int, write: bool) -> tuple[int, int]:
+        """Fails unless all accesses are aligned and inside; returns offsets at and below, at and above all of them."""
+        if offset.__class__ is not np.ndarray:
+            if offset < 0 or offset + size > self.size or offset & (size - 1):
+                self._fail(group, np.full(group.n, offset), size, write)
+            return int(offset), int(offset)
+        union = int(np.bitwise_or.reduce(offset))  # not below the largest offset, and odd if one of them is odd
+        if union & (size - 1) or union < 0:
+            self._fail(group, offset, size, write)
+        if self.shadow is None and union + size <= self.size:
+            return 0, union
+        high = int(np.maximum.reduce(offset))
+        if high + size > self.size:
+            self._fail(group, offset, size, write)
+        return int(np.minimum.reduce(offset)), high
+
+    def position(self, group: Group, offset: Any, size: int, write: bool) -> tuple[Any, int, int]:
+        """Checked byte positions in the windows laid end to end; offsets at and below, at and above all of them."""
+        low, high = self.check(group, offset, size, write)
+        return offset + group.lanes.shared_base(self.stride) if self.blocks > 1 else offset, low, high
+
+    def locate(self, group: Group, offset: Any, size: int, write: bool) -> Any:
+        """Checked byte positions in the windows laid end to end."""
+        return self.position(group, offset, size, write)[0]
+
+    def _fail(self, group: Group, offset: np.ndarray, size: int, write: bool) -> None:
         verb = "write" if write else "read"
-        detail = f" ({self.dynamic} of them dynamic)" if self.dynamic else ""
-        text = f"{verb} of {size} bytes at offset {offset[bad][0]} of shared memory, which has {self.size} bytes{detail}"
-        group.fail("out of bounds", text, bad)
+        outside = (offset < 0) | (offset + size > self.size)
+        if outside.any():
+            detail = f" ({self.dynamic} of them dynamic)" if self.dynamic else ""
+            text = f"{verb} of {size} bytes at offset {offset[outside][0]} of shared memory, which has {self.size} bytes{detail}"
+            group.fail("out of bounds", text, outside)
+        odd = offset & (size - 1) != 0
+        group.fail("misaligned", f"{verb} of {size} bytes of shared memory at offset {offset[odd][0]}, no multiple of {size}", odd)
 
     def synchronise(self, blocks: Any) -> None:
         """A barrier: accesses before and after it are ordered, in these blocks (None: in all)."""

@@ -177,7 +177,7 @@ _CONSTANTS = {"element_stride": 1, "interleave_layout": 0}
 
 
 def replaced(content: bytes, field: str, index: int, value: int) -> bytes:
-    """An encoding with one field changed, given as `tensormap.replace` gives it; ValueError for what is not emulated."""
+    """An encoding with one field changed, given as `tensormap.replace` gives it; ValueError for unknown values."""
     if field in _CONSTANTS:
         if value != _CONSTANTS[field]:
             raise ValueError(f"tensor maps with {field} {value} are not emulated")

@@ -5,6 +5,7 @@ Triton is patched. Triton compiles as it always does, for `GPUTarget("cuda", 90,
 that the compiler left in Triton's cache. Checked with triton 3.6.0 and 3.9.0, whose launchers are called alike.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -134,13 +135,13 @@ class Launcher:
         blocks = grid_x * grid_y * grid_z
         scratch = [(f"{which}_scratch", self._scratch(which, blocks)) for which in ("global", "profile")]
         values += scratch[: len(kernel.parameters) - len(values)]
-        for hook in filter(None, (enter_hook,)):
-            hook(launch_metadata)
-        names, passed = zip(*values, strict=True) if values else ((), ())
+        names, passed = [name for name, _ in values], [value for _, value in values]
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
         threads = 32 * self.metadata.num_warps
         kernel.launch((grid_x, grid_y, grid_z), (threads, 1, 1), passed, names=names, shared=self.metadata.shared)
-        for hook in filter(None, (exit_hook,)):
-            hook(launch_metadata)
+        if exit_hook is not None:
+            exit_hook(launch_metadata)
 
     def _values(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Name and value of each parameter of the PTX entry, without the scratch buffers at its end."""
@@ -149,9 +150,16 @@ class Launcher:
             yield from _flatten(name, kind, argument, descriptors)
 
     def _scratch(self, which: str, blocks: int) -> Any:
-        """Working memory that the compiler asked for, in bytes per block; None when it did not."""
+        """Working memory that the compiler asked for, so many bytes per block; None when it did not."""
         size = getattr(self.metadata, f"{which}_scratch_size", 0)
-        return np.zeros(size * blocks, np.uint8) if size else None
+        return _aligned(size * blocks, getattr(self.metadata, f"{which}_scratch_align", 1)) if size else None
+
+
+def _aligned(size: int, alignment: int) -> Any:
+    """Zeroed bytes that begin at a multiple of `alignment`."""
+    memory = np.zeros(size + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size]
 
 
 @cache
@@ -166,7 +174,16 @@ def _compiled(hash_: str, source: str, name: str) -> Kernel:
     path = next((path for file, path in group.items() if file.endswith(".ptx")), None)
     if path is None:
         raise FileNotFoundError(f"{name}: no PTX in Triton's cache; it must not be told to store the binary only")
-    return load(Path(path).read_text()).kernel(name)
+    return load(_INLINE_ASSEMBLY.sub(_without_lines, Path(path).read_text())).kernel(name)
+
+
+# Triton writes loads and stores as inline assembly of several lines, and LLVM counts these on from the kernel's line:
+# the second instruction of a `tl.load` would seem to stand one line below it.
+_INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
+
+
+def _without_lines(assembly: re.Match[str]) -> str:
+    return re.sub(r"^\s*\.loc\s[^\n]*\n", "", assembly[0], flags=re.MULTILINE)
 
 
 # --- arguments ------------------------------------------------------------------------------------------------

@@ -152,14 +152,22 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Capability:
-    """The GPU (or the emulated one) has at least this compute capability."""
+    """The GPU (or the emulated one) has at least compute capability `minimum`, and one under `below` if that is given."""
 
     minimum: tuple[int, int]
+    below: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        return f"sm_{self.minimum[0]}{self.minimum[1]} or newer"
+        upper = f", before {_sm(self.below)}" if self.below else " or newer"
+        return f"{_sm(self.minimum)}{upper}"
 
     def check(self, call: Call) -> str | None:
         have = call.capability
-        return None if have is None or have >= self.minimum else f"the GPU is sm_{have[0]}{have[1]}, needs {self.text}"
+        if have is None or (have >= self.minimum and (self.below is None or have < self.below)):
+            return None
+        return f"the GPU is {_sm(have)}, needs {self.text}"
+
+
+def _sm(capability: tuple[int, int]) -> str:
+    return f"sm_{capability[0]}{capability[1]}"

@@ -194,7 +194,7 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None
     try:
         key = _key(spec, values, argument)
         plan = _plans.get(key)
-    except TypeError:  # an unhashable argument: binding it says what is wrong
+    except (TypeError, RuntimeError):  # an unhashable scalar or a tensor without storage: binding says what is wrong
         spec.bind(*values)
         raise
     if plan is None:

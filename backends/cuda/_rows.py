@@ -8,7 +8,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._runtime import cdiv
 
-REGISTER_LIMIT = 32768  # elements of a row that 1,024 threads hold in registers without spilling, at any alignment
+REGISTER_LIMIT = 16384  # elements that 1,024 threads hold without spilling; longer rows are read again, from L2
 _WARP = 32
 _SMALLEST_BLOCK = 128
 _MOST_VECTORS = 8  # narrow accesses: more of them per thread would only take longer

@@ -67,12 +67,22 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
+// For the compiler the sums are final once a product has been issued; this keeps their uses behind wgmma_wait.
+template <int Count>
+__device__ __forceinline__ void wgmma_results(float (&d)[Count][4]) {
+#pragma unroll
+    for (int j = 0; j < Count; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[j][i])::"memory");
+}
+
 // A warpgroup product m64nNk16 names its N / 2 sums one by one; these lists spell them out.
 #define TEN(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
-#define NAMES_256                                                          \
-    TEN()                                                                  \
-    TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
+#define NAMES_256                                                   \
+    TEN()                                                           \
+    TEN(1)                                                          \
+    TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
         TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN_SUMS(j) FOUR_SUMS(j), FOUR_SUMS(j + 1), FOUR_SUMS(j + 2), FOUR_SUMS(j + 3)

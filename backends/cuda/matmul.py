@@ -84,6 +84,18 @@ class Tf32Allowed:
         return 'a is fp32, needs precision="tf32" (or a 16-bit dtype)' if refused else None
 
 
+@dataclass(frozen=True)
+class HasWgmma:
+    """The GPU is of the one generation that has warpgroup products."""
+
+    text: str = "sm_90 (later generations have no wgmma)"
+
+    def check(self, call: Any) -> str | None:
+        """None, or which GPU it is instead."""
+        have = call.capability
+        return f"the GPU is sm_{have[0]}{have[1]}, needs {self.text}" if have is not None and have[0] > 9 else None
+
+
 HALVES = Dtypes("a", torch.float16, torch.bfloat16)
 FLOATS = Dtypes("a", torch.float32, torch.float16, torch.bfloat16)
 INDICES = tuple(AtMost(axis, 2**31 - 512) for axis in "MNK")  # int, rounded up to whole tiles
@@ -93,7 +105,7 @@ def _rung(fn: Callable[..., torch.Tensor], idea: str, arithmetic: str, *requires
     return Implementation(fn, idea, (*requires, *INDICES), {"a": "matrix", "b": "matrix"}, arithmetic)
 
 
-ON_HOPPER = (HALVES, Aligned("a"), Aligned("b"), Capability((9, 0)))
+ON_HOPPER = (HALVES, Aligned("a"), Aligned("b"), Capability((9, 0)), HasWgmma())
 
 VARIANTS = {
     "naive": _rung(naive, "one thread per element", "fp32_sequential", FLOATS),

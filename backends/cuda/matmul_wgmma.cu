@@ -143,6 +143,7 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
         place.advance();
     }
     wgmma_wait<0>();
+    wgmma_results(sum);
     ring.release(previous);
 }
 

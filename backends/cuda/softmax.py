@@ -27,51 +27,50 @@ def softmax_naive(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     kernel = SOURCE.kernel(
         "softmax_naive", "x* y* n:i32 inner:i64 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), GROUP=_BLOCK
     )
-    if n:
+    if y.numel():
         kernel(outer * inner, _BLOCK, x, y, n, inner, *_split(scale))
     return y
 
 
 def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    y = torch.empty_like(x)
     outer, n, inner = as_matrix(x, axis)
     if inner > 1:
-        return _columns(x, outer, n, inner, scale)
-    y = torch.empty_like(x)
-    width = row_width((x, y), n)
-    kernel = SOURCE.kernel(
-        "softmax_online", "x* y* n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), GROUP=_ONLINE_BLOCK, WIDTH=width
-    )
-    if n:
+        _columns(x, y, (outer, n, inner), scale)
+    elif y.numel():
+        kernel = SOURCE.kernel(
+            "softmax_online", "x* y* n:i32 sign:f32 factor:f32",
+            ELEMENT=ctype(x.dtype), GROUP=_ONLINE_BLOCK, WIDTH=row_width((x, y), n),
+        )  # fmt: skip
         kernel(outer, _ONLINE_BLOCK, x, y, n, *_split(scale))
     return y
 
 
 def softmax_registers(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    y = torch.empty_like(x)
     outer, n, inner = as_matrix(x, axis)
     if inner > 1:
-        return _columns(x, outer, n, inner, scale)
-    y = torch.empty_like(x)
-    if not y.numel():
-        return y
-    plan = row_plan(n, x.element_size(), row_width((x, y), n))
-    kernel = REGISTERS.kernel(
-        "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), **plan.defines
-    )
-    kernel(cdiv(outer, plan.rows), plan.block, x, y, outer, n, *_split(scale))
+        _columns(x, y, (outer, n, inner), scale)
+    elif y.numel():
+        plan = row_plan(n, x.element_size(), row_width((x, y), n))
+        kernel = REGISTERS.kernel(
+            "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), **plan.defines
+        )
+        kernel(cdiv(outer, plan.rows), plan.block, x, y, outer, n, *_split(scale))
     return y
 
 
-def _columns(x: torch.Tensor, outer: int, n: int, inner: int, scale: float) -> torch.Tensor:
-    y = torch.empty_like(x)
+def _columns(x: torch.Tensor, y: torch.Tensor, sizes: tuple[int, int, int], scale: float) -> None:
+    """The online algorithm down the columns of [outer, n, inner]."""
+    outer, n, inner = sizes
     width = row_width((x, y), inner, widest=8)  # two floats of state per element: 16 bytes of bf16 would need 16
     tiles = cdiv(inner, _TILE_INNER * width)
     kernel = SOURCE.kernel(
         "softmax_columns", "x* y* n:i32 inner:i64 tiles:i64 sign:f32 factor:f32",
         ELEMENT=ctype(x.dtype), GROUP=_BLOCK, TILE_INNER=_TILE_INNER, WIDTH=width,
     )  # fmt: skip
-    if n:
+    if y.numel():
         kernel(outer * tiles, (_TILE_INNER, _BLOCK // _TILE_INNER), x, y, n, inner, tiles, *_split(scale))
-    return y
 
 
 def _split(scale: float) -> tuple[float, float]:

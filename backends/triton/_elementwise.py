@@ -72,8 +72,8 @@ def elementwise(scalar: Any, x: torch.Tensor, y: torch.Tensor | None = None) -> 
     config = winner("elementwise", "flat", x) or RULE
     block = config["bytes"] // x.element_size()
     if x.is_contiguous() and (y is None or y.is_contiguous()):
-        grid = (cdiv(numel, block),)
-        launch(elementwise_flat_kernel, grid, out, x, y, numel, scalar=scalar, BLOCK=block, num_warps=config["num_warps"])
+        meta = {"scalar": scalar, "BLOCK": block, "num_warps": config["num_warps"]}
+        launch(elementwise_flat_kernel, (cdiv(numel, block),), out, x, y, numel, **meta)
     else:
         _strided(scalar, out, x, y)
     return out

@@ -1,8 +1,8 @@
 """The one way a Triton kernel is started here, because starting it is most of what a small op costs.
 
-`kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the compiled
-kernel's own launcher takes 8 us. `launch` keeps that launcher under exactly what Triton specialises on: dtypes, 16-byte
-alignment of pointers, integers that are 1, multiples of 16 or wider than 32 bits, and the compile-time values.
+`kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the
+compiled kernel's own launcher takes 8 us. `launch` keeps that launcher under exactly what Triton specialises on:
+dtypes, 16-byte alignment of pointers, integers that are 1, multiples of 16 or wide, and the compile-time values.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def processors(x: torch.Tensor) -> int:
 def launch(kernel: Any, grid: Grid, *args: Any, **meta: Any) -> None:
     """Run `kernel` on `grid`: its arguments in order, then constexprs and options (num_warps, ...) by name.
 
-    Integers may come grouped in tuples, and matrices as TensorDescriptor. The kernel runs on the device of the CUDA tensors among the arguments and on
-    torch's current stream there; CPU tensors alone go to whatever driver Triton has active (the emulator's).
+    Integers may come grouped in tuples, and matrices as TensorDescriptor. The kernel runs on the device of the CUDA
+    tensors among the arguments and on torch's current stream there; CPU tensors alone go to whatever driver Triton has
+    active (the emulator's).
     """
-    device, values, key = _specialise(args)
+    device, values, classes = _specialise(args)
     if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
         kernel[grid](*args, **meta)
         return
@@ -51,7 +52,7 @@ def launch(kernel: Any, grid: Grid, *args: Any, **meta: Any) -> None:
         with torch.cuda.device(device):
             launch(kernel, grid, *args, **meta)
         return
-    key = (id(kernel), device, *key, *meta.values())
+    key = (id(kernel), device, *classes, *meta.values())
     known = _launchers.get(key)
     if known is None:
         _launchers[key] = _launcher(kernel, kernel[grid](*args, **meta), meta)
@@ -69,8 +70,10 @@ def _launcher(kernel: Any, compiled: Any, meta: dict[str, Any]) -> tuple[Any, ..
 
 
 def _specialise(args: tuple[Any, ...]) -> tuple[int, list[Any], list[Any]]:
-    """The device (-1: no CUDA tensor), the values to pass (addresses in place of tensors), and the specialisation key."""
-    device, values, key = -1, [], []
+    """The device (-1: no CUDA tensor), the values to pass (addresses for tensors), and the specialisation key."""
+    device = -1
+    values: list[Any] = []
+    key: list[Any] = []
     for arg in args:
         if isinstance(arg, torch.Tensor):
             address = arg.data_ptr()
@@ -91,7 +94,8 @@ def _specialise(args: tuple[Any, ...]) -> tuple[int, list[Any], list[Any]]:
 
 
 def _integer_class(value: int) -> int:
-    """Triton compiles one kernel per class: 1 is a constant, multiples of 16 are known to be, 64 bits where 32 are too few."""
+    """Triton compiles one kernel per class: 1 is a constant, multiples of 16 are known, wide ones have 64 bits."""
     if value == 1:
         return 1
-    return (2 if value % 16 == 0 else 3) if -(2**31) <= value < 2**31 else (4 if value % 16 == 0 else 5)
+    wide = not -(2**31) <= value < 2**31
+    return 2 + (value % 16 == 0) + 2 * wide

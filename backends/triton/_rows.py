@@ -1,8 +1,8 @@
 """The row family: what happens along one axis of strided tensors, tile by tile.
 
-A program takes a tile [ROWS, BLOCK_N]: ROWS neighbours along the innermost other dimension, and the axis or a stretch of it.
-Where the axis is contiguous, warps read along it; where it is not, along the neighbours. The code is the same, because
-Triton orders a tile by the stride that it knows to be 1.
+A program takes a tile [ROWS, BLOCK_N]: ROWS neighbours along the innermost other dimension, and the axis or a stretch
+of it. Where the axis is contiguous, warps read along it; where it is not, along the neighbours. The code is the same,
+because Triton orders a tile by the stride that it knows to be 1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 from kernelmux.backends.triton._launch import cdiv
 from kernelmux.backends.triton._strides import Ints, collapse
@@ -23,7 +24,10 @@ RESIDENT = 32768
 
 @dataclass(frozen=True)
 class Walk:
-    """Tensors of one shape as rows along one axis: sizes and, per tensor, strides of the other dimensions; step = stride of the axis."""
+    """Tensors of one shape as rows along one axis.
+
+    sizes and (per tensor) strides are those of the other dimensions; length and (per tensor) steps those of the axis.
+    """
 
     sizes: Ints
     strides: tuple[Ints, ...]
@@ -80,6 +84,16 @@ def resident_rule(w: Walk, itemsize: int) -> dict[str, int] | None:
     if rows * block > RESIDENT:
         return None
     return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block * itemsize // 2048, 1, 16)}
+
+
+@triton.jit
+def rounded_product(a, b):
+    """a * b, rounded before anything is added to it.
+
+    Otherwise the product is fused into the first addition of a sum across lanes. An fma is not symmetric, so the lanes
+    that should all hold the sum would differ in the last bit, and which of them is used would depend on the layout.
+    """
+    return libdevice.mul_rn(a, b)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """copy_column: y[m] = x[m, column], from a matrix in pinned host memory straight into device memory.
 
-Pinned memory has a device address, so a kernel loads across the bus just the elements it wants: nothing is staged on the
-host. Each element costs one 32-byte sector of bus traffic, and many must be under way at once to hide its latency.
+Pinned memory has a device address, so a kernel loads across the bus just the elements it wants: nothing is staged on
+the host. Each element costs a 32-byte sector of bus traffic, and many must be under way at once to hide its latency.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """reduce_sum: the sum along one axis or of everything, accumulated in fp32, rounded once.
 
 rows   one program per tile of rows walks the whole axis
-split  an axis with too few rows to fill the GPU is cut into chunks, summed to fp32, then summed again: no atomics, so the
-       bits do not depend on which chunk ends first
+split  an axis with too few rows to fill the GPU is cut into chunks, summed to fp32, then summed again: no atomics, so
+       the bits do not depend on which chunk ends first
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def _with(shape: torch.Size, axis: int, extent: int) -> list[int]:
 
 
 def _line(x: torch.Tensor, along: Any) -> torch.Tensor:
-    """Everything that is to be added as one dimension: a view, or the fp32 sums over the last dimension where none exists."""
+    """Everything that is to be added as one dimension: a view, or where none exists, fp32 sums over the last one."""
+    if x.numel() == 0:
+        return x.as_strided((0,), (1,))
     sizes, (strides,) = collapse(x.shape, x.stride())
     if len(sizes) == 1:
         return x.as_strided(sizes, strides)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import launch
-from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, row_offsets, walk
+from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, rounded_product, row_offsets, walk
 from kernelmux.registry.backend import Implementation
 
 
@@ -34,7 +34,7 @@ def rms_norm_resident_kernel(
     x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
     weight = tl.load(weight_ptr + cols * weight_step, mask=mask_cols, eviction_policy="evict_last").to(tl.float32)
 
-    rstd = tl.rsqrt(tl.sum(x * x, 1) / N + eps)
+    rstd = tl.rsqrt(tl.sum(rounded_product(x, x), 1) / N + eps)
     y = x * rstd[:, None] * weight[None, :]
     out_offs = out_rows[:, None] + (cols * out_step)[None, :]
     tl.store(out_ptr + out_offs, y.to(out_ptr.dtype.element_ty), mask=mask)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import cdiv, launch
-from kernelmux.backends.triton._rows import clamp, next_power
+from kernelmux.backends.triton._rows import clamp, next_power, rounded_product
 from kernelmux.backends.triton.reduce_sum import sum_along
 from kernelmux.registry.backend import Implementation
 
@@ -36,14 +36,14 @@ def rms_norm_backward_fused_kernel(
 
     # [BLOCK_N]
     grad_weight = tl.zeros([BLOCK_N], tl.float32)
-    for row in range(program, M, tl.num_programs(0)):
+    for row in tl.range(program, M, tl.num_programs(0)):
         offs = row.to(tl.int64) * N + cols
         x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
         grad = tl.load(grad_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        rstd = tl.rsqrt(tl.sum(x * x, 0) / N + eps)
+        rstd = tl.rsqrt(tl.sum(rounded_product(x, x), 0) / N + eps)
         normed = x * rstd
         scaled = grad * weight
-        grad_x = rstd * (scaled - normed * (tl.sum(scaled * normed, 0) / N))
+        grad_x = rstd * (scaled - normed * (tl.sum(rounded_product(scaled, normed), 0) / N))
         tl.store(grad_x_ptr + offs, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
         grad_weight += grad * normed
 
@@ -138,8 +138,8 @@ def rms_norm_backward_fused(grad_out: torch.Tensor, x: torch.Tensor, weight: tor
     grad_x, grad_weight, sums = _outputs(x, weight, min(M, PROGRAMS))
     block = next_power(N)
     launch(
-        rms_norm_backward_fused_kernel, (min(M, PROGRAMS),), grad_x, sums, grad_out, x, weight, M, N, weight.stride(0), eps,
-        BLOCK_N=block, num_warps=clamp(block // 512, 1, 16),
+        rms_norm_backward_fused_kernel, (min(M, PROGRAMS),), grad_x, sums, grad_out, x, weight,
+        M, N, weight.stride(0), eps, BLOCK_N=block, num_warps=clamp(block // 512, 1, 16),
     )  # fmt: skip
     sum_along(sums, 0, grad_weight.view(1, N))
     return grad_x, grad_weight

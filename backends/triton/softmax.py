@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import launch
-from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, row_offsets, walk
+from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, rounded_product, row_offsets, walk
 from kernelmux.registry.backend import Implementation
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -68,7 +68,7 @@ def softmax_online_kernel(
 
     row_top = tl.max(top, 1)
     row_base = tl.where(row_top == -float("inf"), 0.0, row_top)
-    inverse = 1 / tl.sum(total * tl.exp2((top - row_base[:, None]) * LOG2E), 1)
+    inverse = 1 / tl.sum(rounded_product(total, tl.exp2((top - row_base[:, None]) * LOG2E)), 1)
 
     for start in range(0, N, BLOCK_N):
         cols = (start + tl.arange(0, BLOCK_N)).to(tl.int64)

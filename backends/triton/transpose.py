@@ -34,9 +34,7 @@ def transpose_rows_kernel(y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_N: tl.
 
 
 @triton.jit
-def transpose_blocked_kernel(
-    y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def transpose_blocked_kernel(y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     blocks_n = tl.cdiv(N, BLOCK_N)
     offs_m = (tl.program_id(0) // blocks_n) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = (tl.program_id(0) % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -14,12 +14,12 @@ ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
 def run(probe: Probe) -> None:
     options, spec = probe.options, probe.spec
     count, elements = COUNTS[options.tier], ELEMENTS[options.device]
-    made = generate.cases(spec, probe.implementation.requires, count, elements, options.seed)
+    made = list(generate.cases(spec, probe.implementation.requires, count, elements, options.seed))
+    made = [(case, able) for case, able in made if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
-    for turn, case in enumerate(made):
-        if not options.wants_case(case.name) or not allowed:
-            continue
-        for dtype in allowed if options.cases else [allowed[turn % len(allowed)]]:
+    for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases)]):
+        usable = [d for d in able if d in allowed] or allowed
+        for dtype in usable if options.cases else usable[turn % max(len(usable), 1) :][:1]:
             trial = probe.make(case, dtype)
             if probe.able(trial):
                 with probe.judge(trial) as judge:

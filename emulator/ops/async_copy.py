@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.ops.mbarrier import Barriers, shared_offsets
+from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
 from kernelmux.emulator.parser import Address, Immediate, Instruction, Register
 
 Array = NDArray[Any]
@@ -113,7 +113,7 @@ def _reserve(group: Any, to: Array, nothing: Array, size: int) -> None:
     _store(group, to, nothing)
     shadow = group.run.shared.shadow
     if shadow is not None:
-        shadow.forget(group.block[:, None], to[:, None] + np.arange(size))
+        shadow.forget(group.block[:, None], to[:, None] + np.arange(0, size, min(size, 1 << shadow.shift)))
 
 
 def _store(group: Any, target: Array, values: Array, mask: Array | None = None) -> None:
@@ -173,7 +173,8 @@ def arrive(ins: Instruction) -> Action:
         copies = pending.take(group.index, pending.committed[group.index] + 1)
         for key in sorted(set(zip(*(axis.tolist() for axis in place), strict=True))):
             mine = (place[0] == key[0]) & (place[1] == key[1])
-            barriers.flights[key].append(_landing(barriers, key, group.index[mine], copies))
+            land = _landing(barriers, key, group.index[mine], copies)
+            barriers.flights[key].append(Flight(land, ins, int(group.index[mine][0])))
 
     return Action(run, inputs=(address(ins.operands[0]),))
 

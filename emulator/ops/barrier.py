@@ -68,11 +68,3 @@ def warp_sync(ins: Instruction) -> Action:
 
 def _order_warps(group: Group, mask: Any) -> None:
     group.run.shared.synchronise_warps(group)
-
-
-@operation("barrier.cluster")
-def cluster(ins: Instruction) -> Action:
-    """Clusters have one block here: every thread of the block arrives, then waits."""
-    if "arrive" in ins.modifiers:
-        return Action(code="None", pure=True)
-    return BarrierAction(inputs=((Immediate("15"), np.uint32), (Immediate("0"), np.uint32)), scope="barrier")

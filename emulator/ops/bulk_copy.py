@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmux.emulator.cluster import ranks, split
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
-from kernelmux.emulator.ops.mbarrier import Barriers
+from kernelmux.emulator.ops.mbarrier import WORD, Barriers, Flight
+from kernelmux.emulator.ops.unfinished import never_waited_for
 from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
 from kernelmux.emulator.swizzle import swizzled
 from kernelmux.emulator.tensor_map import TileMap, decode
@@ -58,60 +61,85 @@ def _check_inside(group: Any, i: int, start: int, size: int) -> None:
 # --- loads: global to shared, reporting to an mbarrier --------------------------------------------------------
 
 
-def _take_off(group: Any, i: int, bar: int, offsets: Array, content: Array) -> None:
-    """Start a load of `content` to shared-memory `offsets` of lane i's block; it reports to the mbarrier at `bar`."""
-    barriers, shared, block = Barriers.of(group), group.run.shared, int(group.block[i])
-    lanes = np.full(group.n, bar)
-    row, word = (int(axis[i]) for axis in barriers.place(group, lanes))
+def _take_off(
+    ins: Instruction, group: Any, i: int, to: tuple[int, Array], bar: tuple[int, int], content: Array
+) -> None:
+    """Start a load of `content` to the place (block, offsets); it reports to the mbarrier (block, offset)."""
+    barriers, shared, (block, offsets) = Barriers.of(group), group.run.shared, to
+    barrier = (bar[0], bar[1] // WORD)
+    if bar[1] % WORD or not barriers.valid[barrier]:
+        group.fail("asynchronous", f"there is no initialised mbarrier at shared offset {bar[1]}", [i])
     shared.bytes[block, offsets] = 0xFF
     if shared.shadow is not None:
         shared.shadow.forget(block, offsets)
 
-    def deliver(waiter: Any) -> None:
+    def land(waiter: Any) -> None:
         shared.bytes[block, offsets] = content
         if shared.shadow is not None:
             shared.shadow.written(block, offsets)
-        place = (np.array([row]), np.array([word]))
+        place = (np.array([barrier[0]]), np.array([barrier[1]]))
         barriers.bytes[place] -= content.size
         barriers.complete(waiter, place)
 
-    barriers.flights[row, word].append(deliver)
+    barriers.flights[barrier].append(Flight(land, ins, int(group.index[i])))
 
 
-def _check_single_cta(ins: Instruction) -> None:
-    refused = [m for m in ins.modifiers if m.startswith(("multicast", "cta_group", "im2col", "tile::"))]
+def _places(group: Any, address_: Any) -> list[tuple[int, int]]:
+    """Block and offset of every lane's shared-memory address."""
+    block, offset = split(group, address_)
+    return list(zip(block.tolist(), offset.tolist(), strict=True))
+
+
+def _goals(group: Any, i: int, mask: int | None, block: int) -> list[int]:
+    """The blocks that a load goes to: the one addressed (mask None), or those of the cluster whose bits are set."""
+    if mask is None:
+        return [block]
+    size = group.run.geometry.cluster
+    if mask <= 0 or mask >> size:
+        group.fail("out of bounds", f"multicast to blocks {mask:#b} of a cluster of {size}", [i])
+    first = int(group.block[i] - ranks(group)[i])
+    return [first + rank for rank in range(size) if mask >> rank & 1]
+
+
+def _refuse(ins: Instruction, *prefixes: str) -> None:
+    refused = [m for m in ins.modifiers if m.startswith(prefixes)]
     if refused:
-        raise Unsupported(f"{ins.opcode}: {', '.join(refused)}; clusters of one block and plain tiles are emulated")
+        raise Unsupported(f"{ins.opcode}: {', '.join(refused)} is not emulated")
 
 
 @operation("cp.async.bulk.tensor")
 def tensor_copy(ins: Instruction) -> Action:
-    """Loads `[to], [map, {c0, ..}], [mbarrier]` and stores `[map, {c0, ..}], [from]` of tiles, 1-D to 5-D."""
-    _check_single_cta(ins)
+    """Loads `[to], [map, {c0, ..}], [mbarrier]{, blocks}` and stores `[map, {c0, ..}], [from]` of tiles, 1-D to 5-D."""
+    _refuse(ins, "cta_group", "im2col", "tile::")
     loads = isinstance(ins.operands[1], TensorAddress)
     tiled = ins.operands[1] if loads else ins.operands[0]
     if not isinstance(tiled, TensorAddress):
         raise Unsupported(ins.opcode)
-    here = address(ins.operands[0] if loads else ins.operands[1])
     coordinates = registers(Vector(tiled.coordinates), np.int32)
-    inputs = (here, (tiled.base, np.int64), *coordinates)
-    if loads:
-        return Action(_load_tile, inputs=(address(ins.operands[2]), *inputs))
-    return Action(_store_tile, inputs=inputs)
+    if not loads:
+        inputs = (address(ins.operands[1]), (tiled.base, np.int64), *coordinates)
+        return Action(partial(_store_tile, ins), inputs=inputs)
+    mask = ((ins.operands[3], np.uint16),) if ins.has("multicast::cluster") else ()
+    inputs = (address(ins.operands[0]), (tiled.base, np.int64), address(ins.operands[2]), *coordinates, *mask)
+    return Action(partial(_load_tile, ins, len(coordinates)), inputs=inputs)
 
 
-def _load_tile(group: Any, bar: Array, to: Array, map_: Array, *coordinates: Array) -> None:
-    maps = _maps(group, map_)
-    for i, (start, barrier, at) in enumerate(_per_lane(group, coordinates, to, bar)):
-        tile = maps[i]
+def _load_tile(ins: Instruction, rank: int, group: Any, to: Array, map_: Array, bar: Array, *rest: Any) -> None:
+    maps, targets, barriers = _maps(group, map_), _places(group, to), _places(group, bar)
+    masks = group.full(rest[rank]).tolist() if len(rest) > rank else [None] * group.n
+    for i, (at,) in enumerate(_per_lane(group, rest[:rank])):
+        tile, (block, start) = maps[i], targets[i]
         _check_rank(group, i, tile, at)
         offsets = _tile_offsets(group, i, start, tile)
         memory = group.run.memory.span(group, tile.address, tile.extent, False, position=i)
-        _take_off(group, i, barrier, offsets, tile.read(memory, at))
+        content = tile.read(memory, at)
+        for goal in _goals(group, i, masks[i], block):
+            barrier = (goal, barriers[i][1]) if masks[i] is not None else barriers[i]
+            _take_off(ins, group, i, (goal, offsets), barrier, content)
 
 
 def _per_lane(group: Any, coordinates: Sequence[Array], *addresses: Any) -> Any:
-    """Plain numbers for each lane: the addresses, and the coordinates as a tuple."""
+    """Plain numbers for each lane: addresses, and the coordinates as a tuple."""
     places = [group.full(c).tolist() for c in coordinates]
     return zip(*(group.full(a).tolist() for a in addresses), zip(*places, strict=True), strict=True)
 
@@ -129,6 +157,7 @@ def _check_rank(group: Any, i: int, tile: TileMap, at: Sequence[int]) -> None:
 class Store:
     """One store under way: where it reads, what was there at the start (full mode), and how it writes."""
 
+    ins: Instruction
     block: int
     offsets: Array
     seen: Array | None
@@ -155,33 +184,33 @@ def _books(group: Any) -> dict[int, Book]:
     state = group.run.state
     if "bulk" not in state:
         state["bulk"] = {}
-        group.run.on_finish.append(lambda: _check_landed(group, state["bulk"]))
+        group.run.on_finish.append(partial(_check_landed, group.run, state["bulk"]))
     books: dict[int, Book] = state["bulk"]
     return books
 
 
-def _check_landed(group: Any, books: dict[int, Book]) -> None:
-    if group.run.checks == "full" and any(book.open or book.committed for book in books.values()):
-        message = "the kernel ended with bulk stores that nobody waited for (cp.async.bulk.commit_group, wait_group)"
-        group.fail("asynchronous", message)
+def _check_landed(run: Any, books: dict[int, Book]) -> None:
+    for lane, book in books.items() if run.checks == "full" else ():
+        for store in (*book.open, *(store for stores in book.committed for store in stores)):
+            raise never_waited_for(run, store.ins, lane, "this store (cp.async.bulk.commit_group, wait_group)")
 
 
-def _start_store(group: Any, i: int, offsets: Array, rows: Any) -> None:
+def _start_store(ins: Instruction, group: Any, i: int, offsets: Array, rows: Any) -> None:
     shared, block = group.run.shared, int(group.block[i])
     full = group.run.checks == "full"
     if full:
         shared.shadow.require(group, block, offsets, "bulk store", position=i)
     seen = shared.bytes[block, offsets] if full else None
-    _books(group).setdefault(int(group.index[i]), Book()).open.append(Store(block, offsets, seen, rows))
+    _books(group).setdefault(int(group.index[i]), Book()).open.append(Store(ins, block, offsets, seen, rows))
 
 
-def _store_tile(group: Any, source: Array, map_: Array, *coordinates: Array) -> None:
+def _store_tile(ins: Instruction, group: Any, source: Array, map_: Array, *coordinates: Array) -> None:
     maps = _maps(group, map_)
     for i, (start, at) in enumerate(_per_lane(group, coordinates, source)):
         tile = maps[i]
         _check_rank(group, i, tile, at)
         offsets = _tile_offsets(group, i, start, tile)
-        _start_store(group, i, offsets, lambda content, tile=tile, at=at: tile.rows(content, at))
+        _start_store(ins, group, i, offsets, lambda content, tile=tile, at=at: tile.rows(content, at))
 
 
 @operation("cp.async.bulk.commit_group")
@@ -228,13 +257,15 @@ def _books_of(group: Any) -> list[tuple[int, Book]]:
 @operation("cp.async.bulk.shared::cluster.global", "cp.async.bulk.shared::cta.global")
 def load_bytes(ins: Instruction) -> Action:
     """`cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [to], [from], size, [mbarrier]`."""
-    _check_single_cta(ins)
+    _refuse(ins, "multicast")
 
     def run(group: Any, to: Array, source: Array, size: Any, bar: Array) -> None:
-        for i, (start, where, barrier, (count,)) in enumerate(_per_lane(group, (size,), to, source, bar)):
+        targets, barriers = _places(group, to), _places(group, bar)
+        for i, (where, (count,)) in enumerate(_per_lane(group, (size,), source)):
+            block, start = targets[i]
             _check_plain(group, i, start, where, count)
             content = group.run.memory.span(group, where, count, False, position=i).copy()
-            _take_off(group, i, barrier, start + np.arange(count), content)
+            _take_off(ins, group, i, (block, start + np.arange(count)), barriers[i], content)
 
     to, source, size, bar = ins.operands[:4]
     return Action(run, inputs=(address(to), address(source), (size, np.uint32), address(bar)))
@@ -248,7 +279,7 @@ def store_bytes(ins: Instruction) -> Action:
         for i, (where, start, (count,)) in enumerate(_per_lane(group, (size,), to, source)):
             _check_plain(group, i, start, where, count)
             group.run.memory.span(group, where, count, False, position=i)
-            _start_store(group, i, start + np.arange(count), lambda content, where=where: [(where, content)])
+            _start_store(ins, group, i, start + np.arange(count), lambda content, where=where: [(where, content)])
 
     to, source, size = ins.operands[:3]
     return Action(run, inputs=(address(to), address(source), (size, np.uint32)))

@@ -157,8 +157,11 @@ def maximum(ins: Instruction) -> Action:
 def larger(a: Any, b: Any) -> Any:
     """max: a NaN loses against a number, -0 is smaller than +0."""
     result = np.fmax(a, b)
-    zero = result == 0
-    return np.where(zero & (a == b), a + b, result)[()] if zero.any() else result
+    plain = np.abs(result) > 0
+    if np.count_nonzero(plain) == plain.size:
+        return result
+    result = np.where((a == 0) & (b == 0), a + b, result)
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))[()]  # numpy lets signalling NaN win
 
 
 def smaller(a: Any, b: Any) -> Any:

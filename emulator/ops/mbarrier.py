@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmux.emulator.cluster import split
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
+from kernelmux.emulator.ops.unfinished import never_waited_for
 from kernelmux.emulator.parser import Address, Instruction
 
 Array = NDArray[Any]
-Delivery = Callable[[Any], None]
 WORD = 8  # bytes of a barrier; those of a block are numbered by offset / 8
 MAX_COUNT = (1 << 20) - 1
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A copy under way: how it lands for the group that waits for it, and which instruction of which lane began it."""
+
+    land: Callable[[Any], None]
+    ins: Instruction
+    lane: int
 
 
 class Barriers:
@@ -33,7 +44,7 @@ class Barriers:
         self.pending = np.zeros(shape, np.int64)  # arrivals still missing
         self.bytes = np.zeros(shape, np.int64)  # bytes still missing
         self.phase = np.zeros(shape, np.int64)  # completed phases
-        self.flights: dict[tuple[int, int], list[Delivery]] = defaultdict(list)
+        self.flights: dict[tuple[int, int], list[Flight]] = defaultdict(list)
         self.run = run
 
     @staticmethod
@@ -42,23 +53,31 @@ class Barriers:
         state = group.run.state
         if "mbarrier" not in state:
             state["mbarrier"] = Barriers(group.run)
-            group.run.on_finish.append(lambda: state["mbarrier"].check_landed(group))
+            group.run.on_finish.append(state["mbarrier"].check_landed)
         found: Barriers = state["mbarrier"]
         return found
 
     def place(self, group: Any, where: Array, *, initialised: bool = True) -> tuple[Array, Array]:
         """Index of the barrier at each lane's shared-memory address, checked."""
-        where = group.full(where)
-        wrong = where % WORD != 0
+        block, offset = split(group, where)
+        wrong = offset % WORD != 0
         if wrong.any():
             group.fail("misaligned", "mbarrier is not aligned to 8 bytes", wrong)
-        outside = (where < 0) | (where + WORD > self.run.shared.size)
+        outside = (offset < 0) | (offset + WORD > self.run.shared.size)
         if outside.any():
             group.fail("out of bounds", "mbarrier lies outside shared memory", outside)
-        place = (group.block, where // WORD)
+        place = (block, offset // WORD)
         if initialised and not self.valid[place].all():
             group.fail("asynchronous", "mbarrier is used but not initialised (mbarrier.init)", ~self.valid[place])
+        if block is not group.block:
+            self._require_alive(group, block)
         return place
+
+    def _require_alive(self, group: Any, block: Array) -> None:
+        """A block of a cluster may end only when no other one needs its shared memory."""
+        alive = self.run.alive.reshape(len(self.valid), -1).any(axis=1)
+        if not alive[block].all():
+            group.fail("asynchronous", "this mbarrier belongs to a block that has already ended", ~alive[block])
 
     def complete(self, group: Any, place: tuple[Array, Array]) -> None:
         """Start the next phase where nothing is missing any more."""
@@ -81,14 +100,13 @@ class Barriers:
     def deliver(self, group: Any, place: tuple[Array, Array]) -> None:
         """Let the copies arrive that report to these barriers."""
         for key in self.flights and sorted(set(zip(place[0].tolist(), place[1].tolist(), strict=True))):
-            for delivery in self.flights.pop(key, ()):
-                delivery(group)
+            for flight in self.flights.pop(key, ()):
+                flight.land(group)
 
-    def check_landed(self, group: Any) -> None:
-        if group.run.checks == "full" and self.flights:
-            offset = next(iter(self.flights))[1] * WORD
-            message = f"the kernel ended, and nobody had waited for the copies that report to the mbarrier at {offset}"
-            group.fail("asynchronous", message)
+    def check_landed(self) -> None:
+        """At the end of a chunk: in full mode an error for copies that are still under way."""
+        for flights in self.flights.values() if self.run.checks == "full" else ():
+            raise never_waited_for(self.run, flights[0].ins, flights[0].lane, "this copy, by its mbarrier")
 
 
 def _pointer(ins: Instruction, position: int = 0) -> Any:

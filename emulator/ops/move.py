@@ -75,18 +75,6 @@ def convert_address(ins: Instruction) -> Action:
     return Action(code=code, inputs=((source, dtype), (mask, dtype)), outputs=((target, dtype),), pure=True)
 
 
-@operation("mapa")
-def map_address(ins: Instruction) -> Action:
-    """The address of the same variable in another block of the cluster; a cluster has one block here."""
-    dtype = dtype_of(ins.type)
-    return Action(code=MOVE, inputs=((ins.operands[1], dtype),), outputs=((ins.operands[0], dtype),), pure=True)
-
-
-@operation("getctarank")
-def block_rank(ins: Instruction) -> Action:
-    return Action(code="np.uint32(0)", outputs=((ins.operands[0], np.uint32),), pure=True)
-
-
 @operation("isspacep")
 def is_space(ins: Instruction) -> Action:
     window = WINDOW.get(ins.space)

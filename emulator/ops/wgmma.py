@@ -6,14 +6,15 @@ and an operand that changed in between, a product that nobody waited for, or a m
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.elements import STORAGE, from_float, to_float
-from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.errors import Fault, Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
 from kernelmux.emulator.ops.tensor_core import (
     F32,
@@ -25,6 +26,7 @@ from kernelmux.emulator.ops.tensor_core import (
     product,
     shape_of,
 )
+from kernelmux.emulator.ops.unfinished import never_waited_for
 from kernelmux.emulator.parser import Immediate, Instruction, Vector
 from kernelmux.emulator.swizzle import swizzled
 
@@ -51,15 +53,15 @@ def mma_async(ins: Instruction) -> Action:
     count = len(left_slots)
 
     def run(group: Any, *values: Any) -> tuple[Array, ...]:
-        flight = Flight(group)
+        reader = Reader(ins, group)
         if from_registers:
             left = fragment_a(columns(group, values[:count]), type_a).reshape(-1, 64, k)
         else:
-            left = to_float(operand(group, values[0], 64, k, type_a, transpose_a, flight), type_a)
-        right = to_float(operand(group, values[count], n, k, type_b, transpose_b, flight), type_b)
+            left = to_float(operand(group, values[0], 64, k, type_a, transpose_a, reader), type_a)
+        right = to_float(operand(group, values[count], n, k, type_b, transpose_b, reader), type_b)
         total = product(left, _by_column(right).swapaxes(1, 2), type_a)
         total = total if sign_a * sign_b == 1 else -total
-        flight.take_off()
+        reader.close()
         return _accumulated(group, total, values[count + 2 :], values[count + 1], type_d, ins.has("satfinite"))
 
     slots = (*left_slots, (b, np.uint64), (scale_d, np.bool_), *outputs)
@@ -137,23 +139,23 @@ def _units(rows: int, k_bytes: int, transposed: bool, mode: int, leading: int, s
     return row // 8 * stride + row % 8 * mode + unit * UNIT
 
 
-def operand(group: Any, descriptor: Any, rows: int, k: int, kind: str, transposed: bool, flight: Flight) -> Array:
+def operand(group: Any, descriptor: Any, rows: int, k: int, kind: str, transposed: bool, reader: Reader) -> Array:
     """Bits `[warpgroups, rows, K]` of the matrix that each warpgroup's descriptor stands for."""
     storage = STORAGE[kind]
     of_group = group.full(descriptor).reshape(-1, 128)[:, 0].astype(np.uint64)
     blocks = group.block.reshape(-1, 128)[:, 0]
     layouts = of_group & ~np.uint64(0x3FFF)
     if (layouts == layouts[0]).all():
-        return _gather(group, of_group, blocks, rows, k, storage, transposed, flight, 0)
+        return _gather(group, of_group, blocks, rows, k, storage, transposed, reader, 0)
     parts = [
-        _gather(group, of_group[i : i + 1], blocks[i : i + 1], rows, k, storage, transposed, flight, i)
+        _gather(group, of_group[i : i + 1], blocks[i : i + 1], rows, k, storage, transposed, reader, i)
         for i in range(len(of_group))
     ]
     return np.concatenate(parts)
 
 
 def _gather(
-    group: Any, descriptors: Array, blocks: Array, rows: int, k: int, storage: Any, transposed: bool, flight: Flight,
+    group: Any, descriptors: Array, blocks: Array, rows: int, k: int, storage: Any, transposed: bool, reader: Reader,
     first: int,
 ) -> Array:  # fmt: skip
     """Operands whose descriptors differ only in their start; `first` is the number of the first warpgroup."""
@@ -167,7 +169,7 @@ def _gather(
     start = (descriptors.astype(np.int64) & 0x3FFF) << 4
     units = swizzled(start[:, None, None] + _units(rows, k * size, transposed, mode, leading, stride), mode)
     _check_bounds(group, units, first)
-    bits: Array = flight.read(blocks, units, first).view(storage)
+    bits: Array = reader.read(blocks, units, first).view(storage)
     if transposed:  # [.., K, rows]
         return bits.reshape(len(units), k, rows).swapaxes(1, 2)
     return bits.reshape(len(units), rows, k)
@@ -187,56 +189,90 @@ def _check_bounds(group: Any, units: Array, first: int) -> None:
 # --- what is in flight ----------------------------------------------------------------------------------------
 
 
-class Flight:
-    """Reads of one wgmma. In full mode they are remembered until a wait, to see that nobody changed them meanwhile."""
+@dataclass(frozen=True)
+class Read:
+    """16-byte units of shared memory that products of some warpgroups read: their blocks, places and contents."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.tracked = group.run.checks == "full"
-        self.reads: list[tuple[int, int, Array, Array]] = []
+    blocks: Array  # [warpgroups]
+    units: Array  # [warpgroups, .., ..]
+    contents: Array
+
+    def changed(self, now: Array, rows: list[int]) -> Array:
+        """For each warpgroup at `rows` whether its units hold something else now; `now` is all shared memory."""
+        units = self.units[rows].reshape(len(rows), -1)
+        current = now[self.blocks[rows][:, None], units].view(np.uint64)
+        before = self.contents[rows].reshape(len(rows), -1).view(np.uint64)
+        different: Array = (current != before).any(axis=1)
+        return different
+
+
+@dataclass(frozen=True)
+class Product:
+    """An operand of one warpgroup's wgmma: the instruction, what was read, which row of that is the warpgroup's."""
+
+    ins: Instruction
+    read: Read
+    row: int
+
+
+class Reader:
+    """Reads the operands of one wgmma; in full mode notes what it read, to see that nobody changes it meanwhile."""
+
+    def __init__(self, ins: Instruction, group: Any) -> None:
+        self.ins, self.group = ins, group
+        self.full = group.run.checks == "full"
+        self.reads: list[tuple[int, Read]] = []  # with the number of the first warpgroup
 
     def read(self, blocks: Array, units: Array, first: int) -> Array:
-        """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory."""
-        shared = self.group.run.shared
-        contents: Array = shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
-        for i in range(len(blocks)) if self.tracked else ():
-            offsets = (units[i].ravel()[:, None] + np.arange(UNIT)).ravel()
-            shared.shadow.require(self.group, int(blocks[i]), offsets, "wgmma operand", position=128 * (first + i))
-            self.reads.append((first + i, int(blocks[i]), units[i] >> 4, contents[i].view(np.uint64)))
+        """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory; `first`: number of the first warpgroup."""
+        contents: Array = self.group.run.shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
+        if self.full:
+            self._require_initialised(blocks, units, first)
+            self.reads.append((first, Read(blocks, units >> 4, contents)))
         return contents
 
-    def take_off(self) -> None:
-        """Hand the reads over to the warpgroups' books."""
-        if not self.tracked:
-            return
-        for i, ledger in enumerate(_ledgers(self.group)):
+    def _require_initialised(self, blocks: Array, units: Array, first: int) -> None:
+        shadow = self.group.run.shared.shadow
+        offsets = units[..., None] + np.arange(0, UNIT, min(UNIT, 1 << shadow.shift))
+        try:
+            shadow.require(self.group, blocks[:, None, None, None], offsets, "wgmma operand", position=128 * first)
+        except Fault:  # once more, to name the warpgroup
+            for i in range(len(blocks)):
+                shadow.require(self.group, int(blocks[i]), offsets[i], "wgmma operand", position=128 * (first + i))
+
+    def close(self) -> None:
+        """Enter the product into the warpgroups' books."""
+        for i, ledger in enumerate(_ledgers(self.group) if self.full else ()):
             if not ledger.fenced:
                 self.group.fail("asynchronous", "wgmma.mma_async without a wgmma.fence before it", [128 * i])
-            ledger.open.append([read[1:] for read in self.reads if read[0] == i])
+            for first, read in self.reads:
+                if first <= i < first + len(read.blocks):
+                    ledger.open.append(Product(self.ins, read, i - first))
 
 
+@dataclass
 class Ledger:
     """Of one warpgroup: whether it fenced, its uncommitted products, and its committed groups, oldest first."""
 
-    def __init__(self) -> None:
-        self.fenced = False
-        self.open: list[list[tuple[int, Array, Array]]] = []
-        self.committed: list[list[list[tuple[int, Array, Array]]]] = []
+    fenced: bool = False
+    open: list[Product] = field(default_factory=list)
+    committed: list[list[Product]] = field(default_factory=list)
 
 
 def _ledgers(group: Any) -> list[Ledger]:
-    """The books of the group's warpgroups, in order."""
+    """The books of the group's warpgroups, in order; a warpgroup is known by its first lane."""
     state = group.run.state
     if "wgmma" not in state:
         state["wgmma"] = {}
-        group.run.on_finish.append(lambda: _check_landed(group, state["wgmma"]))
-    first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]  # a warpgroup is known by its first lane
+        group.run.on_finish.append(partial(_check_landed, group.run, state["wgmma"]))
+    first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]
     return [state["wgmma"].setdefault(int(lane), Ledger()) for lane in first]
 
 
-def _check_landed(group: Any, ledgers: dict[int, Ledger]) -> None:
-    if any(ledger.open or ledger.committed for ledger in ledgers.values()):
-        group.fail("asynchronous", "the kernel ended with a wgmma that nobody waited for (commit_group, wait_group)")
+def _check_landed(run: Any, ledgers: dict[int, Ledger]) -> None:
+    for lane, ledger in ledgers.items():
+        for product_ in (*ledger.open, *(p for products in ledger.committed for p in products)):
+            raise never_waited_for(run, product_.ins, lane, "this product (wgmma.commit_group, wait_group)")
 
 
 def _keep_books(ins: Instruction, change: Any) -> Action:
@@ -276,17 +312,32 @@ def wait_group(ins: Instruction) -> Action:
     """`wgmma.wait_group.sync.aligned N`: wait until at most N groups are in flight."""
     allowed = _integer(ins.operands[0], ins)
 
-    def change(group: Any, i: int, ledger: Ledger) -> None:
-        while len(ledger.committed) > allowed:
-            for reads in ledger.committed.pop(0):
-                _check_unchanged(group, i, reads)
+    def run(group: Any) -> None:
+        if group.run.checks != "full":
+            return
+        landed: dict[int, Landed] = {}
+        for i, ledger in enumerate(_ledgers(group)):
+            while len(ledger.committed) > allowed:
+                for product_ in ledger.committed.pop(0):
+                    landed.setdefault(id(product_.read), Landed(product_.read)).add(product_.row, i)
+        for one in landed.values():
+            one.require_unchanged(group)
 
-    return _keep_books(ins, change)
+    return Action(run, scope="warpgroup")
 
 
-def _check_unchanged(group: Any, i: int, reads: list[tuple[int, Array, Array]]) -> None:
-    units_of = group.run.shared.bytes.view(np.complex128)
-    for block, units, contents in reads:
-        changed = (units_of[block, units].view(np.uint64) != contents).any()
-        if changed:
-            group.fail("asynchronous", "an operand of wgmma was overwritten before wgmma.wait_group", [128 * i])
+class Landed:
+    """Products that end together and come from one instruction: rows of one read, and the warpgroups they belong to."""
+
+    def __init__(self, read: Read) -> None:
+        self.read, self.rows, self.warpgroups = read, list[int](), list[int]()
+
+    def add(self, row: int, warpgroup: int) -> None:
+        self.rows.append(row)
+        self.warpgroups.append(warpgroup)
+
+    def require_unchanged(self, group: Any) -> None:
+        changed = self.read.changed(group.run.shared.bytes.view(np.complex128), self.rows)
+        if changed.any():
+            lane = 128 * self.warpgroups[int(changed.argmax())]
+            group.fail("asynchronous", "an operand of wgmma was overwritten before wgmma.wait_group", [lane])

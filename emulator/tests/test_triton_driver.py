@@ -201,6 +201,23 @@ def test_host_tensor_descriptors() -> None:
     assert torch.equal(y, x * 2)
 
 
+@triton.jit
+def device_tile_kernel(x_ptr, y_ptr, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, shape=[M, N], strides=[N, 1], block_shape=[BLOCK_M, BLOCK_N])
+    y = tl.make_tensor_descriptor(y_ptr, shape=[M, N], strides=[N, 1], block_shape=[BLOCK_M, BLOCK_N])
+    m, n = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    y.store([m, n], x.load([m, n]) * 2)
+
+
+def test_tensor_descriptors_made_by_the_kernel() -> None:
+    """They live in global scratch memory, which the driver provides."""
+    x = torch.randn(50, 72).half()
+    y = torch.full_like(x, float("nan"))
+    compiled = device_tile_kernel[(2, 2)](x, y, 50, 72, BLOCK_M=32, BLOCK_N=64)
+    assert "tensormap.replace" in compiled.asm["ptx"] and compiled.metadata.global_scratch_size > 0
+    assert torch.equal(y, x * 2)
+
+
 @triton.autotune([triton.Config({"BLOCK": block}) for block in (128, 256)], key=["n"])
 @triton.jit
 def tuned_kernel(x_ptr, n, BLOCK: tl.constexpr):

@@ -60,7 +60,7 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
 
 
 def normalise(arguments: dict[str, Any], axes: Mapping[str, Any]) -> None:
-    if arguments["scale"] is None:
+    if arguments["scale"] is None and axes["D"]:
         arguments["scale"] = 1 / math.sqrt(axes["D"])
 
 
@@ -96,6 +96,7 @@ SPEC = OpSpec(
         Constraint("G >= 1", lambda v: v["G"] >= 1),
         Constraint("H a multiple of G", lambda v: v["H"] % v["G"] == 0),
         Constraint("N >= 1", lambda v: v["N"] >= 1),
+        Constraint("D >= 1", lambda v: v["D"] >= 1),
         Constraint("N >= M if causal", lambda v: not v["causal"] or v["N"] >= v["M"]),
     ),
     normalise=normalise,

@@ -51,7 +51,7 @@ SPEC = OpSpec(
             str,
             "ieee",
             choices=("ieee", "tf32"),
-            doc='for fp32 only: "tf32" rounds the operands to 11 bits',
+            doc='for fp32 only: "tf32" keeps 11 bits of the operands',
         ),
     ),
     outputs=(Output("c", like="a", dims="M N"),),

@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Axis, Call, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Axis, Call, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 
 def reference(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
@@ -60,6 +60,7 @@ SPEC = OpSpec(
     reference=reference,
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], flushes=True),
     exact=exact,
+    special=SpecialValues(undefined={"largest fp32": "scale * x overflows fp32"}),
     cases=(
         Case("x=4x100", tier="smoke"),
         Case("x=1x1"),

@@ -17,7 +17,7 @@ from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Dtypes, OneOf
+from kernelmux.registry.conditions import Aligned, Capability, Condition, Dtypes, OneOf
 
 Config = dict[str, Any]
 
@@ -71,18 +71,24 @@ def attention_specialised(
 
 
 LAST = {"q": "last", "k": "last", "v": "last"}
-DESCRIPTORS = (Capability((9, 0)), Dtypes("q", torch.float16, torch.bfloat16), *(Aligned(name) for name in "qkv"))
+HEADS: tuple[Condition, ...] = (OneOf("D", 64, 128),)
+DESCRIPTORS: tuple[Condition, ...] = (
+    *HEADS,
+    Capability((9, 0)),
+    Dtypes("q", torch.float16, torch.bfloat16),
+    *(Aligned(name) for name in "qkv"),
+)
 
 VARIANTS = {
     "online": Implementation(
-        fn=attention_online, idea="running maximum and sum", requires=(OneOf("D", 64, 128),), layout=LAST, arithmetic="mma"
+        fn=attention_online, idea="running maximum and sum", requires=HEADS, layout=LAST, arithmetic="mma"
     ),
     "descriptors": Implementation(
-        fn=attention_descriptors, idea="the same with TMA loads and stores", requires=(OneOf("D", 64, 128), *DESCRIPTORS),
-        layout=LAST, arithmetic="mma",
+        fn=attention_descriptors, idea="the same with TMA loads and stores",
+        requires=DESCRIPTORS, layout=LAST, arithmetic="mma",
     ),
     "specialised": Implementation(
         fn=attention_specialised, idea="one warp loads, two warpgroups multiply and exponentiate in turn",
-        requires=(OneOf("D", 64, 128), *DESCRIPTORS, AtLeast("M", 128)), layout=LAST, arithmetic="mma",
+        requires=DESCRIPTORS, layout=LAST, arithmetic="mma",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Attention over tensor descriptors: the copy engine (TMA) brings blocks of keys and values while earlier ones are used."""
+"""Attention over tensor descriptors: the copy engine (TMA) brings keys and values while earlier ones are used."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ LOG2E = 1.4426950408889634
 
 @triton.jit
 def key_range(start_m, M, N, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Keys [0, full) are seen by every query of the block without a mask; [full, end) by some; full is a multiple of BLOCK_N."""
+    """Keys [0, full) are seen by every query of the block, [full, end) by some; full is a multiple of BLOCK_N."""
     if CAUSAL:
         end = tl.minimum(N, tl.minimum(M, start_m + BLOCK_M) + N - M)
         return (start_m + N - M + 1) // BLOCK_N * BLOCK_N, end
@@ -26,7 +26,7 @@ def key_range(start_m, M, N, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_
 def online_softmax(acc, top, total, scores, scale):
     """acc rescaled to the new running maximum, that maximum, the running sum, and the weights.
 
-    scale includes log2(e) and is not negative (a negative one has its sign moved to q), so the maximum may be scaled last.
+    scale includes log2(e) and is not negative (the sign of a negative one moves to q), so the maximum is scaled last.
     """
     new_top = tl.maximum(top, tl.max(scores, 1) * scale)
     p = tl.exp2(scores * scale - new_top[:, None])

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -21,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernelmux.backends.triton._hopper import copy_in, copy_out, copy_out_wait
+from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch import cdiv, launch
 from kernelmux.backends.triton.attention._online import LOG2E, key_range
 
@@ -34,11 +33,12 @@ LOADER_REGISTERS = gl.constexpr(24)
 @gluon.jit
 def _load(
     q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-    batch, head, group, start_m, blocks, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    batch, head, group, start_m, blocks,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    mbarrier.expect(q_full, 2 * ROWS * D * 2)
-    copy_in(q_desc, [batch, head, start_m, 0], q_full, q_rows.index(0))
-    copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full, q_rows.index(1))
+    mbarrier.expect(q_full.index(0), 2 * ROWS * D * 2)
+    copy_in(q_desc, [batch, head, start_m, 0], q_full.index(0), q_rows.index(0))
+    copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full.index(0), q_rows.index(1))
     for step in range(0, blocks):
         slot = step % STAGES
         free = (step // STAGES + 1) & 1
@@ -75,8 +75,8 @@ def _mask(scores, start_row, start_n, M, N, CAUSAL: gl.constexpr, layout: gl.con
 @gluon.jit
 def _walk_keys(
     acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N, scale,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+    D: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr,
 ):  # fmt: skip
     """Steps [begin, end): the scores of a step, and the values of the step before it."""
     for step in range(begin, end):
@@ -112,14 +112,14 @@ def _attend(
     batch, head, start_row, blocks, M, N, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr, FLIP: gl.constexpr,
     ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     first_row = start_row + HALF * ROWS
     whole, _ = key_range(first_row, M, N, CAUSAL, ROWS, BLOCK_N)
     # At least the first step is masked; after it, as many as reach past what every query may see.
     masked = gl.maximum(blocks - whole // BLOCK_N, 1)
 
-    mbarrier.wait(q_full, 0)
+    mbarrier.wait(q_full.index(0), 0)
     q = q_rows.index(HALF).reshape([ROWS, D])
     mbarrier.wait(k_full.index(0), 0)
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
@@ -136,12 +136,14 @@ def _attend(
     # [ROWS, D]
     acc = gl.zeros([ROWS, D], gl.float32, out_layout)
     acc, p, top, total = _walk_keys(
-        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, 1, masked, blocks, first_row, M, N, scale,
-        CAUSAL, True, FLIP, ROWS, BLOCK_N, D, STAGES, layout, out_layout,
+        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+        1, masked, blocks, first_row, M, N, scale, CAUSAL, True, FLIP, ROWS, BLOCK_N, D, STAGES,
+        layout, out_layout,
     )  # fmt: skip
     acc, p, top, total = _walk_keys(
-        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, masked, blocks, blocks, first_row, M, N,
-        scale, CAUSAL, False, FLIP, ROWS, BLOCK_N, D, STAGES, layout, out_layout,
+        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+        masked, blocks, blocks, first_row, M, N, scale, CAUSAL, False, FLIP, ROWS, BLOCK_N, D, STAGES,
+        layout, out_layout,
     )  # fmt: skip
     last = (blocks - 1) % STAGES
     mbarrier.wait(v_full.index(last), ((blocks - 1) // STAGES) & 1)
@@ -168,21 +170,14 @@ def attention_specialised_kernel(
     _, end = key_range(start_m, M, N, CAUSAL, 2 * ROWS, BLOCK_N)
     blocks = gl.cdiv(end, BLOCK_N)
 
-    q_rows = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
-    k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
-    v_ring = gl.allocate_shared_memory(v_desc.dtype, [STAGES] + v_desc.block_type.shape, v_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full, count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(slot), count=1)
-        mbarrier.init(k_empty.index(slot), count=2)
-        mbarrier.init(v_full.index(slot), count=1)
-        mbarrier.init(v_empty.index(slot), count=2)
-
+    q_rows = ring(q_desc, 2)
+    k_ring = ring(k_desc, STAGES)
+    v_ring = ring(v_desc, STAGES)
+    q_full = barriers(1, 1)
+    k_full = barriers(STAGES, 1)
+    k_empty = barriers(STAGES, 2)
+    v_full = barriers(STAGES, 1)
+    v_empty = barriers(STAGES, 2)
     gl.warp_specialize(
         [
             (_attend, (out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head, start_m,

@@ -13,7 +13,7 @@ from kernelmux.backends.triton._launch import cdiv, launch
 
 @triton.jit
 def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """Row and column of a program's tile, going down columns of GROUP_M tiles: neighbours in time share rows of a and b in L2."""
+    """Row and column of a program's tile, down columns of GROUP_M tiles: neighbours in time share a and b in L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     if GROUP_M == 1:

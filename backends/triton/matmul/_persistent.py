@@ -54,9 +54,10 @@ def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, config: dict[st
         return c
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     programs = min(processors(a), cdiv(M, block_m) * cdiv(N, block_n))
+    c_desc = TensorDescriptor.from_tensor(c, [block_m, block_n // config["SUBTILES"]])
     launch(
-        matmul_persistent_kernel, (programs,), TensorDescriptor.from_tensor(c, [block_m, block_n // config["SUBTILES"]]),
-        _descriptor(a, block_m, block_k), _descriptor(b, block_k, block_n), M, N, K,
+        matmul_persistent_kernel, (programs,), c_desc, _descriptor(a, block_m, block_k),
+        _descriptor(b, block_k, block_n), M, N, K,
         A_ROWS=a.stride(1) == 1, B_ROWS=b.stride(1) == 1, PRECISION=precision, **config,
     )  # fmt: skip
     return c

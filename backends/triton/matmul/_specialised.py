@@ -1,7 +1,7 @@
 """The tiled product with the work divided among warps (in Gluon): one loads, two warpgroups multiply.
 
-The loader runs ahead through a ring of STAGES slots and across tiles, so the tensor cores wait for memory only at the very
-start. Each multiplier owns half the rows of the tile: 64 x 256 sums are 128 registers in each of its threads.
+The loader runs ahead through a ring of STAGES slots and across tiles, so the tensor cores wait for memory only at the
+very start. Each multiplier owns half the rows of the tile: 64 x 256 sums are 128 registers in each of its threads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernelmux.backends.triton._hopper import copy_in, copy_out, copy_out_wait
+from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch import cdiv, launch, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 
@@ -57,7 +56,7 @@ def _multiply(
     BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     ROWS: gl.constexpr = BLOCK_M // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     step = 0
     for tile in range(gl.program_id(0), gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N), gl.num_programs(0)):
         tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -92,15 +91,11 @@ def matmul_specialised_kernel(
     c_desc, a_desc, b_desc, M, N, K, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES] + a_desc.block_type.shape, a_desc.layout)
-    b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
-    c_halves = gl.allocate_shared_memory(c_desc.dtype, [2] + c_desc.block_type.shape, c_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(empty.index(slot), count=2)
-
+    a_ring = ring(a_desc, STAGES)
+    b_ring = ring(b_desc, STAGES)
+    c_halves = ring(c_desc, 2)
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, 2)
     gl.warp_specialize(
         [
             (_multiply, (c_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, 0,

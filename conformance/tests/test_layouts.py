@@ -1,0 +1,65 @@
+"""Layouts keep what they promise: shape, values, strides, overlap, poison in the gaps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelmux.conformance import guard, layouts
+
+X = torch.arange(3 * 5 * 8, dtype=torch.float16).reshape(3, 5, 8)
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda l: l.name)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 8), (3, 5, 8), (1, 1), (2, 1, 3)], ids=str)
+def test_a_layout_keeps_shape_and_values(layout: layouts.Layout, shape: tuple[int, ...]) -> None:
+    x = torch.arange(max(torch.Size(shape).numel(), 1), dtype=torch.float16).reshape(shape)
+    made = layout.of(x)
+    if made is not None:
+        assert made.shape == x.shape
+        assert not made.isnan().any()
+        assert torch.equal(made, x) or not layout.same
+
+
+def test_every_layout_applies_to_a_matrix_or_a_block() -> None:
+    assert all(layout.of(X) is not None for layout in layouts.LAYOUTS)
+
+
+def test_the_gaps_hold_nan() -> None:
+    made = layouts.laid_out(X, (80, 16, 2))
+    whole = made.as_strided((made.untyped_storage().nbytes() // 2,), (1,), 0)
+    assert int(whole.isnan().sum()) == whole.numel() - X.numel()
+
+
+@pytest.mark.parametrize("modulo", [2, 4, 8])
+def test_addresses_are_misaligned_as_named(modulo: int) -> None:
+    layout = next(l for l in layouts.LAYOUTS if l.name == f"address {modulo} modulo 16")
+    made = layout.of(X)
+    assert made is not None and made.data_ptr() % 16 == modulo
+
+
+def test_windows_overlap() -> None:
+    made = next(l for l in layouts.LAYOUTS if l.name == "sliding windows").of(X)
+    assert made is not None and made.stride()[-2:] == (1, 1)
+    assert torch.equal(made[0, 1, :-1], made[0, 0, 1:])
+
+
+def test_the_guard_places_allocations_between_canaries() -> None:
+    with guard.Guard() as watch:
+        out = torch.empty(3, 5, dtype=torch.float16)
+        zeros = torch.zeros(4)
+        copy = X.transpose(0, 2).contiguous()
+    assert [m.view.shape for m in watch.memory] == [out.shape, zeros.shape, copy.shape]
+    assert guard.poison_left(out).all() and not zeros.any() and torch.equal(copy, X.transpose(0, 2))
+    assert all(m.damage() is None for m in watch.memory)
+    out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
+    assert "behind its end" in str(watch.memory[0].damage())
+    zeros.as_strided((1,), (1,), zeros.storage_offset() - 1).zero_()
+    assert "before its beginning" in str(watch.memory[1].damage())
+
+
+def test_a_haloed_input_is_surrounded_by_nan() -> None:
+    made = guard.haloed(X)
+    assert torch.equal(made.view, X) and made.owns(made.view)
+    first, end = made.used
+    assert (made.whole[:first] == 255).all() and (made.whole[end:] == 255).all()

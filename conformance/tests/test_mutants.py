@@ -1,0 +1,23 @@
+"""Every broken kernel is caught by the check it belongs to; the sound ones pass them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmux.conformance import mutation
+from kernelmux.conformance.mutation import Mutant
+from kernelmux.conformance.options import Options
+
+with mutation.registration():
+    POPULATION = mutation.population()
+
+
+@pytest.mark.parametrize("mutant", POPULATION, ids=lambda m: f"{m.op}-{m.variant}")
+def test_the_suite_tells_broken_from_sound(mutant: Mutant, mutants: None) -> None:
+    assert mutation.survived(mutant, mutation.examine(mutant, Options())) == ""
+
+
+def test_every_check_of_variants_has_a_mutant() -> None:
+    caught = {m.check for m in POPULATION if m.check}
+    without = {"compile_only"}  # needs a compiler: test_compile_only
+    assert caught | without == {n for n in mutation.catalogue.names() if mutation.catalogue.check(n).about == "variant"}

@@ -1,0 +1,68 @@
+"""The roofs, measured in the process that times the rows: memory, host link, and matrix products per format."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelmux.perf.clock import CudaStopwatch, SynchronousStopwatch, l2_bytes
+from kernelmux.perf.roofline import Ceilings
+
+GIB = 1 << 30
+ROUNDS, WARMUP = 15, 3
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
+
+
+def measure() -> Ceilings:
+    """All ceilings of the current GPU; some 2 s."""
+    copy, read = _memory()
+    return Ceilings(
+        copy=copy,
+        read=read,
+        host=_host_link(),
+        matmul={name: _matmul(name) for name in FORMATS},
+        event=_median(CudaStopwatch(), lambda: None),
+        l2=l2_bytes(),
+    )
+
+
+def _median(stopwatch: Any, call: Callable[[], Any], rounds: int = ROUNDS) -> float:
+    times = [stopwatch(call)[0] for _ in range(WARMUP + rounds)][WARMUP:]
+    return statistics.median(times)
+
+
+def _memory() -> tuple[float, float]:
+    """Bytes per second of a large copy (read + write) and of a sum (read only)."""
+    size = min(2 * GIB, torch.cuda.mem_get_info()[0] // 8)
+    source = torch.randn(size // 4, device="cuda")
+    target = torch.empty_like(source)
+    stopwatch = CudaStopwatch(20.0)
+    copy = 2 * source.nbytes / _median(stopwatch, lambda: target.copy_(source))
+    read = source.nbytes / _median(stopwatch, lambda: source.sum())
+    return copy, max(read, copy)
+
+
+def _host_link() -> float:
+    """Bytes per second from pinned host memory to the device."""
+    source = torch.empty(GIB // 4, dtype=torch.uint8, pin_memory=True).random_()
+    target = torch.empty_like(source, device="cuda")
+    return source.nbytes / _median(SynchronousStopwatch(), lambda: target.copy_(source, non_blocking=True), 7)
+
+
+def _matmul(name: str) -> float:
+    """flop/s of torch's product of random matrices: the better of two sizes, since power limits the larger."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    try:
+        return max(_product(n, FORMATS[name]) for n in (4096, 8192))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def _product(n: int, dtype: torch.dtype) -> float:
+    a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
+    c = torch.empty_like(a)
+    return 2 * n**3 / _median(CudaStopwatch(50.0), lambda: torch.mm(a, b, out=c))

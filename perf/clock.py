@@ -1,0 +1,126 @@
+"""A clock that pytest-benchmark can read and that only device work advances.
+
+    clock = VirtualClock()
+    sample = Sample(call, stopwatch, clock)
+    benchmark.pedantic(sample, rounds=30)      with @pytest.mark.benchmark(timer=clock)
+
+pytest-benchmark takes the timer before and after the function; the function flushes the L2 cache, times one launch with
+two events, and advances the clock by that alone. So its statistics are those of device time with a cold cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+HIDE_US = 20.0  # added to the host time that the device sleep covers
+LONGEST_SLEEP_US = 3000.0
+CYCLES_PER_US = 2000  # of a GPU at 2 GHz; a slower one sleeps longer, which is safe
+
+
+class VirtualClock:
+    """Seconds of device work so far."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Add the seconds of one measurement."""
+        if not seconds >= 0:
+            raise ValueError(f"a measured time must not be negative, got {seconds}")
+        self.now += seconds
+
+
+class Stopwatch(Protocol):
+    """Times one call on some device."""
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        """Seconds that the call took, and its result."""
+
+
+class Sample:
+    """The function under test: one timed call; `result` is what the last one returned, `count` how many there were."""
+
+    def __init__(self, call: Callable[[int], Any], stopwatch: Stopwatch, clock: VirtualClock) -> None:
+        self.call, self.stopwatch, self.clock = call, stopwatch, clock
+        self.count = 0
+        self.result: Any = None
+
+    def __call__(self) -> None:
+        poison(self.result)  # the allocator may give the same memory again: nothing right must be left in it
+        self.result = None
+        seconds, self.result = self.stopwatch(lambda: self.call(self.count))
+        self.clock.advance(seconds)
+        self.count += 1
+
+
+def poison(result: Any) -> None:
+    """Overwrite outputs with NaN, or with the largest integer."""
+    for out in result if isinstance(result, tuple) else (result,):
+        if isinstance(out, torch.Tensor):
+            out.fill_(float("nan") if out.dtype.is_floating_point else torch.iinfo(out.dtype).max)
+
+
+class CudaStopwatch:
+    """Seconds of device time with a cold L2 cache, between two events.
+
+    Before the first event the stream overwrites a buffer of more than twice the L2 cache, then sleeps for about the host
+    time of the call: the launch is queued before the timed region begins, so that no host time gets into it.
+    """
+
+    def __init__(self, host_us: float = 0.0) -> None:
+        size = l2_bytes()
+        self.flush = torch.empty(int(2.1 * size), dtype=torch.uint8, device="cuda")
+        self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.host_us = host_us
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        self.flush.zero_()
+        sleep_on_device(min(self.host_us * 1.5 + HIDE_US, LONGEST_SLEEP_US))
+        self.begin.record()
+        result = call()
+        self.end.record()
+        self.end.synchronize()
+        return self.begin.elapsed_time(self.end) / 1e3, result
+
+
+class SynchronousStopwatch:
+    """Seconds from the call to the moment when the device is done: for work in which the host takes part."""
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = call()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start, result
+
+
+class WallStopwatch:
+    """Seconds per call by the wall clock, over `repeat` calls; the CPU's caches are as the last call left them."""
+
+    def __init__(self, repeat: int = 1) -> None:
+        self.repeat = repeat
+
+    def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        start = time.perf_counter()
+        for _ in range(self.repeat):
+            result = call()
+        return (time.perf_counter() - start) / self.repeat, result
+
+
+def l2_bytes() -> int:
+    """Bytes of L2 cache of the current GPU; 64 MiB where torch does not say."""
+    return int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0)) or 64 << 20
+
+
+def sleep_on_device(microseconds: float) -> None:
+    """Keep the stream busy without touching memory."""
+    spin = getattr(torch.cuda, "_sleep", None)  # torch's own, not public; without it short kernels show host gaps
+    if spin is not None:
+        spin(int(microseconds * CYCLES_PER_US))

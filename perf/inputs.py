@@ -1,0 +1,86 @@
+"""Inputs of a workload: random normal values, in as many copies as it takes to find none of them in the L2 cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelmux.perf.clock import l2_bytes
+from kernelmux.perf.plan import Row
+from kernelmux.perf.roofline import Work
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import Implementation, fits
+from kernelmux.registry.cases import Case, seed_of
+from kernelmux.registry.spec import Call, OpSpec, Tensor
+
+COLD = 3  # copies together are this many times the L2 cache
+MOST_COPIES = 32
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The calls of one group of rows: the same shapes, other values."""
+
+    calls: tuple[Call, ...]
+
+    @property
+    def call(self) -> Call:
+        return self.calls[0]
+
+    @property
+    def work(self) -> Work:
+        """What one of the calls must do at least."""
+        call, cost = self.call, self.call.cost
+        size = call.dtype.itemsize
+        written = sum(torch.Size(output.shape(call)).numel() * size for output in call.spec.outputs)
+        return Work(cost.bytes, cost.flops, written, cost.unit, dtypes.SHORT[call.dtype], cost.link)
+
+    def arguments(self, implementation: Implementation) -> list[tuple[Any, ...]]:
+        """What the implementation takes, per copy, in the layout that it reads."""
+        return [tuple(_laid_out(implementation, k, v) for k, v in c.arguments.items()) for c in self.calls]
+
+
+def _laid_out(implementation: Implementation, name: str, value: Any) -> Any:
+    layout = implementation.layout.get(name, "any")
+    return value if not isinstance(value, torch.Tensor) or fits(value, layout) else value.contiguous()
+
+
+def make(row: Row, device: str) -> Inputs:
+    """Inputs of a row's group on a device; one copy on a CPU, whose caches stay warm."""
+    spec, case = catalog.spec(row.op), Case(row.workload)
+    dtype = dtypes.parse(row.dtype)
+    first = _call(spec, case, dtype, device, 0)
+    copies = _copies(first) if device == "cuda" else 1
+    return Inputs((first, *(_call(spec, case, dtype, device, i) for i in range(1, copies))))
+
+
+def _copies(call: Call) -> int:
+    """How many sets of inputs push one another out of the cache; the free memory decides last."""
+    if call.spec.hosted:
+        return 1
+    size = sum(t.nbytes for t in call.arguments.values() if isinstance(t, torch.Tensor))
+    wanted = max(2, min(-(-COLD * l2_bytes() // max(size, 1)), MOST_COPIES))
+    free = torch.cuda.mem_get_info()[0]
+    return max(1, min(wanted, free // 8 // max(size, 1)))
+
+
+def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) -> Call:
+    shapes, scalars, formats = case.parsed
+    rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
+    values = {t.name: _draw(t, shapes[t.name], formats.get(t.name, dtype), rng) for t in spec.tensors}
+    return spec.bind(**values, **scalars)
+
+
+def _draw(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
+    if dtype.is_floating_point:
+        drawn = torch.randn(shape, dtype=dtype, device=rng.device, generator=rng)
+    else:
+        info = torch.iinfo(dtype)
+        drawn = torch.randint(info.min, info.max, shape, dtype=dtype, device=rng.device, generator=rng)
+    if tensor.host and drawn.is_cuda:
+        return torch.empty(shape, dtype=dtype, pin_memory=True).copy_(drawn)
+    return drawn
+
+

@@ -1,0 +1,188 @@
+"""Times one row and checks what it computed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelmux.perf import roofline
+from kernelmux.perf.clock import (
+    CudaStopwatch,
+    Sample,
+    Stopwatch,
+    SynchronousStopwatch,
+    VirtualClock,
+    WallStopwatch,
+)
+from kernelmux.perf.graph import replay_us
+from kernelmux.perf.inputs import Inputs
+from kernelmux.perf.options import Options
+from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.verify import Checked, Oracle, WrongOutput
+from kernelmux.registry.backend import Implementation
+
+WARMUP = 3
+FEWEST = 5
+HOST_CALLS, HOST_SECONDS = 100, 0.1
+ROUND_SECONDS = 2e-4  # a round on a CPU repeats the call until it takes about this long
+
+
+class AboveCeiling(AssertionError):
+    """A time that no machine with these ceilings can reach: the measurement is wrong."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What the rounds say, in microseconds; spread is the interquartile range over the median."""
+
+    median_us: float
+    spread: float
+    least_us: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """What rows that do the same work share."""
+
+    inputs: Inputs
+    oracles: dict[int, Oracle]
+
+    def oracle(self, copy: int) -> Oracle:
+        """The reference of one of the calls; kept, for all variants end on the same copy or nearly so."""
+        if copy not in self.oracles:
+            self.oracles.clear()
+            self.oracles[copy] = Oracle(self.inputs.calls[copy])
+        return self.oracles[copy]
+
+
+def row(
+    implementation: Implementation, group: Group, benchmark: Any, clock: VirtualClock, options: Options, ceilings: Ceilings | None
+) -> dict[str, Any]:
+    """Time an implementation through pytest-benchmark; the fields of its row. WrongOutput, AboveCeiling."""
+    arguments = group.inputs.arguments(implementation)
+    copies = len(arguments)
+
+    def call(i: int) -> Any:
+        return implementation.fn(*arguments[i % copies])
+
+    on_gpu = group.inputs.call.device.type == "cuda"
+    first_s = _compile(call, arguments[0])
+    host_us = _host_us(call, on_gpu)
+    sample = Sample(call, _stopwatch(group.inputs, host_us), clock)
+    timing = rounds(sample, benchmark, options)
+    checked = group.oracle((sample.count - 1) % copies).check(sample.result, implementation)
+    sample.result = None
+    found = _fields(timing, checked, group.inputs, host_us if on_gpu else None) | {"first_s": first_s, "copies": copies}
+    if ceilings is not None:
+        found |= against(timing, group.inputs, ceilings, host_us)
+        found |= _replayed(call, group.inputs, timing)
+    return found
+
+
+def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
+    """Seconds of the first call, which compiles; WrongOutput if it hands out memory of its inputs."""
+    start = time.perf_counter()
+    result = call(0)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    owned = {t.untyped_storage().data_ptr() for t in arguments if isinstance(t, torch.Tensor)}
+    for out in result if isinstance(result, tuple) else (result,):
+        if out.numel() and out.untyped_storage().data_ptr() in owned:
+            raise WrongOutput("the output shares memory with an input")
+    return seconds
+
+
+def _host_us(call: Callable[[int], Any], on_gpu: bool) -> float:
+    """Microseconds of the Python call, with the device left to work on its own."""
+    if on_gpu:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call(0)
+    issued = time.perf_counter() - start
+    if on_gpu:
+        torch.cuda.synchronize()
+    whole = time.perf_counter() - start
+    count = max(1, min(HOST_CALLS, int(HOST_SECONDS / max(whole, 1e-7))))
+    times = [_batch(call, count, on_gpu) for _ in range(3)] if count > 3 else [issued]
+    return statistics.median(times) * 1e6
+
+
+def _batch(call: Callable[[int], Any], count: int, on_gpu: bool) -> float:
+    start = time.perf_counter()
+    for i in range(count):
+        call(i)
+    seconds = time.perf_counter() - start
+    if on_gpu:
+        torch.cuda.synchronize()
+    return seconds / count
+
+
+def _stopwatch(inputs: Inputs, host_us: float) -> Stopwatch:
+    if inputs.call.device.type != "cuda":
+        return WallStopwatch(max(1, int(ROUND_SECONDS / max(host_us * 1e-6, 1e-7))))
+    return SynchronousStopwatch() if inputs.call.spec.hosted else CudaStopwatch(host_us)
+
+
+def rounds(sample: Sample, benchmark: Any, options: Options) -> Timing:
+    """As many rounds as the time budget of a row allows, through pytest-benchmark."""
+    sample()
+    before = sample.clock.now
+    started = time.perf_counter()
+    sample()
+    seconds = max(sample.clock.now - before, time.perf_counter() - started, 1e-9)
+    count = max(FEWEST, min(options.samples, int(options.budget / seconds)))
+    benchmark.pedantic(sample, rounds=count, iterations=1, warmup_rounds=WARMUP)
+    found = benchmark.stats.stats
+    return Timing(found.median * 1e6, found.iqr / found.median if found.median else 0.0, found.min * 1e6, count)
+
+
+def _fields(timing: Timing, checked: Checked, inputs: Inputs, host_us: float | None) -> dict[str, Any]:
+    work = inputs.work
+    return {
+        "median_us": timing.median_us,
+        "spread": timing.spread,
+        "least_us": timing.least_us,
+        "rounds": timing.rounds,
+        "bytes": work.bytes,
+        "flops": work.flops,
+        "unit": work.matrix_format,
+        "link": work.link,
+        "host_us": host_us,
+        "budget": checked.budget,
+        "sampled": checked.sampled,
+    }
+
+
+def against(timing: Timing, inputs: Inputs, ceilings: Ceilings, host_us: float) -> dict[str, Any]:
+    """The row against its roofs; AboveCeiling if it is faster than they allow."""
+    work, seconds = inputs.work, timing.median_us / 1e6
+    if reason := roofline.above(seconds, work, ceilings):
+        raise AboveCeiling(reason)
+    least = roofline.floor(work, ceilings)
+    bound = roofline.bound_by(seconds, least, work.link)
+    rate, rate_unit = roofline.rate(seconds, work, least)
+    share = least.seconds / seconds
+    return {
+        "floor_us": least.seconds * 1e6,
+        "floor_by": least.binds,
+        "share": share,
+        "rate": rate,
+        "rate_unit": rate_unit,
+        "bound": bound,
+        "advice": roofline.advice(bound, share, timing.spread, timing.median_us, host_us),
+    }
+
+
+def _replayed(call: Callable[[int], Any], inputs: Inputs, timing: Timing) -> dict[str, Any]:
+    """Time per call inside a CUDA graph, where the call can be captured."""
+    if inputs.call.spec.hosted:
+        return {"graph_us": None, "graph_note": "the host takes part"}
+    graph_us, note = replay_us(call, len(inputs.calls), timing.median_us)
+    return {"graph_us": graph_us, "graph_note": note}

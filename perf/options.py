@@ -1,0 +1,36 @@
+"""What a run was asked for, in a form that travels to the worker processes as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+QUICK_SAMPLES, SAMPLES = 20, 50
+
+
+@dataclass(frozen=True)
+class Options:
+    """A selection; an empty tuple stands for the default. backends are "name" or "name/variant".
+
+    workloads: names or patterns of the spec's workloads, "large", or a shape such as "x=4096x4096 axis=0".
+    device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row.
+    """
+
+    ops: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    quick: bool = False
+    samples: int = SAMPLES
+    device: str = "cpu"
+    out: str = "build/perf"
+    budget: float = 0.5
+    row_limit: float = 120.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def from_dict(fields: dict[str, Any]) -> Options:
+    """The inverse of `as_dict`, after a trip through JSON."""
+    return Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})

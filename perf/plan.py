@@ -1,0 +1,182 @@
+"""The rows of a run: operator x workload x dtype x variant, from the registry alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+
+from kernelmux.perf.options import Options
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cases import Case
+from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError
+from kernelmux.registry.spec import Call, OpSpec
+
+LARGE = "large"
+BASELINE = "torch_ref"
+# fp16 and bf16 move the same bytes and meet the same units: one of them is enough unless --dtype asks.
+USUAL = (torch.bfloat16, torch.float32)
+QUICK = (torch.bfloat16,)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing to time; problem: why it cannot run here, else ""; broken: nobody declared that problem."""
+
+    op: str
+    workload: str
+    dtype: str
+    backend: str
+    variant: str
+    problem: str = ""
+    broken: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{Case(self.workload).name}-{self.dtype}-{self.label}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend}/{self.variant}" if self.variant else self.backend
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Rows of one group do the same work."""
+        return self.op, self.workload, self.dtype
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rows(options: Options) -> list[Row]:
+    """All rows, group by group, the baseline first and every ladder in its order; KernelmuxError for unknown names."""
+    _check_names(options)
+    found = []
+    for op in options.ops or catalog.names():
+        spec = catalog.spec(op)
+        for case in workloads(spec, options):
+            for dtype in _dtypes(spec, case, options):
+                found += list(_of_group(spec, case, dtype, options))
+    return found
+
+
+def _check_names(options: Options) -> None:
+    for op in options.ops:
+        catalog.spec(op)
+    for name in options.dtypes:
+        if name != "all":
+            dtypes.parse(name)
+    for label in options.backends:
+        if label != "all":
+            registered.split(label, "--backend")
+
+
+def workloads(spec: OpSpec, options: Options) -> list[Case]:
+    """The workloads of a spec that the run asks for; on a CPU its largest `ci` case stands in for them."""
+    known = spec.workloads if options.device == "cuda" else (_largest_case(spec),)
+    wanted = options.workloads or ((LARGE,) if options.quick else ())
+    if not wanted:
+        return list(known)
+    found = [c for c in known for text in wanted if _matches(spec, c, text, known)]
+    custom = [Case(text) for text in wanted if "=" in text and not any(_matches(spec, c, text, known) for c in known)]
+    return [*dict.fromkeys([*found, *(c for c in custom if _fits(spec, c, options))])]
+
+
+def _matches(spec: OpSpec, case: Case, text: str, known: tuple[Case, ...]) -> bool:
+    if text == LARGE:
+        return case == large(spec, known)
+    return text in (case.text, case.name) or fnmatch(case.name, text)
+
+
+def large(spec: OpSpec, known: tuple[Case, ...] | None = None) -> Case:
+    """The workload with the most work: the one that says what a kernel can do. An earlier one wins a tie."""
+    cases = known or spec.workloads
+    return max(cases, key=lambda c: (_cost(spec, c).cost.flops, _cost(spec, c).cost.bytes))
+
+
+def _cost(spec: OpSpec, case: Case) -> Call:
+    return hypothetical(spec, case, (case.dtypes or spec.dtypes)[0], "cpu")
+
+
+def _largest_case(spec: OpSpec) -> Case:
+    return max((c for c in spec.cases if c.tier in ("smoke", "ci")), key=lambda c: _cost(spec, c).cost.bytes)
+
+
+def _fits(spec: OpSpec, case: Case, options: Options) -> bool:
+    """Whether a shape given by hand is one of this operator; with --op that is a mistake to be told."""
+    try:
+        _cost(spec, case)
+    except (KernelmuxError, KeyError):
+        if options.ops and len(options.ops) == 1:
+            raise
+        return False
+    return True
+
+
+def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
+    allowed = [d for d in spec.dtypes if case.dtypes is None or d in case.dtypes]
+    if "all" in options.dtypes:
+        return allowed
+    if options.dtypes:
+        return [d for d in allowed if d in [dtypes.parse(name) for name in options.dtypes]]
+    usual = [d for d in (QUICK if options.quick else USUAL) if d in allowed]
+    return usual or allowed[:1]
+
+
+def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> Call:
+    """The call of a case without data."""
+    shapes, scalars, formats = case.parsed
+    missing = [t.name for t in spec.tensors if t.name not in shapes]
+    if missing:
+        raise ArgumentError(f"{spec.name}: the workload {case.text!r} gives no shape for {', '.join(missing)}")
+    values = {t.name: torch.empty(shapes[t.name], dtype=formats.get(t.name, dtype), device="meta") for t in spec.tensors}
+    capability = torch.cuda.get_device_capability() if device == "cuda" else None
+    return spec.bind(**values, **scalars, device=torch.device(device), capability=capability)
+
+
+def _of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> Iterator[Row]:
+    call = hypothetical(spec, case, dtype, options.device)
+    for name, only in _labels(options):
+        for variant, problem, broken in _variants(name, only, spec, call):
+            yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)
+
+
+def _labels(options: Options) -> list[tuple[str, str | None]]:
+    """Backends in order of priority, the baseline always among them: every row is compared with it."""
+    if options.device == "cpu":
+        return [(BASELINE, None)]  # anything else would be emulated, and emulated times mean nothing
+    asked = [registered.split(label) for label in options.backends if label != "all"]
+    if not asked or "all" in options.backends:
+        asked = [(name, None) for name in registered.backends()]
+    chosen = dict.fromkeys([(BASELINE, None), *asked])
+    return sorted(chosen, key=lambda item: _priority(item[0]))
+
+
+def _priority(name: str) -> int:
+    try:
+        return registered.backend(name).priority
+    except BackendUnavailable:
+        return 1 << 30
+
+
+def _variants(name: str, only: str | None, spec: OpSpec, call: Call) -> Iterator[tuple[str, str, bool]]:
+    """Variants of a backend, why one cannot run the call, and whether that is a defect."""
+    if reason := registered.unavailable(name, call.device):
+        yield only or "", reason, False
+        return
+    try:
+        ladder = registered.variants(name, spec.name)
+    except Exception as error:
+        yield only or "", f"its module cannot be imported: {type(error).__name__}: {error}", True
+        return
+    if not ladder:
+        yield only or "", f"has no implementation of {spec.name}", False
+    elif only is not None and only not in ladder:
+        yield only, f"{spec.name} has no such variant; it has {', '.join(ladder)}", False
+    for variant, implementation in ladder.items():
+        if only in (None, variant):
+            yield variant, "; ".join(implementation.reasons(call)), False

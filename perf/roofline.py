@@ -1,0 +1,143 @@
+"""The arithmetic of a row: floor, share of the floor, what binds it, and what a practitioner would look at next.
+
+    floor = max(bytes / memory ceiling, flops / compute ceiling)      seconds
+    share = floor / median
+
+Ceilings are measured in the process that measures the rows, because a ceiling of another machine says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LAUNCH_US = 10.0  # below this, launch latency and ramp-up of the blocks are most of a kernel's time
+ABOVE = 1.05  # a rate beyond this share of its ceiling is a wrong measurement
+MOSTLY_READ = 0.1  # share of written bytes below which the one-way read ceiling counts
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this machine reaches at most; bytes/s and flop/s.
+
+    copy: device memory, read + write. read: device memory, one way. host: pinned host memory to the device.
+    matmul: by "bf16", "fp16", "tf32" and "fp32". event: seconds between two events with nothing in between.
+    """
+
+    copy: float
+    read: float
+    host: float
+    matmul: dict[str, float] = field(default_factory=dict)
+    event: float = 0.0
+    l2: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call must do at least: `written` of its `bytes` are outputs; unit, dtype and precision pick the ceiling."""
+
+    bytes: int
+    flops: int
+    written: int
+    unit: str = "fma"
+    dtype: str = "fp32"
+    link: str = "device"
+
+    @property
+    def matrix_format(self) -> str:
+        """The key of the compute ceiling; fp32 on tensor cores is tf32."""
+        if self.unit != "tensor":
+            return "fp32"
+        return "tf32" if self.dtype == "fp32" else self.dtype
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a call in seconds, by memory and by arithmetic; compute is 0 where no ceiling is known."""
+
+    memory: float
+    compute: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.memory, self.compute)
+
+    @property
+    def binds(self) -> str:
+        return "compute" if self.compute > self.memory else "memory"
+
+
+def bandwidth(work: Work, ceilings: Ceilings) -> float:
+    """The memory ceiling that a call meets."""
+    if work.link == "host":
+        return ceilings.host
+    return ceilings.read if work.written < MOSTLY_READ * work.bytes else ceilings.copy
+
+
+def floor(work: Work, ceilings: Ceilings) -> Floor:
+    """No version of a call is much faster than this."""
+    peak = ceilings.matmul.get(work.matrix_format, 0.0)
+    return Floor(work.bytes / bandwidth(work, ceilings), work.flops / peak if peak else 0.0)
+
+
+def bound_by(seconds: float, least: Floor, link: str = "device") -> str:
+    """What a call of this duration runs against: launch, host link, memory or compute."""
+    if link == "host":
+        return "link"
+    return "launch" if seconds * 1e6 < LAUNCH_US else least.binds
+
+
+def above(seconds: float, work: Work, ceilings: Ceilings) -> str | None:
+    """Why a time cannot be true, or None. Writes up to the size of the L2 cache may still be in it when a call ends."""
+    must = work.bytes - min(work.written, ceilings.l2)
+    checked = Floor(must / bandwidth(work, ceilings), floor(work, ceilings).compute)
+    if checked.seconds <= ABOVE * seconds:
+        return None
+    return (
+        f"{seconds * 1e6:.2f} us is {checked.seconds / seconds:.2f} times faster than the {checked.binds} ceiling allows"
+        f" ({checked.seconds * 1e6:.2f} us)"
+    )
+
+
+def rate(seconds: float, work: Work, least: Floor) -> tuple[float, str]:
+    """The achieved rate in the unit of what binds the call: TFLOP/s or GB/s."""
+    if least.binds == "compute":
+        return work.flops / seconds / 1e12, "TFLOP/s"
+    return work.bytes / seconds / 1e9, "GB/s"
+
+
+def advice(bound: str, share: float, spread: float, device_us: float, host_us: float | None) -> str:
+    """One line: what to look at next, with the thresholds of common practice. share: of the floor; spread: IQR / median."""
+    if spread > 0.2:
+        return f"spread {spread:.0%}: not a measurement yet; look for other work on the GPU"
+    if bound == "launch":
+        return "launch bound: fuse it, or replay it in a CUDA graph"
+    if host_us is not None and host_us > device_us:
+        return "the host is slower than the device: a CUDA graph or larger calls"
+    return _by_share(bound, share)
+
+
+def _by_share(bound: str, share: float) -> str:
+    """Advice from the share of the floor alone."""
+    steps = {
+        "memory": (
+            (0.92, "at the roof"),
+            (0.85, "close: check tail blocks and the size of the grid"),
+            (0.60, "more loads in flight: 16 bytes per thread, several per thread"),
+            (0.0, "uncoalesced, re-read or spilled: count the bytes with ncu"),
+        ),
+        "compute": (
+            (0.90, "at the roof"),
+            (0.75, "close: pipeline depth, tile order, epilogue overlap"),
+            (0.60, "feed the units: larger tiles, asynchronous copies, more stages"),
+            (0.0, "units idle: tensor cores in use? bank conflicts? occupancy?"),
+        ),
+        "link": (
+            (0.80, "at the link's rate"),
+            (0.0, "fewer, larger transfers; each element costs a bus transaction"),
+        ),
+    }[bound]
+    return next(text for least, text in steps if share >= least)

@@ -1,0 +1,150 @@
+"""Runs a plan in worker processes, so that a kernel that hangs or kills its GPU context costs one row and not the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelmux.perf.harness import EVENTS, PLAN
+from kernelmux.perf.options import Options
+from kernelmux.perf.plan import Row
+from kernelmux.perf.worker import FOLDER
+
+POLL = 0.1  # seconds
+START_LIMIT = 300.0  # seconds until the first row: imports, CUDA context, ceilings
+CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # nobody else's configuration
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What the workers told; errors: what kept rows from being run at all."""
+
+    rows: list[Event] = field(default_factory=list)
+    machine: Event = field(default_factory=dict)
+    ceilings: Event | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Outcome:
+    """Run the rows, starting a new worker after each one that was lost; `watch` sees every event."""
+    folder = Path(options.out).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pytest.ini").write_text(CONFIGURATION)
+    outcome = Outcome()
+    for row in rows:
+        if row.problem:
+            told = row.as_dict() | {"id": row.id, "status": "failed" if row.broken else "skipped", "error": row.problem}
+            outcome.rows.append(told)
+    remaining = [row for row in rows if not row.problem]
+    parts: list[Path] = []
+    while remaining:
+        parts.append(folder / f"benchmark-{len(parts)}.json")
+        before = len(remaining)
+        remaining = _one_worker(remaining, options, folder, parts[-1], outcome, watch)
+        if len(remaining) == before:
+            outcome.errors.append(_complaint(folder))
+            break
+    _merge(parts, folder / "benchmark.json")
+    return outcome
+
+
+def _complaint(folder: Path) -> str:
+    log = (folder / "worker.log").read_text(errors="replace").strip().splitlines()
+    return "the worker process ended before its first row; the end of worker.log:\n" + "\n".join(log[-15:])
+
+
+def _one_worker(
+    rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Callable[[Event], None]
+) -> list[Row]:
+    """Run one worker to its end, take in its events, and return the rows that it left."""
+    (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [r.as_dict() for r in rows]}))
+    (folder / EVENTS).write_text("")
+    left = {row.id: row for row in rows}
+    running = ""
+    with (folder / "worker.log").open("w") as log:
+        process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=_environment())
+        for event in _events(process, folder / EVENTS, options.row_limit):
+            watch(event)
+            if event["event"] == "start":
+                running = event["id"]
+            elif event["event"] == "row":
+                left.pop(event["id"], None)
+                running = ""
+            _take(event, outcome)
+    if running:
+        _fail(left.pop(running), f"the worker process did not survive it ({_ending(process, options)})", outcome, watch)
+    return list(left.values())
+
+
+def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
+    if process.returncode == -9:
+        return f"killed after {options.row_limit:.0f} s"
+    return f"exit status {process.returncode}"
+
+
+def _fail(row: Row, error: str, outcome: Outcome, watch: Callable[[Event], None]) -> None:
+    event = {"event": "row", **row.as_dict(), "id": row.id, "status": "failed", "error": error}
+    watch(event)
+    _take(event, outcome)
+
+
+def _take(event: Event, outcome: Outcome) -> None:
+    fields = {k: v for k, v in event.items() if k != "event"}
+    if event["event"] == "row":
+        outcome.rows.append(fields)
+    elif event["event"] == "machine":
+        outcome.machine = fields
+    elif event["event"] == "ceilings":
+        outcome.ceilings = fields
+
+
+def _events(process: subprocess.Popen[bytes], path: Path, limit: float) -> Iterator[Event]:
+    """The worker's events as they come; a worker that says nothing for too long is killed."""
+    heard, allowed = time.monotonic(), START_LIMIT
+    with path.open(encoding="utf-8") as file:
+        rest = ""
+        while True:
+            ended = process.poll() is not None
+            rest += file.read()
+            *lines, rest = rest.split("\n")
+            for line in lines:
+                heard, allowed = time.monotonic(), limit
+                yield json.loads(line)
+            if ended:
+                return
+            if time.monotonic() - heard > allowed:
+                process.kill()
+                process.wait()
+            time.sleep(0 if lines else POLL)
+
+
+def _command(folder: Path, report: Path) -> list[str]:
+    suite = str(Path(__file__).with_name("suite.py"))
+    own = ["-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "--import-mode=importlib", "--noconftest"]
+    plugins = ["-p", "no:cacheprovider", "-p", "kernelmux.perf.worker", FOLDER, str(folder)]
+    engine = [f"--benchmark-json={report}", "--benchmark-disable-gc", "--benchmark-quiet"]
+    return [sys.executable, "-m", "pytest", suite, "-q", *own, *plugins, *engine]
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with its import path: under Bazel or an editable install a child would not find us."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _merge(parts: list[Path], path: Path) -> None:
+    """One pytest-benchmark file out of those of the workers; a killed worker left none."""
+    found = [json.loads(part.read_text()) for part in parts if part.exists() and part.stat().st_size]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    if found:
+        found[0]["benchmarks"] = [b for report in found for b in report["benchmarks"]]
+        path.write_text(json.dumps(found[0], indent=1))

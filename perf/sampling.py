@@ -1,0 +1,176 @@
+"""Which part of a large call can be checked alone: the axes along which the reference falls into independent pieces.
+
+No operator declares this. It is found out on a small call of the same form: an axis may be cut if the reference on the
+cut inputs gives, bit for bit nearly, the cut reference. So rows of a softmax can be picked, its columns cannot; of a
+causal attention any batch, and any last few queries, but no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.spec import Call, OpSpec, exact_arguments
+
+TINY = 24  # lengths of the small call; large enough for any scalar that indexes an axis of a workload
+CLOSE = 1e-9
+FLOPS_PER_ELEMENT = 512  # beyond this ratio a reference is taken to hold intermediates of flops / 512 elements
+
+Picker = Callable[[int, int], torch.Tensor]
+
+
+def spread(length: int, count: int) -> torch.Tensor:
+    """`count` positions from the first to the last."""
+    return torch.linspace(0, length - 1, count).round().long().unique()
+
+
+def last(length: int, count: int) -> torch.Tensor:
+    """The last `count` positions."""
+    return torch.arange(length - count, length)
+
+
+PICKERS: dict[str, Picker] = {"spread": spread, "last": last}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One axis, how positions are picked, and the axis of each output that follows (None: the output has none)."""
+
+    axis: str
+    picker: str
+    outputs: tuple[int | None, ...]
+    positions: torch.Tensor | None = None
+
+    def __str__(self) -> str:
+        count = 0 if self.positions is None else len(self.positions)
+        return f"{count} of axis {self.axis} ({self.picker})"
+
+
+def work(call: Call) -> float:
+    """About how many elements the reference touches at a time."""
+    tensors = [v for v in call.arguments.values() if isinstance(v, torch.Tensor)]
+    outputs = sum(torch.Size(o.shape(call)).numel() for o in call.spec.outputs)
+    return max(sum(t.numel() for t in tensors) + outputs, call.cost.flops / FLOPS_PER_ELEMENT)
+
+
+def plan(call: Call, limit: float) -> tuple[Cut, ...]:
+    """The cuts that bring a call under `limit` elements; none if it is there, as many as there are if it cannot be."""
+    chosen: list[Cut] = []
+    need = work(call)
+    for cut in independent(call) if need > limit else ():
+        if need <= limit:
+            break
+        length = lengths(call)[cut.axis]
+        count = max(1, int(length * limit / need))
+        positions = PICKERS[cut.picker](length, count)
+        chosen.append(Cut(cut.axis, cut.picker, cut.outputs, positions))
+        need *= len(positions) / length
+    return tuple(chosen)
+
+
+def independent(call: Call) -> Iterator[Cut]:
+    """The axes along which a call can be cut, in the order of the arguments."""
+    tiny = _tiny(call)
+    if tiny is None:
+        return
+    whole = _evaluate(call.spec, exact_arguments(tiny))
+    for axis, length in lengths(tiny).items():
+        if length > 2 and (found := _proven(tiny, axis, length, whole)):
+            yield found
+
+
+def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...]) -> Cut | None:
+    for picker, pick in PICKERS.items():
+        positions = pick(length, 3)
+        try:
+            cut = _evaluate(tiny.spec, select(tiny, axis, positions))
+        except (RuntimeError, ArithmeticError, ValueError, IndexError):
+            continue
+        followed = [_follows(w, c, positions) for w, c in zip(whole, cut, strict=True)]
+        if all(follows is not None for follows in followed):
+            return Cut(axis, picker, tuple(f for f in followed if f is not None))
+    return None
+
+
+def _follows(whole: torch.Tensor, cut: torch.Tensor, positions: torch.Tensor) -> int | None:
+    """The output axis along which the cut reference is the cut of the whole one; None if there is none."""
+    for axis in range(whole.dim()):
+        if whole.shape[axis] <= int(positions.max()):
+            continue
+        wanted = whole.index_select(axis, positions)
+        if wanted.shape == cut.shape and torch.allclose(wanted, cut, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            return axis
+    return None
+
+
+def _evaluate(spec: OpSpec, arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    result = spec.reference(*arguments)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _tiny(call: Call) -> Call | None:
+    """A small call of the same form on the CPU, or None if the spec allows none."""
+    rng = torch.Generator().manual_seed(0)
+    values = {}
+    for name, value in call.arguments.items():
+        if isinstance(value, torch.Tensor):
+            shape = [min(n, TINY) for n in value.shape]
+            values[name] = torch.randn(shape, generator=rng).mul(8).to(value.dtype)
+        else:
+            values[name] = value
+    try:
+        return call.spec.bind(**values)
+    except KernelmuxError:
+        return None
+
+
+def letters(dims: str, rank: int) -> list[str]:
+    """The name of each axis: "... N" of rank 3 is ["...0", "...1", "N"]."""
+    parts = dims.split()
+    leading = rank - (len(parts) - 1)
+    return [name for d in parts for name in ([f"...{i}" for i in range(leading)] if d == "..." else [d])]
+
+
+def lengths(call: Call) -> dict[str, int]:
+    """The length of every axis of the inputs, in the order of the arguments."""
+    found: dict[str, int] = {}
+    for tensor in call.spec.tensors:
+        value = call.arguments[tensor.name]
+        found.update(zip(letters(tensor.dims, value.dim()), value.shape, strict=True))
+    return found
+
+
+def select(call: Call, axis: str, positions: torch.Tensor) -> tuple[Any, ...]:
+    """The float64 arguments of a call, cut along one axis."""
+    return cut_arguments(call, exact_arguments(call), axis, positions)
+
+
+def cut_arguments(call: Call, arguments: tuple[Any, ...], axis: str, positions: torch.Tensor) -> tuple[Any, ...]:
+    """Arguments in spec order, cut along one axis wherever it stands."""
+    names = {t.name: t for t in call.spec.tensors}
+    cut = []
+    for name, value in zip(call.arguments, arguments, strict=True):
+        if name in names:
+            for i, letter in enumerate(letters(names[name].dims, value.dim())):
+                if letter == axis:
+                    value = value.index_select(i, positions.to(value.device))
+        cut.append(value)
+    return tuple(cut)
+
+
+def cut_outputs(outputs: tuple[torch.Tensor, ...], cuts: tuple[Cut, ...]) -> tuple[torch.Tensor, ...]:
+    """The part of the outputs that the cuts leave."""
+    kept = []
+    for i, value in enumerate(outputs):
+        for cut in cuts:
+            axis = cut.outputs[i]
+            if cut.positions is not None and axis is not None:
+                value = value.index_select(axis, cut.positions.to(value.device))
+        kept.append(value)
+    return tuple(kept)
+
+

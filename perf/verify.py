@@ -1,0 +1,103 @@
+"""Was the output of the timed call right? The spec's own bound says so, on a sample where the whole is too large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelmux.perf import sampling
+from kernelmux.registry import numerics
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.spec import Call, exact_arguments
+
+LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
+ATTEMPTS = 3
+
+
+class WrongOutput(AssertionError):
+    """The timed call computed something else."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """budget: the largest share of the bound in use. sampled: what was checked, "" for everything."""
+
+    budget: float
+    sampled: str
+
+
+class Oracle:
+    """The float64 reference of one call, computed once for all variants of a group."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        limit = _room(call) / LIVE
+        for attempt in range(ATTEMPTS):
+            try:
+                self._prepare(limit)
+                return
+            except torch.OutOfMemoryError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                torch.cuda.empty_cache()
+                limit = min(limit, sampling.work(call)) / 4
+
+    def _prepare(self, limit: float) -> None:
+        self.cuts = sampling.plan(self.call, limit)
+        arguments = tuple(self.call.arguments.values())
+        for cut in self.cuts:
+            assert cut.positions is not None
+            arguments = sampling.cut_arguments(self.call, arguments, cut.axis, cut.positions)
+        names = list(self.call.arguments)
+        small = Call(
+            self.call.spec, dict(zip(names, arguments, strict=True)), self.call.axes, self.call.device, self.call.capability
+        )
+        self.arguments: tuple[Any, ...] = exact_arguments(small)
+        result = self.call.spec.reference(*self.arguments)
+        self.references: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)
+
+    def check(self, result: Any, implementation: Implementation) -> Checked:
+        """The share of the bound that a result uses; WrongOutput if it is more than all of it."""
+        outputs = result if isinstance(result, tuple) else (result,)
+        self._check_form(outputs)
+        budget = 0.0
+        kept = sampling.cut_outputs(outputs, self.cuts)
+        for i, (out, reference) in enumerate(zip(kept, self.references, strict=True)):
+            budget = max(budget, self._budget(i, out, reference, implementation))
+        return Checked(budget, ", ".join(map(str, self.cuts)))
+
+    def _check_form(self, outputs: tuple[Any, ...]) -> None:
+        wanted = self.call.spec.outputs
+        if len(outputs) != len(wanted):
+            raise WrongOutput(f"expected {len(wanted)} outputs, got {len(outputs)}")
+        for output, got in zip(wanted, outputs, strict=True):
+            shape, dtype = output.shape(self.call), self.call.arguments[output.like].dtype
+            if tuple(got.shape) != shape or got.dtype != dtype:
+                raise WrongOutput(f"{output.name}: expected {dtype} {list(shape)}, got {got.dtype} {list(got.shape)}")
+
+    def _budget(self, i: int, out: torch.Tensor, reference: torch.Tensor, implementation: Implementation) -> float:
+        name = self.call.spec.outputs[i].name
+        if not out.dtype.is_floating_point:
+            if not torch.equal(out, reference):
+                raise WrongOutput(f"{name}: differs from the reference, which is exact")
+            return 0.0
+        how = numerics.arithmetic(implementation.arithmetic, self.call.dtype, self.call.scalars)
+        model = self.call.spec.errors[i]
+        limit = numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes).total
+        found = numerics.compare(out, reference, limit)
+        if not found.passed:
+            at, share = found.index, float(found.wrong.double().mean())
+            raise WrongOutput(
+                f"{name}: wrong at {list(at)}: got {out[at].item():.6g}, expected {reference[at].item():.6g} within"
+                f" {limit[at].item():.3g} (budget {found.budget:.3g}); {share:.2%} of the checked elements are wrong"
+            )
+        return found.budget
+
+
+def _room(call: Call) -> float:
+    """Bytes that a check may use."""
+    if call.device.type == "cuda":
+        return torch.cuda.mem_get_info(call.device)[0] * 0.8
+    return 4e9
