@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from kernelmux.conformance import checks
@@ -24,7 +24,7 @@ class Check:
     """One class of questions to an implementation.
 
     run: asks them through a probe, which records every answer. summary: one line for `--list` and the reports.
-    column: at most six letters for the matrix. about: "variant", or "spec" for what does not depend on an implementation.
+    column: at most six letters for the matrix. about: "variant", or "spec" where no implementation is involved.
     applies: whether the check means anything for a backend on a device ("cpu", "cuda").
     """
 
@@ -41,12 +41,14 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(checks.__path__) if not m.name.startswith("_")))
 
 
-@lru_cache(maxsize=None)
+@cache
 def check(name: str) -> Check:
     """The check of that name; UnknownName with the nearest match if there is none."""
     if name not in names():
         raise unknown("check", name, names())
     found = getattr(importlib.import_module(f"{checks.__name__}.{name}"), "CHECK", None)
     if not isinstance(found, Check) or len(found.column) > 6:
-        raise SpecError(f"conformance/checks/{name}.py: expected CHECK = Check(run=..., summary=..., column=<= 6 letters)")
+        raise SpecError(
+            f"conformance/checks/{name}.py: expected CHECK = Check(run=..., summary=..., column=<= 6 letters)"
+        )
     return found

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,21 +46,39 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    many = {"nargs": "+", "action": "extend", "default": []}
-    made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")  # type: ignore[arg-type]
-    made.add_argument("--backend", **many, metavar="B", help='backends "cuda" or variants "cuda/tiled"; "spec" judges the specs')  # type: ignore[arg-type]
-    made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")  # type: ignore[arg-type]
-    made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')  # type: ignore[arg-type]
-    made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")  # type: ignore[arg-type]
+    many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")
+    made.add_argument(
+        "--backend", **many, metavar="B", help='backends "cuda" or variants "cuda/tiled"; "spec" judges the specs'
+    )
+    made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
+    made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
+    made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
     made.add_argument("--tier", default="ci", choices=TIERS, help="how large the cases may be (default: ci)")
     made.add_argument("--seed", type=lambda text: int(text, 0), default=0, help="of all random inputs (default: 0)")
     made.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the tensors live (default: cpu)")
-    made.add_argument("-n", dest="workers", default="", metavar="N", help="worker processes, or auto (default: by the size of the run)")
+    made.add_argument(
+        "-n",
+        dest="workers",
+        default="",
+        metavar="N",
+        help="worker processes, or auto (default: by the size of the run)",
+    )
     made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
-    made.add_argument("--out", default="build/conformance", metavar="FOLDER", help="for the reports (default: build/conformance)")
+    made.add_argument(
+        "--out", default="build/conformance", metavar="FOLDER", help="for the reports (default: build/conformance)"
+    )
     made.add_argument("--record", action="store_true", help="write what passed on this GPU into the verified ledger")
-    made.add_argument("--matrix", nargs="?", const="", metavar="FILE", help="print the support matrix, or update it in FILE; runs nothing")
-    made.add_argument("--mutants", action="store_true", help="test the suite itself: run it on kernels that are broken on purpose")
+    made.add_argument(
+        "--matrix",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print the support matrix, or update it in FILE; runs nothing",
+    )
+    made.add_argument(
+        "--mutants", action="store_true", help="test the suite itself: run it on kernels that are broken on purpose"
+    )
     made.add_argument("--list", action="store_true", help="name checks and items; runs nothing")
     return made
 
@@ -89,7 +108,11 @@ def _check_cases(chosen: Options) -> None:
     if not any(chosen.cases_of(spec) for spec in specs):
         every = sorted({case.name for spec in specs for case in spec.cases})
         error = unknown("case", chosen.cases[0], every)
-        raise UnknownName(str(error) if len(every) < 40 else str(error).replace(f"known: {', '.join(every)}", f"{len(every)} are known"))
+        raise UnknownName(
+            str(error)
+            if len(every) < 40
+            else str(error).replace(f"known: {', '.join(every)}", f"{len(every)} are known")
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,7 +156,9 @@ def run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, conso
     chosen.save(folder / PLAN)
     (folder / "pytest.ini").write_text("[pytest]\n")  # nobody else's configuration
     reporter = Reporter(items, console)
-    pytest.main(_pytest_arguments(folder, _workers(args.workers, len(items), chosen), args.exitfirst), plugins=[reporter])
+    pytest.main(
+        _pytest_arguments(folder, _workers(args.workers, len(items), chosen), args.exitfirst), plugins=[reporter]
+    )
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
     errors = reporter.errors + [f"{name}: expected, but no such item" for name in _stale(chosen, items)]
     if args.exitfirst is False and len(outcomes) < len(items):
@@ -162,7 +187,12 @@ def _pytest_arguments(folder: Path, workers: int, exitfirst: bool) -> list[str]:
 
 
 def _conclude(
-    chosen: Options, outcomes: list[Outcome], errors: list[str], args: argparse.Namespace, console: Console, seconds: float
+    chosen: Options,
+    outcomes: list[Outcome],
+    errors: list[str],
+    args: argparse.Namespace,
+    console: Console,
+    seconds: float,
 ) -> int:
     where = report.machine(chosen)
     title = f"conformance, tier {chosen.tier}, seed {chosen.seed}, {where}, {seconds:.0f} s"
@@ -174,7 +204,9 @@ def _conclude(
         console.print(error, style="red", markup=False)
     console.print(f"\nresults: {path}", markup=False, soft_wrap=True)
     found = report.counts(outcomes)
-    console.print(f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped", style="bold", highlight=False)
+    console.print(
+        f"{found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped", style="bold", highlight=False
+    )
     if not found["passed"] and not found["failed"]:
         print("conformance: every item was skipped: nothing was checked", file=sys.stderr)
         return USAGE

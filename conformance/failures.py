@@ -1,4 +1,4 @@
-"""The text of a failure: what is wrong, by how much, where, how the limit came about, and the command that shows it again."""
+"""The text of a failure: what is wrong, by how much, where, whence the limit, and the command that shows it again."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ def summary(texts: list[str], shown: int) -> str:
     return "\n".join([*first, *([f"... and {rest} more failures of this item"] if rest else [])])
 
 
-def inaccurate(name: str, got: torch.Tensor, ref: torch.Tensor, limit: Bound, found: Comparison, poison: torch.Tensor | None) -> str:
-    """The message for a result beyond its bound; poison marks elements that still hold the bytes from before the call."""
+def inaccurate(
+    name: str, got: torch.Tensor, ref: torch.Tensor, limit: Bound, found: Comparison, poison: torch.Tensor | None
+) -> str:
+    """The message for a result beyond its bound; poison marks elements that still hold the bytes of fresh memory."""
     index = found.index
     value, want = float(got[index]), float(ref[index])
     error = abs(value - want)

@@ -1,4 +1,4 @@
-"""Calls that nobody listed: shapes drawn from the symbolic axes of a spec, around tile edges, within what a variant declares."""
+"""Calls that nobody listed: drawn from the symbolic axes of a spec, around tile edges, as a variant declares."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEADS = ((), (1,), (3,), (17,), (33,), (65,), (129,), (2, 5), (3, 1, 7), (2, 3, 
 def cases(
     spec: OpSpec, requires: tuple[Condition, ...], count: int, elements: int, seed: int
 ) -> Iterator[tuple[Case, list[torch.dtype]]]:
-    """Up to `count` calls with at most `elements` elements per tensor: each case with the dtypes in which it meets the conditions.
+    """Up to `count` calls with at most `elements` elements per tensor, each with the dtypes that meet the conditions.
 
     The name of a case tells the whole call. One call in five meets none of them: a variant must refuse it and say why.
     """
@@ -72,7 +72,9 @@ def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -
     letters = {d for t in spec.tensors for d in t.dims.split()} - {"..."}
     axes: dict[str, Any] = {d: _pick(_lengths(d, requires), rng) for d in sorted(letters)}
     axes["..."] = _lead(spec, rng)
-    shapes = {t.name: tuple(n for d in t.dims.split() for n in (axes[d] if d == "..." else (axes[d],))) for t in spec.tensors}
+    shapes = {
+        t.name: tuple(n for d in t.dims.split() for n in (axes[d] if d == "..." else (axes[d],))) for t in spec.tensors
+    }
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
     for item in spec.scalars:
         value = _scalar(item, shapes, rng)

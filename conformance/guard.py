@@ -46,7 +46,7 @@ class Guarded:
             low, high = int(behind[0]), int(behind[-1])
             return f"{behind.numel()} bytes behind its end were overwritten, {low} to {high} bytes after it"
         if before.numel():
-            return f"{before.numel()} bytes before its beginning were overwritten, the first {first - int(before[0])} bytes before it"
+            return f"{before.numel()} bytes were overwritten, from {first - int(before[0])} bytes before it on"
         return None
 
     def owns(self, x: torch.Tensor) -> bool:
@@ -77,11 +77,11 @@ def poison_left(x: torch.Tensor) -> torch.Tensor:
     return bits(x) == (255 if x.element_size() == 1 else -1)
 
 
-class Guard(TorchDispatchMode):
+class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Places every allocation that is made inside the `with` between canaries; `memory` lists them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.memory: list[Guarded] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -95,14 +95,14 @@ class Guard(TorchDispatchMode):
             return made.view.copy_(result)
         return result
 
-    def _place(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+    def _place(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         model = args[0] if args and isinstance(args[0], torch.Tensor) else None
         device = torch.device(kwargs.get("device") or (model.device if model is not None else "cpu"))
         if device.type == "meta":
             return func(*args, **kwargs)
         shape_only = {k: v for k, v in kwargs.items() if k != "pin_memory"} | {"device": torch.device("meta")}
         meta = func(*args, **shape_only)
-        where = torch.empty(0, device=device, pin_memory=bool(kwargs.get("pin_memory")))
+        where = torch.empty(1, device=device, pin_memory=bool(kwargs.get("pin_memory")))
         made = guarded(meta.shape, meta.stride(), meta.dtype, where)
         self.memory.append(made)
         return made.view

@@ -1,13 +1,13 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
 
-`verified/<gpu>.json` is written by `--record` alone. A variant is "verified" while the hashes of its spec and of its source
+`verified/<gpu>.json` is written by `--record` alone. A variant is "verified" while the hashes of its spec and source
 are those on record, "stale" once either has changed, and "emulated only" if no GPU ever ran it.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from kernelmux.registry.errors import ArgumentError
 
 FOLDER = Path(__file__).with_name("verified")
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
-MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "–"}
+MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "-"}
 
 
 def check_recordable(options: Options) -> None:
@@ -45,7 +45,9 @@ def record(options: Options, outcomes: list[Outcome]) -> str:
     """Enter every variant without a failure; a variant that failed loses its entry."""
     gpu = torch.cuda.get_device_name(options.where)
     path = path_for(gpu)
-    book = json.loads(path.read_text()) if path.exists() else {"schema": report.SCHEMA, "gpu": gpu, "entries": {}}
+    book: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"schema": report.SCHEMA, "gpu": gpu, "entries": {}}
+    )
     passed = 0
     for row in matrix.rows(outcomes):
         if row.label == SPEC or row.problem:
@@ -66,7 +68,7 @@ def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
         "spec": catalog.spec(row.op).hash,
         "source": report.source_hash(row.label.partition("/")[0], row.op),
         "tier": options.tier,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": report.versions(),
         "passed": sum(o.passed for o in row.cells.values()),
         "budget": round(max((o.budget for o in row.cells.values()), default=0.0), 3),
@@ -98,12 +100,12 @@ def table() -> str:
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in catalog.names()]
     key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
-    return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; – neither."])
+    return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; - neither."])
 
 
 def _cell(op: str, backend: str) -> str:
     found = registered.variants(backend, op) if registered.implements(backend, op) else {}
-    return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in found) or "–"
+    return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in found) or "-"
 
 
 def command(file: str, console: Console) -> int:

@@ -45,7 +45,7 @@ def columns(found: list[Row]) -> list[str]:
 
 
 def cell(outcome: Outcome | None, notes: list[str]) -> str:
-    """Trials passed, FAIL, or a dash with the number of the note that gives the declared reason; empty: does not apply."""
+    """Trials passed, FAIL, or a dash with the number of the note that gives the reason; empty: does not apply."""
     if outcome is None:
         return ""
     if outcome.status == "failed":

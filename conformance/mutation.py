@@ -33,7 +33,7 @@ class Mutant:
 
 @contextmanager
 def registration() -> Iterator[None]:
-    """The mutants are a backend like any other while this lasts; the entry point that an installed one has is put in by hand."""
+    """The mutants are a backend like any other while this lasts, as if a distribution had announced them."""
     listed = registered._packages
     every = {**listed(), mutants.BACKEND.name: mutants.__name__}
     registered._packages = lambda: every  # type: ignore[assignment]
@@ -59,7 +59,9 @@ def population() -> list[Mutant]:
 def examine(mutant: Mutant, options: Options) -> list[Outcome]:
     """What the check of a broken variant says, or what every check says of a sound one."""
     home = registered.backend(mutants.BACKEND.name)
-    names = [n for n in catalogue.names() if (c := catalogue.check(n)).about == "variant" and c.applies(home, options.device)]
+    names = [
+        n for n in catalogue.names() if (c := catalogue.check(n)).about == "variant" and c.applies(home, options.device)
+    ]
     return [execute(mutant.item(name), options) for name in ([mutant.check] if mutant.check else names)]
 
 
@@ -83,5 +85,7 @@ def command(options: Options, console: Console) -> int:
     console.print(table)
     broken = [m for m in results if m.check]
     caught = sum(not results[m] for m in broken)
-    console.print(f"mutation score: {caught} of {len(broken)} broken kernels caught, {sum(bool(p) for p in results.values())} problems")
+    console.print(
+        f"mutation score: {caught} of {len(broken)} broken kernels caught, {sum(map(bool, results.values()))} problems"
+    )
     return 1 if any(results.values()) else 0

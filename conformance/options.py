@@ -17,8 +17,10 @@ from kernelmux.registry.spec import OpSpec
 
 @dataclass(frozen=True)
 class Options:
-    """A selection; an empty tuple stands for all. backends are "name" or "name/variant"; cases are names, patterns ("x37*") or
-    spelt out ("x=5x1025,axis=0")."""
+    """A selection; an empty tuple stands for all.
+
+    backends: "name" or "name/variant". cases: names, patterns ("x37*") or spelt out ("x=5x1025,axis=0").
+    """
 
     ops: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
@@ -49,10 +51,12 @@ class Options:
         return not self.cases or any(fnmatch(name, pattern) for pattern in self.cases)
 
     def cases_of(self, spec: OpSpec) -> list[Case]:
-        """The cases of the tier and of all smaller ones; a case asked for by name or spelt out comes whatever its tier."""
+        """The cases of the tier and of all smaller ones; one that is asked for comes whatever its tier."""
         if self.cases:
             names = {t.name for t in spec.tensors}
-            return [c for c in spec.cases if self.wants_case(c.name)] + [c for c in self.own_cases if set(c.shapes) == names]
+            return [c for c in spec.cases if self.wants_case(c.name)] + [
+                c for c in self.own_cases if set(c.shapes) == names
+            ]
         within = TIERS[: TIERS.index(self.tier) + 1]
         return [c for c in spec.cases if c.tier in within]
 
@@ -69,4 +73,5 @@ class Options:
 def load(path: Path) -> Options:
     """The options that `save` wrote."""
     fields = json.loads(path.read_text())["options"]
-    return Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Options(**values)

@@ -49,7 +49,7 @@ def _shifted(wrong: Tensor, got: Tensor, ref: Tensor) -> str | None:
 
 
 def _one_index(wrong: Tensor, indices: Tensor, axis: int) -> str | None:
-    values = indices.unique()
+    values = torch.unique(indices)
     return f"all at index {int(values[0])} of axis {axis}" if values.numel() == 1 and wrong.shape[axis] > 1 else None
 
 
@@ -61,11 +61,11 @@ def _tail(wrong: Tensor, indices: Tensor, axis: int) -> str | None:
         tile //= 2
     if tile < 16:
         return None
-    return f"all at {first} or beyond on axis {axis} of length {size}, inside the last incomplete tile of {tile}: tail mask"
+    return f"all at {first} or beyond on axis {axis} of length {size}, in the last incomplete tile of {tile}: tail mask"
 
 
 def _every_nth(wrong: Tensor, indices: Tensor, axis: int) -> str | None:
-    values = indices.unique()
+    values = torch.unique(indices)
     steps = values.diff().unique()
     if values.numel() < 3 or steps.numel() != 1 or int(steps[0]) < 2:
         return None

@@ -1,4 +1,4 @@
-"""What a run consists of: one item per operator, backend/variant and check, or per operator and check that judges its spec."""
+"""What a run consists of: an item per operator, backend/variant and check, or per operator and check of its spec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import BackendUnavailable, unknown
 
-UNAVAILABLE, BROKEN = "unavailable", "import"  # pseudo checks: the backend cannot work here; its module cannot be imported
+UNAVAILABLE, BROKEN = (
+    "unavailable",
+    "import",
+)  # pseudo checks: the backend cannot work here; its module cannot be imported
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Enough(Exception):
 
 @dataclass
 class Record:
-    """What came out of one trial under one check. status: passed, failed or skipped; budget: largest share of the bound used."""
+    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used."""
 
     case: str
     dtype: str
@@ -74,10 +74,14 @@ class Judge:
     def well_formed(self, outputs: Sequence[torch.Tensor]) -> None:
         """Number, shape and dtype of the outputs are the spec's."""
         call = self.trial.call
-        self.require(len(outputs) == len(call.spec.outputs), f"expected {len(call.spec.outputs)} outputs, got {len(outputs)}")
+        self.require(
+            len(outputs) == len(call.spec.outputs), f"expected {len(call.spec.outputs)} outputs, got {len(outputs)}"
+        )
         for output, got in zip(call.spec.outputs, outputs, strict=True):
             shape, dtype = output.shape(call), call.arguments[output.like].dtype
-            self.require(tuple(got.shape) == shape, f"{output.name}: expected shape {list(shape)}, got {list(got.shape)}")
+            self.require(
+                tuple(got.shape) == shape, f"{output.name}: expected shape {list(shape)}, got {list(got.shape)}"
+            )
             self.require(got.dtype == dtype, f"{output.name}: expected dtype {SHORT[dtype]}, got {got.dtype}")
 
     def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:
@@ -109,7 +113,13 @@ class Probe:
     """One check on one variant of one operator (or on its spec): runs calls and collects records."""
 
     def __init__(
-        self, spec: OpSpec, check: str, backend: str, variant: str, implementation: Implementation | None, options: Options
+        self,
+        spec: OpSpec,
+        check: str,
+        backend: str,
+        variant: str,
+        implementation: Implementation | None,
+        options: Options,
     ) -> None:
         self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
         self._implementation = implementation
@@ -183,7 +193,9 @@ class Probe:
             return listed
         made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
         fitting = [(generate.hypothetical(self.spec, case, able[0]), case) for case, able in made if able]
-        small = sorted(((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0])
+        small = sorted(
+            ((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0]
+        )
         return [*listed, *(case for _, case in small[:2])]
 
     def turns(self) -> list[tuple[Case, torch.dtype]]:
@@ -191,7 +203,13 @@ class Probe:
         if not self.emulated or self.options.tier not in ("smoke", "ci"):
             return self.pairs()
         cases = [(c, d) for c in self.cases if (d := self.options.dtypes_of(self.spec, c))]
-        return [(c, allowed[turn % len(allowed)]) for turn, (c, allowed) in enumerate(cases)]
+        return [(c, self._turn(c, allowed, turn)) for turn, (c, allowed) in enumerate(cases)]
+
+    def _turn(self, case: Case, allowed: list[torch.dtype], turn: int) -> torch.dtype:
+        """The dtype whose turn it is, or the next one that the variant can run."""
+        start = turn % len(allowed)
+        order = allowed[start:] + allowed[:start]
+        return next((d for d in order if not self.reasons(self.make(case, d))), order[0])
 
     def able(self, trial: Trial) -> bool:
         """Whether the variant declares that it can run the trial; if not, that is recorded as a skip."""

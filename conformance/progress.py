@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: one line with a bar in a terminal, one line per item elsewhere; failures at once."""
+"""What is seen while a run goes on: a line with a bar in a terminal, a line per item elsewhere; failures at once."""
 
 from __future__ import annotations
 

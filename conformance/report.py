@@ -1,4 +1,4 @@
-"""What a run leaves behind: results.jsonl (one object per line), matrix.md, and the durations that order the next run."""
+"""What a run leaves behind: results.jsonl (an object per line), matrix.md, and durations that order the next run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import json
 import platform
 from dataclasses import asdict
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def source_hash(backend: str, op: str) -> str:
     """The hash of an implementation's source, "" for the rows that judge a spec."""
     return registered.source_hash(backend, op) if backend in registered.backends() else ""
@@ -59,7 +59,13 @@ def write(options: Options, outcomes: list[Outcome], table: str, seconds: float)
 
 
 def _head(options: Options) -> dict[str, Any]:
-    return {"kind": "run", "schema": SCHEMA, "machine": machine(options), "versions": versions(), "options": asdict(options)}
+    return {
+        "kind": "run",
+        "schema": SCHEMA,
+        "machine": machine(options),
+        "versions": versions(),
+        "options": asdict(options),
+    }
 
 
 def _lines(outcome: Outcome) -> list[dict[str, Any]]:
@@ -67,7 +73,14 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
     item = outcome.item
     where = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
     hashes = {"spec": catalog.spec(item.op).hash, "source": "" if item.problem else source_hash(item.backend, item.op)}
-    head = {"kind": "item", **where, **hashes, "status": outcome.status, "seconds": round(outcome.seconds, 4), "budget": outcome.budget}
+    head = {
+        "kind": "item",
+        **where,
+        **hashes,
+        "status": outcome.status,
+        "seconds": round(outcome.seconds, 4),
+        "budget": outcome.budget,
+    }
     return [{**head, "text": outcome.text}, *({"kind": "trial", **where, **asdict(r)} for r in outcome.records)]
 
 

@@ -64,7 +64,7 @@ class Trial:
         return replace(self, values=values, note=note)
 
     def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
-        """How far each output of an implementation with that arithmetic may be off; where a term is NaN it counts as nothing."""
+        """How far each output may be off for that arithmetic; a term that is NaN counts as nothing."""
         arguments, axes = exact_arguments(self.call), self.call.axes
         found = []
         for model, output, ref in zip(self.spec.errors, self.spec.outputs, self.references, strict=True):
@@ -85,7 +85,7 @@ def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tens
 
 
 def values(spec: OpSpec, case: Case, tensors: dict[str, torch.Tensor], device: torch.device) -> tuple[Any, ...]:
-    """Arguments in spec order from tensors by name and the scalars of a case; what the case leaves open is the default."""
+    """Arguments in spec order from tensors by name and the scalars of a case, or their defaults."""
     found: list[Any] = []
     for item in spec.inputs:
         if isinstance(item, Tensor):
@@ -134,7 +134,7 @@ def _shrink(limit: int) -> None:
 
 
 def exact_trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial | None:
-    """The trial whose result every order of evaluation gives bit for bit, or None where the spec has none for this case."""
+    """The trial whose result every order of evaluation gives bit for bit, or None where there is none for this case."""
     if not callable(spec.exact):
         return None
     rng = generator(spec.name, spec.version, "exact", case.name, SHORT[dtype], seed)

@@ -11,6 +11,7 @@ _HOMES = {
     "load": "launch",
     "compile_ptx": "nvrtc",
     "compile_cubin": "nvrtc",
+    "CompileError": "nvrtc",
     "TensorMap": "tensor_map",
     "recorder": "recording",
     "EmulatorError": "errors",

@@ -11,12 +11,14 @@ import numpy as np
 from kernelmux.emulator.errors import EmulatorError, Triple
 from kernelmux.emulator.flow import Step
 from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsewhere, GlobalMemory
+from kernelmux.emulator.parser import Location
 from kernelmux.emulator.race import GlobalWriters
 from kernelmux.emulator.shared import SharedMemory
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
 
+TOOLKITS = ("/nvidia/", "/cuda/", "/triton/language/")  # in the paths of headers and libraries that are not the user's
 WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}
 
 
@@ -50,7 +52,15 @@ class LocalMemory:
 class Access:
     """The memories of a chunk."""
 
-    def __init__(self, memory: GlobalMemory, shared: SharedMemory, parameters: np.ndarray, lanes: int, kernel: str, files: dict[int, str]) -> None:
+    def __init__(
+        self,
+        memory: GlobalMemory,
+        shared: SharedMemory,
+        parameters: np.ndarray,
+        lanes: int,
+        kernel: str,
+        files: dict[int, str],
+    ) -> None:
         self.memory, self.shared, self.parameters = memory, shared, parameters
         self.local = LocalMemory(lanes)
         self.kernel, self.files = kernel, files
@@ -58,15 +68,24 @@ class Access:
 
     # ---- the two entries
 
-    def load(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any) -> Any:
-        """See `Group.load`."""
+    def load(
+        self,
+        group: Group,
+        space: str,
+        address: Any,
+        dtype: np.dtype[Any],
+        count: int,
+        mask: Any,
+        wanted: tuple[bool, ...] | None = None,
+    ) -> Any:
+        """See `Group.load`; wanted: the elements of a row that are used, all by default."""
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
-            return self._load_some(group, space, address, dtype, count, mask)
+            return self._load_some(group, space, address, dtype, count, mask, wanted)
         try:
             if space == "generic":
                 space, address = self._window(address)
             if space == "shared":
-                return self.shared.load(group, address, dtype, count)
+                return self.shared.load(group, address, dtype, count, wanted)
             place = self._locate(group, space, address, dtype, count, write=False)
         except Elsewhere as elsewhere:
             return self._load_parts(group, space, address, dtype, count, elsewhere.number)
@@ -127,9 +146,17 @@ class Access:
         bad = (offset < 0) | (offset + size > width)
         if bad.any():
             verb = "write" if write else "read"
-            group.fail("out of bounds", f"{verb} of {size} bytes at offset {offset[bad][0]} of the {width} bytes of local memory", bad)
+            group.fail(
+                "out of bounds",
+                f"{verb} of {size} bytes at offset {offset[bad][0]} of the {width} bytes of local memory",
+                bad,
+            )
         if (offset % size).any():
-            group.fail("misaligned", f"access of {size} bytes of local memory at an offset that is no multiple of {size}", offset % size != 0)
+            group.fail(
+                "misaligned",
+                f"access of {size} bytes of local memory at an offset that is no multiple of {size}",
+                offset % size != 0,
+            )
         view = self.local.bytes.reshape(-1).view(dtype)
         view = view if count == 1 else view.reshape(-1, count)
         return Place(view, (group.index * width + offset) // size)
@@ -137,23 +164,28 @@ class Access:
     def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Place:
         size = dtype.itemsize * count
         bad = (address < 0) | (address + size > len(self.parameters)) | (address % size != 0)
-        if np.any(bad):
-            group.fail("out of bounds", f"read of {size} bytes of the kernel's parameters, which have {len(self.parameters)}", bad)
+        if bad if np.ndim(bad) == 0 else bad.any():
+            end = len(self.parameters)
+            group.fail("out of bounds", f"read of {size} bytes of the kernel's parameters, which have {end}", bad)
         whole = self.parameters[: len(self.parameters) // size * size].view(dtype)
         return Place(whole if count == 1 else whole.reshape(-1, count), address // size)
 
     # ---- some lanes only
 
-    def _load_some(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any) -> Any:
+    def _load_some(
+        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any, wanted: Any
+    ) -> Any:
         shape = (group.n,) if count == 1 else (group.n, count)
         result = np.zeros(shape, dtype)
         where = np.flatnonzero(np.broadcast_to(mask, (group.n,)))
         if len(where):
             part = group.view_of(where)
-            result[where] = self.load(part, space, _some(address, where), dtype, count, None)
+            result[where] = self.load(part, space, _some(address, where), dtype, count, None, wanted)
         return result
 
-    def _load_parts(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, number: np.ndarray) -> Any:
+    def _load_parts(
+        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, number: np.ndarray
+    ) -> Any:
         result = np.zeros((group.n,) if count == 1 else (group.n, count), dtype)
         for one in np.unique(number):
             where = np.flatnonzero(number == one)
@@ -189,7 +221,9 @@ class Access:
 
     def raw(self, group: Group, address: int, size: int, position: int) -> bytes:
         """`size` bytes at one generic address, for printf."""
-        values = self.load(group.view_of(np.full(size, position)), "generic", np.arange(size) + address, np.dtype(np.uint8), 1, None)
+        values = self.load(
+            group.view_of(np.full(size, position)), "generic", np.arange(size) + address, np.dtype(np.uint8), 1, None
+        )
         return bytes(values)
 
     def text(self, group: Group, pointer: np.ndarray) -> str:
@@ -202,22 +236,35 @@ class Access:
 
     # ---- errors
 
-    def error(self, kind: str, message: str, function: str, step: Step | None, block: Triple | None, thread: Triple | None) -> EmulatorError:
+    def error(
+        self, kind: str, message: str, function: str, step: Step | None, block: Triple | None, thread: Triple | None
+    ) -> EmulatorError:
         """The public error for a fault at a step."""
         instruction = step.instruction if step is not None else None
-        location = instruction.location if instruction is not None else None
+        (file, line), *inlined = self._places(instruction.location) if instruction is not None else [(None, None)]
         name = self.kernel if function == self.kernel else f"{self.kernel} (in {function})"
         return EmulatorError(
             message,
             kind=kind,
             kernel=name,
-            file=self.files.get(location.file) if location else None,
-            line=location.line if location else None,
-            inlined=tuple((self.files.get(f, "?"), line) for f, line in location.inlined) if location else (),
+            file=file,
+            line=line,
+            inlined=tuple(inlined),
             block=block,
             thread=thread,
             instruction=instruction.text if instruction is not None else None,
         )
+
+    def _places(self, location: Location | None) -> list[tuple[Any, Any]]:
+        """Source places, the one to name first: not a line of a toolkit's header if that was inlined somewhere."""
+        if location is None:
+            return [(None, None)]
+        places = [
+            (self.files.get(file, "?"), line) for file, line in ((location.file, location.line), *location.inlined)
+        ]
+        if len(places) > 1 and any(word in places[0][0] for word in TOOLKITS):
+            return places[1:]
+        return places
 
 
 def _some(address: Any, where: np.ndarray) -> Any:

@@ -44,7 +44,9 @@ class ArgumentList:
                 storages.setdefault(buffer.storage or -1 - i, []).append(buffer)
         self.addresses: dict[str, int] = {}
         for number, parts in enumerate(storages.values(), FIRST_ARGUMENT):
-            self._segment(memory, 2 * number, parts)  # every other number: an offset of minus one byte meets no neighbour
+            self._segment(
+                memory, 2 * number, parts
+            )  # every other number: an offset of minus one byte meets no neighbour
 
     def _segment(self, memory: GlobalMemory, number: int, parts: list[_Buffer]) -> None:
         base = min(p.lo for p in parts) // ALIGNMENT * ALIGNMENT
@@ -72,9 +74,13 @@ class ArgumentList:
         elif isinstance(arg, bytes | bytearray):
             value = bytes(arg)
         else:
-            raise self._error(f"argument {name}: expected a tensor, None, bytes or a numpy scalar, got {type(arg).__name__} {arg!r}")
+            raise self._error(
+                f"argument {name}: expected a tensor, None, bytes or a numpy scalar, got {type(arg).__name__} {arg!r}"
+            )
         if len(value) != parameter.size:
-            raise self._error(f"argument {name}: the parameter has {parameter.size} bytes, got {len(value)} ({_kind_of(arg)})")
+            raise self._error(
+                f"argument {name}: the parameter has {parameter.size} bytes, got {len(value)} ({_kind_of(arg)})"
+            )
         return value  # type: ignore[no-any-return]
 
     def _require_kind(self, name: str, parameter: Parameter, arg: np.generic) -> None:
@@ -96,7 +102,11 @@ class ArgumentList:
             raise self._error(f"argument {name}: expected a CPU tensor, got one on {tensor.device}")
         shape, stride, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
         pointer = tensor.data_ptr()
-        hi = pointer + (1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))) * size if tensor.numel() else pointer
+        hi = (
+            pointer + (1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))) * size
+            if tensor.numel()
+            else pointer
+        )
         text = f"of shape {_shape(shape)} ({str(tensor.dtype).removeprefix('torch.')})"
         return _Buffer(name, pointer, pointer, hi, tensor.untyped_storage().data_ptr(), text)
 

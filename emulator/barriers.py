@@ -34,10 +34,16 @@ class Barriers:
         self.result_lanes = np.zeros(lanes, np.uint32)
         self._ready = True
 
-    def arrive(self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any = None) -> bool:
+    def arrive(
+        self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any = None
+    ) -> bool:
         """True if some lanes of the group have to wait."""
         if np.any(np.asarray(number) >= NUMBER):
-            group.fail("divergence", f"barrier {np.max(number)} does not exist, a block has {NUMBER}", np.asarray(number) >= NUMBER)
+            group.fail(
+                "divergence",
+                f"barrier {np.max(number)} does not exist, a block has {NUMBER}",
+                np.asarray(number) >= NUMBER,
+            )
         everyone = group.n == self.run.alive_count and not np.any(count) and not np.ndim(number)
         if everyone and not action.arrive_only and not (self._ready and self.arrived.any()):
             self._pass_everyone(group, action, predicate)
@@ -80,7 +86,11 @@ class Barriers:
         if not len(new):
             return
         chosen = np.isin(group.index, new)
-        key = (group.block * NUMBER + np.asarray(number, np.int64))[chosen] if np.ndim(number) else group.block[chosen] * NUMBER + int(number)
+        key = (
+            (group.block * NUMBER + np.asarray(number, np.int64))[chosen]
+            if np.ndim(number)
+            else group.block[chosen] * NUMBER + int(number)
+        )
         np.add.at(self.arrived, key, 1)
         self.expected[key] = group.full(count)[chosen]
         if action.arrive_only:
@@ -119,7 +129,9 @@ class Barriers:
         first[block[::-1]] = self.pc[plain[::-1]]
         other = plain[self.pc[plain] != first[block]]
         if len(other):
-            self._report_divergence(int(other[0]), int(self.pc[other[0]]), int(first[other[0] // self.run.geometry.threads]))
+            self._report_divergence(
+                int(other[0]), int(self.pc[other[0]]), int(first[other[0] // self.run.geometry.threads])
+            )
 
     def _report_divergence(self, lane: int, pc: int, first: int) -> None:
         from kernelmux.emulator.errors import Fault

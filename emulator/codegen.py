@@ -19,6 +19,7 @@ from kernelmux.emulator.flow import JUMPS, Flow, Step, definitions, uses
 from kernelmux.emulator.numeric import from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
 from kernelmux.emulator.ptx_types import bits_of, size_of
+from kernelmux.emulator.warps import EVERY
 
 BlockFunction = Callable[[list[Any], Any], int]
 Resolve = Callable[[str], int]
@@ -39,7 +40,16 @@ def plain(value: Any, dtype: Any) -> Any:
     return value[()] if value.__class__ is np.ndarray else dtype.type(value)
 
 
-NAMES: dict[str, Any] = {"plain": plain,"np": np, "from_bf16": from_bf16, "where": np.where, "select": select, "ndarray": np.ndarray, "BOOL": np.dtype(bool)}
+NAMES: dict[str, Any] = {
+    "plain": plain,
+    "np": np,
+    "from_bf16": from_bf16,
+    "EVERY": EVERY,
+    "where": np.where,
+    "select": select,
+    "ndarray": np.ndarray,
+    "BOOL": np.dtype(bool),
+}
 NAMES |= {f"{kind.upper()}{size}": np.dtype(f"{kind}{size}") for kind in "ui" for size in (1, 2, 4, 8)}
 NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 
@@ -189,6 +199,9 @@ class _Emitter:
         elif action.scope != "thread" and not coarse:
             mask = inputs[action.members] if action.scope == "members" else "None"
             self._emit(f"if G.stops({self.pc}, {action.scope!r}, {mask}): return {STOPPED}")
+        elif action.scope == "members":
+            mask = inputs[action.members]
+            self._emit(f"if {mask}.__class__ is ndarray or {mask} != EVERY: G.run.warps.require_membership(G, {mask})")
         if action.code is None and action.run is None:
             return
         guard = None if step.guard is None else self._input(step.guard, bool)
@@ -218,6 +231,9 @@ class _Emitter:
         if action.code is not None:
             return str(action.code.format(*inputs))
         run = action.effect if dead and action.effect is not None else action.run
+        wanted = tuple(isinstance(o, Register) and o.name in self.wanted[self.pc] for o, _ in action.outputs)
+        if action.partly is not None and not all(wanted):
+            run = action.partly(wanted)
         arguments = inputs if action.pure else ["G", *inputs]
         if action.guarded:
             arguments = ["G", guard or "None", *inputs]
@@ -235,7 +251,9 @@ class _Emitter:
             if not isinstance(operand, Register):
                 continue
             if not exact and dtype is not None:
-                self._emit(f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {temporary} = plain({temporary}, {_dtype_name(dtype)})")
+                self._emit(
+                    f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {temporary} = plain({temporary}, {_dtype_name(dtype)})"
+                )
             self._define(operand.name, dtype, temporary, guard)
 
     def _target(self, operand: Operand, dtype: np.dtype[Any] | None, guard: str | None) -> str:

@@ -3,13 +3,9 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelmux.emulator.float8 import from_float8
 from kernelmux.emulator.numeric import from_bf16, to_bf16
-
-Floats = NDArray[Any]
-Bits = NDArray[Any]
 
 # Storage of each type: an unsigned integer as wide as its element. tf32 lies in the upper 19 bits of 32.
 STORAGE: dict[str, type[np.unsignedinteger[Any]]] = {
@@ -25,7 +21,7 @@ STORAGE: dict[str, type[np.unsignedinteger[Any]]] = {
 TF32_MASK = np.uint32(0xFFFFE000)
 
 
-def to_float(bits: Bits, kind: str) -> Floats:
+def to_float(bits: Any, kind: str) -> Any:
     """Values of elements given as their bits (`STORAGE[kind]`), exact. tf32 cuts off what it has no room for."""
     if kind == "bf16":
         return from_bf16(bits)
@@ -40,7 +36,7 @@ def to_float(bits: Bits, kind: str) -> Floats:
     return bits.view(np.float32) if kind == "f32" else bits.astype(np.float32)
 
 
-def from_float(values: Floats, kind: str) -> Bits:
+def from_float(values: Any, kind: str) -> Any:
     """Bits of values rounded to `kind` (f32, f16, bf16), to nearest even."""
     if kind == "f32":
         return np.ascontiguousarray(values, np.float32).view(np.uint32)

@@ -66,7 +66,7 @@ class Run:
         self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
         self.library = library  # library.program(name): a device function, None if unknown
         self.memory, self.shared = access.memory, access.shared
-        self.everyone = Lanes(geometry)
+        self.everyone = geometry.everyone
         self.alive = np.ones(geometry.lanes, bool)
         self.alive_count = geometry.lanes
         self.barriers, self.warps = Barriers(self), Warps(self)

@@ -17,7 +17,9 @@ def _values(kind: str) -> np.ndarray:
     codes = np.arange(256)
     bits, bias = _MANTISSA[kind], _BIAS[kind]
     exponent, mantissa = codes >> bits & (1 << 7 - bits) - 1, (codes & (1 << bits) - 1) / (1 << bits)
-    magnitude = np.where(exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent.astype(float) - bias))
+    magnitude = np.where(
+        exponent == 0, mantissa * 2.0 ** (1 - bias), (1 + mantissa) * 2.0 ** (exponent.astype(float) - bias)
+    )
     low = codes & 0x7F
     if kind == "e4m3":
         magnitude[low == 0x7F] = np.nan

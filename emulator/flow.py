@@ -89,7 +89,13 @@ def _steps(instruction: Instruction, pc: int) -> Iterator[Step]:
         return
     action = _build(instruction)
     if guard is not None and not (action.pure or action.guarded or action.code):
-        around = Instruction("bra", (Immediate(str(pc + 2)),), Register(guard.name, guard.type, not guard.negated), instruction.text, instruction.location)
+        around = Instruction(
+            "bra",
+            (Immediate(str(pc + 2)),),
+            Register(guard.name, guard.type, not guard.negated),
+            instruction.text,
+            instruction.location,
+        )
         yield Step(around, None, around.guard)
         guard = None
     yield Step(instruction, action, guard)
@@ -102,7 +108,9 @@ def _build(instruction: Instruction) -> Action:
         error.instruction_at = instruction  # type: ignore[attr-defined]
         raise
     except (LookupError, StopIteration, TypeError, ValueError, AttributeError) as error:
-        unknown = Unsupported(f"the PTX instruction {instruction.opcode} has operands or modifiers that are not emulated")
+        unknown = Unsupported(
+            f"the PTX instruction {instruction.opcode} has operands or modifiers that are not emulated"
+        )
         unknown.instruction_at = instruction  # type: ignore[attr-defined]
         raise unknown from error
 

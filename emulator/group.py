@@ -235,7 +235,9 @@ def _join_family(family: list[Group], live: tuple[int, ...]) -> Group:
     for number in live:
         touched = [g for g in family if not g.untouched(number)]
         if touched:
-            group.R[number] = _combine(group.n, origin.fetch(number), touched, number, covered=len(touched) == len(family))
+            group.R[number] = _combine(
+                group.n, origin.fetch(number), touched, number, covered=len(touched) == len(family)
+            )
     return group
 
 

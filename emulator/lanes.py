@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,34 +12,36 @@ WARP = 32
 Triple = tuple[int, int, int]
 
 
+class Shape:
+    """Lane numbers of `blocks` blocks; the same for every launch of one block size."""
+
+    def __init__(self, block: Triple, blocks: int) -> None:
+        self.block, self.blocks = block, blocks
+        self.threads = block[0] * block[1] * block[2]
+        self.warps = -(-self.threads // WARP)  # per block
+        self.lanes = self.threads * blocks
+        self.index = np.arange(self.lanes, dtype=np.int64)
+        self.block_of = self.index // self.threads
+        self.thread_of = self.index - self.block_of * self.threads
+        self.warp_of = self.block_of * self.warps + (self.thread_of >> 5)
+        self.specials: dict[str, Any] = {}  # special registers that depend on nothing else
+
+
+@lru_cache(maxsize=64)
+def shape(block: Triple, blocks: int) -> Shape:
+    """The lanes of `blocks` blocks of this size."""
+    return Shape(block, blocks)
+
+
 class Geometry:
     """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread."""
 
     def __init__(self, grid: Triple, block: Triple, first: int, blocks: int, cluster: int = 1) -> None:
-        self.grid, self.block, self.first, self.blocks = grid, block, first, blocks
-        self.cluster = cluster  # blocks of a cluster, neighbours in x
-        self.threads = block[0] * block[1] * block[2]
-        self.warps = -(-self.threads // WARP)  # per block
-        self.lanes = self.threads * blocks
-
-    @cached_property
-    def index(self) -> np.ndarray:
-        return np.arange(self.lanes, dtype=np.int64)
-
-    @cached_property
-    def block_of(self) -> np.ndarray:
-        """Block number inside the chunk, of every lane."""
-        return np.arange(self.blocks, dtype=np.int64).repeat(self.threads)
-
-    @cached_property
-    def thread_of(self) -> np.ndarray:
-        """Linear thread number inside the block, of every lane."""
-        return np.tile(np.arange(self.threads, dtype=np.int64), self.blocks)
-
-    @cached_property
-    def warp_of(self) -> np.ndarray:
-        """Warp number, unique inside the chunk, of every lane."""
-        return self.block_of * self.warps + (self.thread_of >> 5)
+        """cluster: blocks of a cluster, neighbours in x."""
+        self.grid, self.block, self.first, self.blocks, self.cluster = grid, block, first, blocks, cluster
+        self.shape = shape(block, blocks)
+        self.threads, self.warps, self.lanes = self.shape.threads, self.shape.warps, self.shape.lanes
+        self.everyone = Lanes(self)
 
     def coordinates(self, lane: int) -> tuple[Triple, Triple]:
         """Block and thread coordinates of a lane."""
@@ -57,7 +59,7 @@ class Lanes:
     def __init__(self, geometry: Geometry, index: np.ndarray | None = None) -> None:
         self.geometry = geometry
         self.every = index is None
-        self.index = geometry.index if index is None else index
+        self.index = geometry.shape.index if index is None else index
         self.n = len(self.index)
         self._specials: dict[str, Any] = {}
 
@@ -67,12 +69,12 @@ class Lanes:
     @cached_property
     def block(self) -> np.ndarray:
         """Block number inside the chunk."""
-        return self._of(self.geometry.block_of)
+        return self._of(self.geometry.shape.block_of)
 
     @cached_property
     def thread(self) -> np.ndarray:
         """Linear thread number inside the block."""
-        return self._of(self.geometry.thread_of)
+        return self._of(self.geometry.shape.thread_of)
 
     @cached_property
     def lane(self) -> np.ndarray:
@@ -82,7 +84,7 @@ class Lanes:
     @cached_property
     def warp(self) -> np.ndarray:
         """Warp number, unique inside the chunk."""
-        return self._of(self.geometry.warp_of)
+        return self._of(self.geometry.shape.warp_of)
 
     @cached_property
     def whole_warps(self) -> bool:
@@ -103,7 +105,7 @@ class Lanes:
         base = self._specials.get("shared base")
         if base is None:
             base = self._specials["shared base"] = self.block * stride
-        return base  # type: ignore[no-any-return]
+        return np.asarray(base)
 
     @cached_property
     def warp_starts(self) -> np.ndarray:
@@ -118,15 +120,19 @@ class Lanes:
     def special(self, name: str) -> Any:
         """The value of a special register, uint32 (64-bit ones as uint64)."""
         if name not in self._specials:
-            self._specials[name] = self._compute(name[1:])
+            self._specials[name] = self._compute(name[1:]) if self.every else self._some(name)
         return self._specials[name]
+
+    def _some(self, name: str) -> Any:
+        value = self.geometry.everyone.special(name)
+        return value[self.index] if value.__class__ is np.ndarray else value
 
     def _compute(self, name: str) -> Any:
         base, _, axis = name.partition(".")
         geometry = self.geometry
         at = "xyz".index(axis) if axis and axis in "xyz" else 0
-        if base == "tid":
-            return _compact(_unfold(self.thread, geometry.block)[at])
+        if base in ("tid", "laneid", "warpid") or base.startswith("lanemask_"):
+            return self._of_thread(name, base, at)
         if "cluster" in base:
             return self._of_cluster(base, at)
         if base == "ctaid":
@@ -137,12 +143,6 @@ class Lanes:
             return np.uint32(geometry.block[at] if axis != "w" else 0)
         if base == "nctaid":
             return np.uint32(geometry.grid[at] if axis != "w" else 0)
-        if base == "laneid":
-            return self.lane.astype(np.uint32)
-        if base == "warpid":
-            return (self.thread >> 5).astype(np.uint32)
-        if base.startswith("lanemask_"):
-            return _lane_mask(self.lane.astype(np.uint64), base[9:])
         return _constant(base, geometry)
 
     def _of_cluster(self, base: str, at: int) -> Any:
@@ -157,6 +157,17 @@ class Lanes:
             return np.bool_(size > 1)
         place = _unfold(self.block + geometry.first, geometry.grid)[at]
         return _compact(place // size if base == "clusterid" else place % size)
+
+
+    def _of_thread(self, name: str, base: str, at: int) -> Any:
+        """What depends on the thread's place in its block alone is kept for the next launch."""
+        known = self.geometry.shape.specials
+        if name not in known:
+            values = {"laneid": self.lane, "warpid": self.thread >> 5}.get(base)
+            if base.startswith("lanemask_"):
+                values = _lane_mask(self.lane.astype(np.uint64), base[9:])
+            known[name] = _compact(_unfold(self.thread, self.geometry.block)[at] if values is None else values)
+        return known[name]
 
 
 def _constant(base: str, geometry: Geometry) -> Any:
@@ -187,4 +198,6 @@ def _runs(index: np.ndarray, offset: np.ndarray, size: int) -> bool:
     if len(index) % size:
         return False
     rows, places = index.reshape(-1, size), offset.reshape(-1, size)
-    return bool((places[:, 0] == 0).all() and (np.diff(rows, axis=1) == 1).all() and (np.diff(places, axis=1) == 1).all())
+    return bool(
+        (places[:, 0] == 0).all() and (np.diff(rows, axis=1) == 1).all() and (np.diff(places, axis=1) == 1).all()
+    )

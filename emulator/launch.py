@@ -55,7 +55,9 @@ class Module:
     def kernel(self, name: str) -> Kernel:
         """The kernel of this name."""
         if name not in self.kernels:
-            raise EmulatorError(f"no kernel named {name!r}, the module has {', '.join(self.kernels) or 'none'}", kind="argument")
+            raise EmulatorError(
+                f"no kernel named {name!r}, the module has {', '.join(self.kernels) or 'none'}", kind="argument"
+            )
         if name not in self._kernels:
             self._kernels[name] = Kernel(self, self.parsed.functions[name])
         return self._kernels[name]
@@ -130,7 +132,8 @@ class Kernel:
         arguments = ArgumentList(self.name, self.parameters, args, names)
         if 0 in grid3:
             return
-        recording.note(self.module.ptx, self.name, grid3, block3, shared)
+        if not recording.note(self.module.ptx, self.name, grid3, block3, shared):
+            return
         checks = current_checks()
         memory = GlobalMemory()
         for segment in self.module.segments:
@@ -141,7 +144,9 @@ class Kernel:
         with np.errstate(all="ignore"):
             self._run(grid3, block3, memory, parameters, shared, checks)
 
-    def _run(self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str) -> None:
+    def _run(
+        self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str
+    ) -> None:
         program = self.program(self.name)
         assert program is not None
         deadline = time.monotonic() + current_time_limit()
@@ -171,22 +176,30 @@ class Kernel:
     def _orders_blocks(self) -> bool:
         """Whether the kernel has anything by which its blocks could wait for one another."""
         functions = self.module.parsed.functions.values()
-        return any(i.name in ORDERING or i.has("acquire") or i.has("release") for f in functions for i in f.instructions)
+        return any(
+            i.name in ORDERING or i.has("acquire") or i.has("release") for f in functions for i in f.instructions
+        )
 
     def _require_sizes(self, grid: Triple, block: Triple, shared: int) -> None:
         threads = block[0] * block[1] * block[2]
         if any(b < 1 or b > most for b, most in zip(block, MAX_BLOCK, strict=True)) or threads > MAX_THREADS:
-            raise self._error(f"block {block} is not possible: at most {MAX_THREADS} threads and {MAX_BLOCK} per dimension, none 0")
+            raise self._error(
+                f"block {block} is not possible: at most {MAX_THREADS} threads and {MAX_BLOCK} per dimension, none 0"
+            )
         if any(g < 0 or g > most for g, most in zip(grid, MAX_GRID, strict=True)):
             raise self._error(f"grid {grid} is not possible: at most {MAX_GRID} blocks per dimension")
         total = self.layout.shared_size(shared)
         if shared < 0 or total > MAX_SHARED:
-            raise self._error(f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {MAX_SHARED}")
+            raise self._error(
+                f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {MAX_SHARED}"
+            )
         required, most = self.function.required_threads, self.function.maximum_threads
         if required is not None and block[: len(required)] != required:
             raise self._error(f"block {block}: the kernel was compiled for exactly {required} threads")
         if most is not None and threads > np.prod(most):
-            raise self._error(f"block {block} has {threads} threads: the kernel was compiled for at most {int(np.prod(most))}")
+            raise self._error(
+                f"block {block} has {threads} threads: the kernel was compiled for at most {int(np.prod(most))}"
+            )
 
     def _error(self, message: str) -> EmulatorError:
         return EmulatorError(message, kind="argument", kernel=self.name)

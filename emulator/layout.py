@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.memory import FIRST_VARIABLE, SHIFT, Hull, Segment
-from kernelmux.emulator.operands import Immediate
+from kernelmux.emulator.operands import Address, Immediate, Symbol, TensorAddress, Vector
 from kernelmux.emulator.parser import Function, Module, Variable
 from kernelmux.emulator.ptx_types import dtype_of
 
@@ -20,7 +20,9 @@ class Layout:
 
     def __init__(self, module: Module, kernel: Function, addresses: dict[str, int]) -> None:
         self.module, self.function, self.addresses = module, kernel, addresses
-        shared = [v for v in (*module.variables.values(), *kernel.variables.values()) if v.space == "shared"]
+        used = _symbols(module, kernel)
+        shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
+        shared += [v for v in kernel.variables.values() if v.space == "shared"]
         self.shared, self.static_size = _offsets(shared)
         alignment = max((DYNAMIC_ALIGNMENT, *module.dynamic_shared.values()))
         self.dynamic_start = _align(self.static_size, alignment)
@@ -62,6 +64,22 @@ class Layout:
         raise Unsupported(f"the address of {name} is not known: neither a variable nor a parameter")
 
 
+def _symbols(module: Module, kernel: Function) -> set[str]:
+    """Names that the kernel or any device function mentions: shared variables of other kernels take no room."""
+    functions = [f for f in module.functions.values() if f is kernel or not f.entry]
+    return {name for f in functions for i in f.instructions for o in i.operands for name in _names(o)}
+
+
+def _names(operand: object) -> Iterator[str]:
+    if isinstance(operand, Symbol):
+        yield operand.name
+    elif isinstance(operand, Address | TensorAddress):
+        yield from _names(operand.base)
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from _names(item)
+
+
 def _align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
@@ -100,5 +118,3 @@ def _word(word: str, addresses: dict[str, int]) -> Immediate:
     """A number, or the address of another variable: `name`, `generic(name)`, `name+4`."""
     name, _, offset = word.removeprefix("generic(").replace(")", "").partition("+")
     return Immediate(str(addresses[name] + int(offset or 0))) if name in addresses else Immediate(word)
-
-

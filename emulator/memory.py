@@ -13,6 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
+    from kernelmux.emulator.race import Owners
 
 SHIFT = 40
 OFFSET = (1 << SHIFT) - 1
@@ -44,7 +45,7 @@ class Segment:
         self.base = self.start + self.skipped
         self.solid = any(h.lo == low and h.hi == high for h in hulls)
         self._views: dict[tuple[Any, int], np.ndarray] = {}
-        self.writers: np.ndarray | None = None  # see race.GlobalWriters
+        self.writers: Owners | None = None
 
     def view(self, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
         """The data from `base` on, as elements or as rows of `count` elements."""
@@ -103,7 +104,12 @@ class GlobalMemory:
         offset = address - segment.base
         union = int(offset if scalar else np.bitwise_or.reduce(offset))  # not below the largest, odd if one is odd
         high = union if scalar or union + size <= segment.extent else int(np.maximum.reduce(offset))
-        if union < 0 or high + size > segment.extent or not segment.solid or (segment.margin and np.min(offset) < segment.margin):
+        if (
+            union < 0
+            or high + size > segment.extent
+            or not segment.solid
+            or (segment.margin and np.min(offset) < segment.margin)
+        ):
             self._check(group, segment, address, size, write)
         if union & (size - 1):
             self._misaligned(group, segment, offset + segment.skipped, size, write)
@@ -150,7 +156,11 @@ class GlobalMemory:
         hull = segment.nearest(at)
         text = f"{_verb(write)} of {size} bytes at an address that is no multiple of {size}: offset {at - hull.lo} of {_described(hull)}"
         base = hull.lo % size
-        group.fail("misaligned", text + (f", which itself begins {base} bytes past a multiple of {size}" if base else ""), [where])
+        group.fail(
+            "misaligned",
+            text + (f", which itself begins {base} bytes past a multiple of {size}" if base else ""),
+            [where],
+        )
 
 
 class Elsewhere(Exception):

@@ -42,7 +42,9 @@ def round_to_odd_float(value: Any) -> Any:
     bits = near.view(U4)
     even = (bits & np.uint32(1)) == 0
     away = np.abs(near.astype(F8)) > np.abs(value)  # truncate first, then set the last bit
-    bits = np.where((lost != 0) & even & np.isfinite(near), np.where(away, bits - np.uint32(1), bits + np.uint32(1)), bits)
+    bits = np.where(
+        (lost != 0) & even & np.isfinite(near), np.where(away, bits - np.uint32(1), bits + np.uint32(1)), bits
+    )
     return bits.astype(U4).view(F4)[()]
 
 
@@ -63,7 +65,11 @@ def fma_double(a: Any, b: Any, c: Any, precision: int) -> Any:
 
 def _nudged(total: Any, product: Any, c: Any, halfway: Any) -> Any:
     if np.ndim(total) == 0:
-        return total + 0.0 if not _error(total, product, c) else np.nextafter(total, np.copysign(np.inf, _error(total, product, c)))
+        return (
+            total + 0.0
+            if not _error(total, product, c)
+            else np.nextafter(total, np.copysign(np.inf, _error(total, product, c)))
+        )
     at = np.nonzero(halfway)
     lost = _error(total[at], np.broadcast_to(product, total.shape)[at], np.broadcast_to(c, total.shape)[at].astype(F8))
     if np.count_nonzero(lost):
@@ -76,6 +82,16 @@ def _error(total: Any, product: Any, addend: Any) -> Any:
     """What the sum of product and addend dropped, exactly."""
     part = total - product
     return (product - (total - part)) + (addend - part)
+
+
+def fma_odd(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32 in float64, an inexact sum made odd: any later rounding to float32, in any direction, is right."""
+    product = a.astype(F8) * b
+    total = np.asarray(product + c)
+    lost = _error(total, product, np.asarray(c, F8))
+    even = (total.view(U8) & np.uint64(1)) == 0
+    neighbour = np.nextafter(total, np.copysign(np.inf, lost))
+    return np.where((lost != 0) & np.isfinite(lost) & even, neighbour, total)[()]
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
@@ -143,7 +159,13 @@ def directed(value: Any, mode: str, dtype: Any) -> Any:
     if mode == "rn" or dtype == F8:
         return near
     back = near.astype(F8)
-    too_high = (back > value) if mode == "rm" else (np.abs(back) > np.abs(value)) if mode == "rz" else np.zeros(np.shape(back), bool)
+    too_high = (
+        (back > value)
+        if mode == "rm"
+        else (np.abs(back) > np.abs(value))
+        if mode == "rz"
+        else np.zeros(np.shape(back), bool)
+    )
     too_low = back < value if mode == "rp" else np.zeros(np.shape(back), bool)
     toward = np.where(too_low, np.inf, np.where(mode == "rm", -np.inf, 0.0)).astype(dtype)
     return np.where(too_high | too_low, np.nextafter(near, toward), near).astype(dtype)[()]

@@ -142,10 +142,14 @@ _PARAMETER = re.compile(
 )
 _HEADER = re.compile(r"\.(entry|func)\s*(?:\(([^)]*)\))?\s*([$\w]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+[$\w+ ]+?,\s*inlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+[$\w+ ]+?,\s*inlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*"
+)
 _MODULE_DIRECTIVE = re.compile(r"\.(?:version|target|address_size|file|pragma|alias)\b[^\n]*")
 _SPECIAL = re.compile(r"%(?:[a-z]\w*)(?:\.[xyzw])?$")
-_NUMBER = re.compile(r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.\d*(?:[eE]-?\d+)?|\d+U?)$")
+_NUMBER = re.compile(
+    r"-?(?:0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+\.\d*(?:[eE]-?\d+)?|\d+U?)$"
+)
 
 
 def parse(text: str) -> Module:
@@ -181,7 +185,9 @@ def _module_variables(module: Module, text: str) -> None:
     text = re.sub(r"\.section\s+\S+\s*\{[^{}]*\}", "", text)
     text = re.sub(r"\.(?:visible|weak)\s+(?=[^;]*\s*$)", "", text)
     for statement in _MODULE_DIRECTIVE.sub("", text).split(";"):
-        found = re.search(r"\.(?:extern\s+|visible\s+|weak\s+|common\s+)?\.?(?:global|shared|const)\b.*", statement, re.S)
+        found = re.search(
+            r"\.(?:extern\s+|visible\s+|weak\s+|common\s+)?\.?(?:global|shared|const)\b.*", statement, re.S
+        )
         if found is None:
             continue
         match = _VARIABLE.match(found[0].strip())
@@ -202,7 +208,9 @@ def _variable(match: re.Match[str]) -> Variable:
     initial = tuple(word for word in re.split(r"[\s,{}]+", match["initial"] or "") if word)
     if not count and initial:
         count = len(initial)
-    return Variable(match["name"], match["space"], match["type"], int(match["align"] or element), element * count, initial)
+    return Variable(
+        match["name"], match["space"], match["type"], int(match["align"] or element), element * count, initial
+    )
 
 
 def _parameters(text: str | None) -> tuple[Parameter, ...]:
@@ -212,13 +220,20 @@ def _parameters(text: str | None) -> tuple[Parameter, ...]:
 def _parameter(match: re.Match[str]) -> Parameter:
     size = size_of(match["type"])
     return Parameter(
-        match["name"], match["type"], size * int(match["size"] or 1), int(match["align"] or size), match["pointer"] is not None
+        match["name"],
+        match["type"],
+        size * int(match["size"] or 1),
+        int(match["align"] or size),
+        match["pointer"] is not None,
     )
 
 
 def _function(header: re.Match[str], body: str) -> Function:
     function = Function(header[3], header[1] == "entry", _parameters(header[4]), _parameters(header[2]))
-    limits = {kind: tuple(int(v) for v in sizes.split(",")) for kind, sizes in re.findall(r"\.(reqntid|maxntid|reqnctapercluster)\s+([\d,\s]+)", header[5])}
+    limits = {
+        kind: tuple(int(v) for v in sizes.split(","))
+        for kind, sizes in re.findall(r"\.(reqntid|maxntid|reqnctapercluster)\s+([\d,\s]+)", header[5])
+    }
     function.registers["%cc"] = "pred"  # the carry of add.cc and its kin
     if not function.entry:  # their values travel as bytes, in registers of type param<size>
         function.registers.update((p.name, f"param{p.size}") for p in (*function.parameters, *function.results))
@@ -275,7 +290,9 @@ class _Body:
         """Enters a scope; its labels are declared at once, because branches may come before them."""
         self.count += 1
         scope = _Scope(self.count)
-        for label in re.finditer(r"(?:^|[;\n{}])\s*([$A-Za-z_][$\w]*):(?!:)", text[position : _closing(text, position)]):
+        for label in re.finditer(
+            r"(?:^|[;\n{}])\s*([$A-Za-z_][$\w]*):(?!:)", text[position : _closing(text, position)]
+        ):
             scope.names[label[1]] = f"{label[1]}@{scope.number}"
         self.scopes.append(scope)
         return position
@@ -314,7 +331,9 @@ class _Body:
             self.function.registers[self._declare(parameter.name)] = f"param{parameter.size}"
         elif text.startswith(".branchtargets"):
             label = next(reversed(self.function.labels))
-            self.function.tables[label] = tuple(self._rename(name) for name in _split(text.removeprefix(".branchtargets")))
+            self.function.tables[label] = tuple(
+                self._rename(name) for name in _split(text.removeprefix(".branchtargets"))
+            )
         elif match := _VARIABLE.match(text):
             variable = _variable(match)
             self.function.variables[self._declare(variable.name)] = variable
@@ -369,7 +388,9 @@ class _Body:
         parts = _split(text)
         if len(parts) > 1:
             coordinates = self._operand(parts[1])
-            return TensorAddress(self._operand(parts[0]), coordinates.items if isinstance(coordinates, Vector) else (coordinates,))
+            return TensorAddress(
+                self._operand(parts[0]), coordinates.items if isinstance(coordinates, Vector) else (coordinates,)
+            )
         base, sign, offset = re.match(r"([^+\s-]+)\s*(?:([+-])\s*(.*))?$", text).groups()  # type: ignore[union-attr]
         number = Immediate(offset.strip()).integer if offset else 0
         return Address(self._operand(base), -number if sign == "-" else number)

@@ -1,6 +1,6 @@
 """What was launched, and how each kernel could be compiled for another GPU.
 
-    with recorder() as launches: kernel(...)
+    with recorder() as launches: kernel(...)              recorder(run=False): only notes, for sizes too large to emulate
     launches[0].recipe.compile("sm_80")      -> Machine code with what the assembler said about it
 
 Compilers leave a recipe for every PTX text that they make; a launch of that text finds it.
@@ -45,14 +45,14 @@ class Launch:
 
 
 _recipes: dict[str, Recipe] = {}
-_log: ContextVar[list[Launch] | None] = ContextVar("kernelmux_emulator_launches", default=None)
+_log: ContextVar[tuple[list[Launch], bool] | None] = ContextVar("kernelmux_emulator_launches", default=None)
 
 
 @contextmanager
-def recorder() -> Iterator[list[Launch]]:
-    """Collects the launches inside the `with`, in order."""
+def recorder(run: bool = True) -> Iterator[list[Launch]]:
+    """Collects the launches inside the `with`, in order; without `run` the kernels are compiled but do not run."""
     launches: list[Launch] = []
-    token = _log.set(launches)
+    token = _log.set((launches, run))
     try:
         yield launches
     finally:
@@ -64,8 +64,11 @@ def remember(ptx: str, recipe: Recipe) -> None:
     _recipes[ptx] = recipe
 
 
-def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> None:
-    """Called by every launch."""
-    launches = _log.get()
-    if launches is not None:
-        launches.append(Launch(kernel, grid, block, shared, _recipes.get(ptx)))
+def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> bool:
+    """Called by every launch; says whether the kernel is to run."""
+    log = _log.get()
+    if log is None:
+        return True
+    launches, run = log
+    launches.append(Launch(kernel, grid, block, shared, _recipes.get(ptx)))
+    return run

@@ -21,7 +21,8 @@ NO_OWNER = 0  # initialised by an asynchronous copy or an atomic: orders are not
 THREAD_BITS, EPOCH_SHIFT = 10, 32
 THREAD = (1 << THREAD_BITS) - 1
 WARP_EPOCH = (1 << EPOCH_SHIFT) - 1 - THREAD
-LONGEST_LOG = 128  # entries
+LONGEST_LOG = 1 << 22  # lanes in all entries: 32 MB
+BUCKETS = 64  # parts of a window; the log is sorted by the parts that an access may touch
 
 RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
 
@@ -52,7 +53,9 @@ class Shadow:
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
-        self.log: list[tuple[Rows, Lanes]] = []
+        self.log: dict[int, list[tuple[Rows, Lanes]]] = {}  # bit i of the key: the access may touch part i
+        self.logged = 0
+        self.part = -(-stride // BUCKETS)
         self.clock = 1
         self.epoch: Any = np.int64(1)  # a number, or an array over the blocks
         self.warp_epoch = np.zeros(geometry.blocks * geometry.warps, np.int64)
@@ -71,6 +74,7 @@ class Shadow:
         if blocks is None:
             self.epoch = np.int64(self.clock)
             self.log.clear()
+            self.logged = 0
             return
         if np.ndim(self.epoch) == 0:
             self.epoch = np.full(self.blocks, self.epoch)
@@ -96,17 +100,23 @@ class Shadow:
 
     # ---- accesses of threads
 
-    def read(self, group: Group, position: Any, size: int, low: int, high: int) -> None:
-        """Every lane reads `size` bytes at byte `position` (windows end to end); low and high: the least and largest offset."""
+    def read(self, group: Group, position: Any, size: int, low: int, high: int, wanted: Any = None) -> None:
+        """Every lane reads `size` bytes at byte `position` (windows end to end).
+
+        low and high are the least and the largest offset in a window, wanted the elements that are used.
+        """
         rows, lanes = self._rows(group, position, size, low, high), self.stamps(group)
         if not self._quiet():
             old = self._stamps_at(self.writes, rows)
+            if wanted is not None and rows.count >= len(wanted):
+                old = np.where(np.repeat(wanted, rows.count // len(wanted)), old, NO_OWNER)
             if np.minimum.reduce(old, axis=None) < 0:
                 self._fail(group, old < 0, "uninitialised", "read of shared memory at offset {} before any write", rows)
             self._race(group, old, lanes, rows, ("read", "wrote"))
-        if len(self.log) >= LONGEST_LOG:
+        if self.logged > LONGEST_LOG:
             self._flush(0, self.stride)
-        self.log.append((rows, lanes))
+        self.log.setdefault(self._parts(rows.low, rows.high), []).append((rows, lanes))
+        self.logged += group.n
 
     def write(self, group: Group, position: Any, size: int, low: int, high: int, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
@@ -151,6 +161,11 @@ class Shadow:
             at = np.asarray(offsets).reshape(-1)[int(np.argmax(bad.reshape(-1)))]
             group.fail("uninitialised", f"{what} reads shared memory at offset {at} before any write", [position])
 
+    def writers(self, block: Any, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch and thread of the last write of bytes of a block's window; epoch 0: an asynchronous copy or an atomic."""
+        stamps = self.writes[self._window(block, offsets)]
+        return stamps >> EPOCH_SHIFT, stamps & THREAD
+
     def _window(self, block: int, offsets: np.ndarray) -> np.ndarray:
         return np.asarray(offsets) + block * self.stride >> self.shift
 
@@ -190,25 +205,28 @@ class Shadow:
         self.reads = [record.repeat(1 << finer) for record in self.reads] if self.reads else None
         self.shift -= finer
 
+    def _parts(self, low: int, high: int) -> int:
+        """One bit per part of a window from offset `low` up to `high`."""
+        return (2 << (high - 1) // self.part) - (1 << low // self.part)
+
     def _flush(self, low: int, high: int) -> None:
-        """Enters the logged reads of these offsets into the records: the last reader, and some other one of the same epoch."""
-        near = [entry for entry in self.log if entry[0].low < high and entry[0].high > low]
-        if not near:
-            return
-        if self.reads is None:
+        """Enters the reads logged near these offsets: the last reader, and some other one of the same epoch."""
+        parts = self._parts(low, high)
+        near = [key for key in self.log if key & parts]
+        if near and self.reads is None:
             self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
-        for rows, lanes in near:
-            self._enter(rows, lanes)
-        if len(near) == len(self.log):
-            self.log.clear()
-        else:
-            self.log = [entry for entry in self.log if not (entry[0].low < high and entry[0].high > low)]
-        self.last_flush = self.clock
+        for key in near:
+            for rows, lanes in self.log.pop(key):
+                self._enter(rows, lanes)
+                self.logged -= len(rows.index)
+            self.last_flush = self.clock
 
     def _enter(self, rows: Rows, lanes: Lanes) -> None:
         assert self.reads is not None
         last, another = (r if rows.count == 1 else r.reshape(-1, rows.count) for r in self.reads)
-        stamps = lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))
+        stamps = (
+            lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))
+        )
         before = last.take(rows.index, axis=0)
         fresh = (before != stamps) & (before >= _column(lanes.start, before))
         if np.count_nonzero(fresh):

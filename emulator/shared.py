@@ -34,12 +34,12 @@ class SharedMemory:
             view = self._views[dtype, count] = view if count == 1 else view.reshape(-1, count)
         return view
 
-    def load(self, group: Group, offset: Any, dtype: np.dtype[Any], count: int) -> Any:
-        """Reads one element, or a row of `count`, per lane."""
+    def load(self, group: Group, offset: Any, dtype: np.dtype[Any], count: int, wanted: Any = None) -> Any:
+        """Reads one element, or a row of `count`, per lane; wanted: the elements that are used."""
         size = dtype.itemsize * count
         position, low, high = self.position(group, offset, size, False)
         if self.shadow is not None:
-            self.shadow.read(group, position, size, low, high)
+            self.shadow.read(group, position, size, low, high, wanted)
         rows = position >> (size.bit_length() - 1)
         view = self.view(dtype, count)
         return view.take(rows, axis=0) if rows.__class__ is np.ndarray else view[rows]
@@ -77,7 +77,11 @@ class SharedMemory:
             text = f"{verb} of {size} bytes at offset {offset[outside][0]} of shared memory, which has {self.size} bytes{detail}"
             group.fail("out of bounds", text, outside)
         odd = offset & (size - 1) != 0
-        group.fail("misaligned", f"{verb} of {size} bytes of shared memory at offset {offset[odd][0]}, no multiple of {size}", odd)
+        group.fail(
+            "misaligned",
+            f"{verb} of {size} bytes of shared memory at offset {offset[odd][0]}, no multiple of {size}",
+            odd,
+        )
 
     def synchronise(self, blocks: Any) -> None:
         """A barrier: accesses before and after it are ordered, in these blocks (None: in all)."""

@@ -155,9 +155,7 @@ def decode(content: bytes) -> TileMap | None:
     if magic != _MAGIC:
         return None
     shape, strides, box = numbers[:5], (size, *numbers[5:9]), numbers[9:]
-    return TileMap(
-        size, swizzle, FILLS[fill], address, tuple(shape[:rank]), tuple(strides[:rank]), tuple(box[:rank])
-    )
+    return TileMap(size, swizzle, FILLS[fill], address, tuple(shape[:rank]), tuple(strides[:rank]), tuple(box[:rank]))
 
 
 # Fields that `tensormap.replace` writes: format, and offset in the encoding.

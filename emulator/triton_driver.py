@@ -19,6 +19,7 @@ from triton.runtime.cache import get_cache_manager
 
 from kernelmux.emulator import recording, triton_recompile
 from kernelmux.emulator.launch import Kernel, load
+from kernelmux.emulator.resources import Resources, resources
 from kernelmux.emulator.tensor_map import TensorMap
 
 ARCH = 90
@@ -107,7 +108,8 @@ class Utilities:
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
         """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX."""
-        return name, name, 0, 0, 1024
+        need = resources(cubin).get(name, Resources())
+        return name, name, need.registers, need.spill_stores or 0, 1024
 
     def unload_module(self, module: str) -> None:
         """Nothing was loaded."""
@@ -123,7 +125,7 @@ class Launcher:
         self.recipe = triton_recompile.recipe(source, metadata)
         self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
         if getattr(metadata, "num_ctas", 1) != 1:
-            raise NotImplementedError(f"{metadata.name}: the emulator runs no thread-block clusters (num_ctas > 1)")
+            raise NotImplementedError(f"{metadata.name}: Triton kernels with num_ctas > 1 are not emulated")
 
     def __call__(
         self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.runtime.cache import get_cache_manager
+from triton.runtime.cache import get_cache_manager
 
 from kernelmux.emulator.recording import Compiled, Recipe
 from kernelmux.emulator.resources import resources
@@ -26,10 +30,28 @@ def recipe(source: Any, metadata: Any) -> Recipe:
 def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
     number = int(arch.removeprefix("sm_").rstrip("af"))
     options = {name: getattr(metadata, name) for name in OPTIONS if hasattr(metadata, name)}
+    options["num_warps"] = _warps(source.name, metadata)
+    options["num_warps"] = _warps(source.name, metadata)
     compiled = triton.compile(source, target=GPUTarget("cuda", number, 32), options=options)
     image: bytes = compiled.asm["cubin"]
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
     return Compiled(image, _assembler_log(compiled.asm["ptx"], arch) if framed else "", compiled.metadata.shared)
+
+
+def _warps(name: str, metadata: Any) -> int:
+    """num_warps as it was asked for: of a warp-specialised kernel the metadata has the sum over all its parts."""
+    group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
+    path = next((path for file, path in group.items() if file.endswith(".ttgir")), None)
+    asked = re.search(r'"ttg\.num-warps" = (\d+)', Path(path).read_text()) if path else None
+    return int(asked[1]) if asked else int(metadata.num_warps)
+
+
+def _warps(name: str, metadata: Any) -> int:
+    """The warps that the kernel was asked to have; specialised warps come on top in the metadata, but not in the IR."""
+    group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
+    path = next((path for file, path in group.items() if file.endswith(".ttgir")), None)
+    found = re.search(r'"ttg.num-warps" = (\d+)', Path(path).read_text()) if path else None
+    return int(found[1]) if found else int(metadata.num_warps)
 
 
 def _assembler_log(ptx: str, arch: str) -> str:

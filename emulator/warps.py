@@ -55,12 +55,17 @@ class Warps:
             self.run.activation.park(group, pc, late[rank])
             return True
         if scope == "members":
-            self._require_membership(group, mask)
+            self.require_membership(group, mask)
         elif (present != EVERY).any():
-            group.fail("divergence", f"a warp operation needs all {WARP} lanes, some have exited or do not exist", present != EVERY)
+            group.fail(
+                "divergence",
+                f"a warp operation needs all {WARP} lanes, some have exited or do not exist",
+                present != EVERY,
+            )
         return False
 
-    def _require_membership(self, group: Group, mask: Any) -> None:
+    def require_membership(self, group: Group, mask: Any) -> None:
+        """Every lane must be named by its own mask."""
         outside = (lane_bits(group.lane) & mask) == 0
         if outside.any():
             group.fail("divergence", "a lane runs a warp operation whose mask does not name it", outside)

@@ -24,13 +24,13 @@ def measure() -> Ceilings:
         read=read,
         host=_host_link(),
         matmul={name: _matmul(name) for name in FORMATS},
-        event=_median(CudaStopwatch(), lambda: None),
+        gap=_median(CudaStopwatch(), lambda: None),
         l2=l2_bytes(),
     )
 
 
 def _median(stopwatch: Any, call: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    times = [stopwatch(call)[0] for _ in range(WARMUP + rounds)][WARMUP:]
+    times: list[float] = [stopwatch(call)[0] for _ in range(WARMUP + rounds)][WARMUP:]
     return statistics.median(times)
 
 

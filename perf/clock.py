@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+cuda: Any = torch.cuda  # whether its classes are typed depends on the build of torch
 HIDE_US = 20.0  # added to the host time that the device sleep covers
 LONGEST_SLEEP_US = 3000.0
 CYCLES_PER_US = 2000  # of a GPU at 2 GHz; a slower one sleeps longer, which is safe
@@ -52,6 +53,10 @@ class Sample:
         self.count = 0
         self.result: Any = None
 
+    def end_on(self, copy: int, rounds: int, copies: int) -> None:
+        """Count on from where `rounds` more samples end on a given one of `copies` sets of inputs."""
+        self.count = (copy + 1 - rounds) % copies
+
     def __call__(self) -> None:
         poison(self.result)  # the allocator may give the same memory again: nothing right must be left in it
         self.result = None
@@ -70,14 +75,14 @@ def poison(result: Any) -> None:
 class CudaStopwatch:
     """Seconds of device time with a cold L2 cache, between two events.
 
-    Before the first event the stream overwrites a buffer of more than twice the L2 cache, then sleeps for about the host
-    time of the call: the launch is queued before the timed region begins, so that no host time gets into it.
+    Before the first event the stream overwrites a buffer of more than twice the L2 cache, then sleeps for about the
+    host time of the call: the launch is queued before the timed region begins, so that no host time gets into it.
     """
 
     def __init__(self, host_us: float = 0.0) -> None:
         size = l2_bytes()
         self.flush = torch.empty(int(2.1 * size), dtype=torch.uint8, device="cuda")
-        self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.begin, self.end = (cuda.Event(enable_timing=True) for _ in range(2))
         self.host_us = host_us
 
     def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:

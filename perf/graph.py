@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+cuda: Any = torch.cuda  # whether its classes are typed depends on the build of torch
 CALLS, LONGEST_US = 8, 20_000.0
 REPLAYS, WARMUP = 5, 2
 
@@ -23,8 +24,8 @@ def replay_us(call: Callable[[int], Any], copies: int, expected_us: float) -> tu
         return None, f"cannot be captured: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def _capture(call: Callable[[int], Any], count: int) -> torch.cuda.CUDAGraph:
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+def _capture(call: Callable[[int], Any], count: int) -> Any:
+    graph, stream = cuda.CUDAGraph(), cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         call(0)  # whatever a first call on a new stream sets up must not be captured
@@ -39,10 +40,10 @@ def _capture(call: Callable[[int], Any], count: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _replay(graph: torch.cuda.CUDAGraph) -> float:
-    times = []
+def _replay(graph: Any) -> float:
+    times: list[float] = []
     for _ in range(WARMUP + REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()

@@ -49,11 +49,14 @@ def _laid_out(implementation: Implementation, name: str, value: Any) -> Any:
 
 def make(row: Row, device: str) -> Inputs:
     """Inputs of a row's group on a device; one copy on a CPU, whose caches stay warm."""
-    spec, case = catalog.spec(row.op), Case(row.workload)
-    dtype = dtypes.parse(row.dtype)
-    first = _call(spec, case, dtype, device, 0)
+    first = one(row, device)
     copies = _copies(first) if device == "cuda" else 1
-    return Inputs((first, *(_call(spec, case, dtype, device, i) for i in range(1, copies))))
+    return Inputs((first, *(one(row, device, i) for i in range(1, copies))))
+
+
+def one(row: Row, device: str, copy: int = 0) -> Call:
+    """One set of inputs of a row's group."""
+    return _call(catalog.spec(row.op), Case(row.workload), dtypes.parse(row.dtype), device, copy)
 
 
 def _copies(call: Call) -> int:
@@ -69,7 +72,7 @@ def _copies(call: Call) -> int:
 def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) -> Call:
     shapes, scalars, formats = case.parsed
     rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
-    values = {t.name: _draw(t, shapes[t.name], formats.get(t.name, dtype), rng) for t in spec.tensors}
+    values: dict[str, Any] = {t.name: _draw(t, shapes[t.name], formats.get(t.name, dtype), rng) for t in spec.tensors}
     return spec.bind(**values, **scalars)
 
 
@@ -82,5 +85,3 @@ def _draw(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, rng: torch
     if tensor.host and drawn.is_cuda:
         return torch.empty(shape, dtype=dtype, pin_memory=True).copy_(drawn)
     return drawn
-
-

@@ -54,7 +54,7 @@ class Group:
     oracles: dict[int, Oracle]
 
     def oracle(self, copy: int) -> Oracle:
-        """The reference of one of the calls; kept, for all variants end on the same copy or nearly so."""
+        """The reference of one of the calls; kept, for all variants end on the same copy."""
         if copy not in self.oracles:
             self.oracles.clear()
             self.oracles[copy] = Oracle(self.inputs.calls[copy])
@@ -62,7 +62,12 @@ class Group:
 
 
 def row(
-    implementation: Implementation, group: Group, benchmark: Any, clock: VirtualClock, options: Options, ceilings: Ceilings | None
+    implementation: Implementation,
+    group: Group,
+    benchmark: Any,
+    clock: VirtualClock,
+    options: Options,
+    ceilings: Ceilings | None,
 ) -> dict[str, Any]:
     """Time an implementation through pytest-benchmark; the fields of its row. WrongOutput, AboveCeiling."""
     arguments = group.inputs.arguments(implementation)
@@ -75,7 +80,7 @@ def row(
     first_s = _compile(call, arguments[0])
     host_us = _host_us(call, on_gpu)
     sample = Sample(call, _stopwatch(group.inputs, host_us), clock)
-    timing = rounds(sample, benchmark, options)
+    timing = rounds(sample, benchmark, options, copies)
     checked = group.oracle((sample.count - 1) % copies).check(sample.result, implementation)
     sample.result = None
     found = _fields(timing, checked, group.inputs, host_us if on_gpu else None) | {"first_s": first_s, "copies": copies}
@@ -130,14 +135,14 @@ def _stopwatch(inputs: Inputs, host_us: float) -> Stopwatch:
     return SynchronousStopwatch() if inputs.call.spec.hosted else CudaStopwatch(host_us)
 
 
-def rounds(sample: Sample, benchmark: Any, options: Options) -> Timing:
+def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) -> Timing:
     """As many rounds as the time budget of a row allows, through pytest-benchmark."""
     sample()
-    before = sample.clock.now
     started = time.perf_counter()
     sample()
-    seconds = max(sample.clock.now - before, time.perf_counter() - started, 1e-9)
+    seconds = max(time.perf_counter() - started, 1e-9)
     count = max(FEWEST, min(options.samples, int(options.budget / seconds)))
+    sample.end_on(copies - 1, WARMUP + count, copies)
     benchmark.pedantic(sample, rounds=count, iterations=1, warmup_rounds=WARMUP)
     found = benchmark.stats.stats
     return Timing(found.median * 1e6, found.iqr / found.median if found.median else 0.0, found.min * 1e6, count)

@@ -13,7 +13,8 @@ class Options:
     """A selection; an empty tuple stands for the default. backends are "name" or "name/variant".
 
     workloads: names or patterns of the spec's workloads, "large", or a shape such as "x=4096x4096 axis=0".
-    device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row.
+    device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row, row_limit: of all its work.
+    jobs: processes that compile ahead.
     """
 
     ops: tuple[str, ...] = ()
@@ -26,6 +27,7 @@ class Options:
     out: str = "build/perf"
     budget: float = 0.5
     row_limit: float = 120.0
+    jobs: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -33,4 +35,5 @@ class Options:
 
 def from_dict(fields: dict[str, Any]) -> Options:
     """The inverse of `as_dict`, after a trip through JSON."""
-    return Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Options(**values)

@@ -133,7 +133,9 @@ def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> C
     missing = [t.name for t in spec.tensors if t.name not in shapes]
     if missing:
         raise ArgumentError(f"{spec.name}: the workload {case.text!r} gives no shape for {', '.join(missing)}")
-    values = {t.name: torch.empty(shapes[t.name], dtype=formats.get(t.name, dtype), device="meta") for t in spec.tensors}
+    values = {
+        t.name: torch.empty(shapes[t.name], dtype=formats.get(t.name, dtype), device="meta") for t in spec.tensors
+    }
     capability = torch.cuda.get_device_capability() if device == "cuda" else None
     return spec.bind(**values, **scalars, device=torch.device(device), capability=capability)
 
@@ -147,13 +149,21 @@ def _of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) ->
 
 def _labels(options: Options) -> list[tuple[str, str | None]]:
     """Backends in order of priority, the baseline always among them: every row is compared with it."""
-    if options.device == "cpu":
-        return [(BASELINE, None)]  # anything else would be emulated, and emulated times mean nothing
     asked = [registered.split(label) for label in options.backends if label != "all"]
     if not asked or "all" in options.backends:
         asked = [(name, None) for name in registered.backends()]
     chosen = dict.fromkeys([(BASELINE, None), *asked])
+    if options.device == "cpu":  # times of an emulator mean nothing
+        chosen = {item: None for item in chosen if not emulates(item[0])}
     return sorted(chosen, key=lambda item: _priority(item[0]))
+
+
+def emulates(name: str) -> bool:
+    """Whether a backend would run on the emulator where there is no GPU."""
+    try:
+        return registered.backend(name).emulates
+    except BackendUnavailable:
+        return False
 
 
 def _priority(name: str) -> int:

@@ -21,14 +21,14 @@ class Ceilings:
     """What this machine reaches at most; bytes/s and flop/s.
 
     copy: device memory, read + write. read: device memory, one way. host: pinned host memory to the device.
-    matmul: by "bf16", "fp16", "tf32" and "fp32". event: seconds between two events with nothing in between.
+    matmul: by "bf16", "fp16", "tf32" and "fp32". gap: seconds between two events with nothing in between.
     """
 
     copy: float
     read: float
     host: float
     matmul: dict[str, float] = field(default_factory=dict)
-    event: float = 0.0
+    gap: float = 0.0
     l2: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Work:
-    """What a call must do at least: `written` of its `bytes` are outputs; unit, dtype and precision pick the ceiling."""
+    """What a call must do at least; `written` of its `bytes` are outputs; unit and dtype pick the compute ceiling."""
 
     bytes: int
     flops: int
@@ -96,10 +96,8 @@ def above(seconds: float, work: Work, ceilings: Ceilings) -> str | None:
     checked = Floor(must / bandwidth(work, ceilings), floor(work, ceilings).compute)
     if checked.seconds <= ABOVE * seconds:
         return None
-    return (
-        f"{seconds * 1e6:.2f} us is {checked.seconds / seconds:.2f} times faster than the {checked.binds} ceiling allows"
-        f" ({checked.seconds * 1e6:.2f} us)"
-    )
+    least = f"{checked.seconds * 1e6:.2f} us by {checked.binds}"
+    return f"{seconds * 1e6:.2f} us is {checked.seconds / seconds:.2f} times faster than the ceilings allow ({least})"
 
 
 def rate(seconds: float, work: Work, least: Floor) -> tuple[float, str]:
@@ -109,35 +107,31 @@ def rate(seconds: float, work: Work, least: Floor) -> tuple[float, str]:
     return work.bytes / seconds / 1e9, "GB/s"
 
 
-def advice(bound: str, share: float, spread: float, device_us: float, host_us: float | None) -> str:
-    """One line: what to look at next, with the thresholds of common practice. share: of the floor; spread: IQR / median."""
-    if spread > 0.2:
-        return f"spread {spread:.0%}: not a measurement yet; look for other work on the GPU"
+# Share of the floor from which each hint holds, by what binds the call; hints fit a table column.
+HINTS: dict[str, tuple[tuple[float, str], ...]] = {
+    "memory": (
+        (0.92, "at the roof"),
+        (0.85, "tail blocks? size of grid?"),
+        (0.60, "more, wider loads in flight"),
+        (0.0, "uncoalesced, or read twice?"),
+    ),
+    "compute": (
+        (0.90, "at the roof"),
+        (0.75, "pipeline depth, tile order"),
+        (0.60, "larger tiles, async copies"),
+        (0.0, "matrix units? conflicts?"),
+    ),
+    "link": ((0.80, "at the link's rate"), (0.0, "fewer, larger transfers")),
+}
+NOISY = 0.2
+
+
+def advice(bound: str, share: float, spread: float, device_us: float, host_us: float) -> str:
+    """What to look at next, with the thresholds of common practice; share of the floor, spread = IQR / median."""
+    if spread > NOISY:
+        return "noisy: is the GPU shared?"
     if bound == "launch":
-        return "launch bound: fuse it, or replay it in a CUDA graph"
-    if host_us is not None and host_us > device_us:
-        return "the host is slower than the device: a CUDA graph or larger calls"
-    return _by_share(bound, share)
-
-
-def _by_share(bound: str, share: float) -> str:
-    """Advice from the share of the floor alone."""
-    steps = {
-        "memory": (
-            (0.92, "at the roof"),
-            (0.85, "close: check tail blocks and the size of the grid"),
-            (0.60, "more loads in flight: 16 bytes per thread, several per thread"),
-            (0.0, "uncoalesced, re-read or spilled: count the bytes with ncu"),
-        ),
-        "compute": (
-            (0.90, "at the roof"),
-            (0.75, "close: pipeline depth, tile order, epilogue overlap"),
-            (0.60, "feed the units: larger tiles, asynchronous copies, more stages"),
-            (0.0, "units idle: tensor cores in use? bank conflicts? occupancy?"),
-        ),
-        "link": (
-            (0.80, "at the link's rate"),
-            (0.0, "fewer, larger transfers; each element costs a bus transaction"),
-        ),
-    }[bound]
-    return next(text for least, text in steps if share >= least)
+        return "fuse it, or a CUDA graph"
+    if bound != "link" and host_us > device_us:
+        return "host is slower: CUDA graph"
+    return next(text for least, text in HINTS[bound] if share >= least)

@@ -1,4 +1,4 @@
-"""Runs a plan in worker processes, so that a kernel that hangs or kills its GPU context costs one row and not the run."""
+"""Runs a plan in worker processes: a kernel that hangs or kills its GPU context costs one row and not the run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelmux.perf import ahead
 from kernelmux.perf.harness import EVENTS, PLAN
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
@@ -45,6 +46,10 @@ def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Ou
             told = row.as_dict() | {"id": row.id, "status": "failed" if row.broken else "skipped", "error": row.problem}
             outcome.rows.append(told)
     remaining = [row for row in rows if not row.problem]
+    if options.device == "cuda":
+        watch({"event": "start", "id": f"compiling ahead in {options.jobs} processes"})
+        _save(remaining, options, folder)
+        ahead.compile_all(folder, len(remaining), options.jobs, _environment())
     parts: list[Path] = []
     while remaining:
         parts.append(folder / f"benchmark-{len(parts)}.json")
@@ -57,6 +62,10 @@ def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Ou
     return outcome
 
 
+def _save(rows: list[Row], options: Options, folder: Path) -> None:
+    (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [r.as_dict() for r in rows]}))
+
+
 def _complaint(folder: Path) -> str:
     log = (folder / "worker.log").read_text(errors="replace").strip().splitlines()
     return "the worker process ended before its first row; the end of worker.log:\n" + "\n".join(log[-15:])
@@ -66,7 +75,7 @@ def _one_worker(
     rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Callable[[Event], None]
 ) -> list[Row]:
     """Run one worker to its end, take in its events, and return the rows that it left."""
-    (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [r.as_dict() for r in rows]}))
+    _save(rows, options, folder)
     (folder / EVENTS).write_text("")
     left = {row.id: row for row in rows}
     running = ""

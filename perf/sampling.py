@@ -25,7 +25,7 @@ Picker = Callable[[int, int], torch.Tensor]
 
 def spread(length: int, count: int) -> torch.Tensor:
     """`count` positions from the first to the last."""
-    return torch.linspace(0, length - 1, count).round().long().unique()
+    return torch.tensor(sorted({round(i * (length - 1) / max(count - 1, 1)) for i in range(count)}))
 
 
 def last(length: int, count: int) -> torch.Tensor:
@@ -115,7 +115,7 @@ def _evaluate(spec: OpSpec, arguments: tuple[Any, ...]) -> tuple[torch.Tensor, .
 def _tiny(call: Call) -> Call | None:
     """A small call of the same form on the CPU, or None if the spec allows none."""
     rng = torch.Generator().manual_seed(0)
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in call.arguments.items():
         if isinstance(value, torch.Tensor):
             shape = [min(n, TINY) for n in value.shape]
@@ -172,5 +172,3 @@ def cut_outputs(outputs: tuple[torch.Tensor, ...], cuts: tuple[Cut, ...]) -> tup
                 value = value.index_select(axis, cut.positions.to(value.device))
         kept.append(value)
     return tuple(kept)
-
-

@@ -1,4 +1,4 @@
-"""The suite that pytest collects in a worker process: one test per row, timed by pytest-benchmark on the virtual clock."""
+"""What pytest collects in a worker process: one test per row, timed by pytest-benchmark on the virtual clock."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,10 +50,7 @@ class Oracle:
         for cut in self.cuts:
             assert cut.positions is not None
             arguments = sampling.cut_arguments(self.call, arguments, cut.axis, cut.positions)
-        names = list(self.call.arguments)
-        small = Call(
-            self.call.spec, dict(zip(names, arguments, strict=True)), self.call.axes, self.call.device, self.call.capability
-        )
+        small = replace(self.call, arguments=dict(zip(self.call.arguments, arguments, strict=True)))
         self.arguments: tuple[Any, ...] = exact_arguments(small)
         result = self.call.spec.reference(*self.arguments)
         self.references: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)

@@ -139,7 +139,7 @@ def _refuse(decision: Decision) -> NoReturn:
 def _warn_emulated(name: str) -> None:
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
-        stacklevel=4,
+        stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
     )
 
 

@@ -6,17 +6,7 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._matmul import (
-    Launch,
-    Operand,
-    Tiling,
-    choose,
-    majors,
-    operand,
-    parts,
-    split_length,
-    sum_parts,
-)
+from kernelmux.backends.cuda._matmul import Layout, Plan, Tiling, adding, choose, layout, majors, operand, split_length
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype, multiprocessors
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")
@@ -43,38 +33,36 @@ class MmaTiling(Tiling):
         return max(self.stages * (self.m + self.n) * self.k_bytes, strips)
 
 
+# Two blocks of four warps beat one of eight: each waits at its own barrier only (370 to 338 TFLOP/s, bf16 4096^3, H200).
 TILINGS = (
-    MmaTiling(128, 256, 1.6e6, 128, 2, 4, 3),
-    MmaTiling(128, 128, 1.3e6, 64, 2, 4, 4),
+    MmaTiling(128, 128, 1.6e6, 64, 2, 2, 4, blocks=2),
     MmaTiling(64, 64, 0.9e6, 128, 2, 2, 4),
     MmaTiling(16, 128, 0.3e6, 128, 1, 4, 4),  # the M of a decode step
 )
 
 
 def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    (M, K), N = a.shape, b.shape[1]
-    return multiply(a, b, *choose(TILINGS, M, N, K, multiprocessors(a))) if K else a.new_zeros(M, N)
-
-
-def multiply(a: torch.Tensor, b: torch.Tensor, tiling: MmaTiling, splits: int) -> torch.Tensor:
-    """The product with a given tiling, K (at least 1) cut into at most `splits` pieces."""
-    (M, K), N = a.shape, b.shape[1]
-    launch = _launch(tiling, splits, a.dtype, M, N, K, operand(a, 1), operand(b, 0))
-    c = a.new_empty(M, N)
-    out = parts(c, launch.parts)
-    launch.kernel(launch.grid, tiling.threads, a, b, out, *launch.scalars, shared=launch.shared)
-    return sum_parts(out, c)
+    if a.shape[1] == 0:
+        return a.new_zeros(a.shape[0], b.shape[1])
+    return _best_plan(layout(a), layout(b), multiprocessors(a)).run(a, b)
 
 
 @lru_cache(maxsize=4096)
-def _launch(t: MmaTiling, splits: int, dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
-    block_k = t.k_bytes // dtype.itemsize
+def _best_plan(a: Layout, b: Layout, multiprocessors: int) -> Plan:
+    return plan(a, b, *choose(TILINGS, a.shape[0], b.shape[1], a.shape[1], multiprocessors))
+
+
+def plan(a: Layout, b: Layout, t: MmaTiling, splits: int) -> Plan:
+    """The product with a given tiling, K (at least 1) cut into at most `splits` pieces."""
+    (M, K), N = a.shape, b.shape[1]
+    x, y, block_k = operand(a, 1), operand(b, 0), t.k_bytes // a.dtype.itemsize
     k_split = split_length(K, splits, block_k)
-    out = dtype if k_split >= K else torch.float32
+    parts = cdiv(K, k_split)
+    out = a.dtype if parts == 1 else torch.float32
     kernel = SOURCE.kernel(
-        "matmul_tensor_cores", SIGNATURE, ELEMENT=ctype(dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, N),
-        A_COPY=a.bytes, B_COPY=b.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k, WARPS_M=t.warps_m,
-        WARPS_N=t.warps_n, STAGES=t.stages, BLOCKS_PER_SM=t.blocks, **majors(a.k_major, b.k_major),
+        "matmul_tensor_cores", SIGNATURE, ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, N),
+        A_COPY=x.bytes, B_COPY=y.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k, WARPS_M=t.warps_m,
+        WARPS_N=t.warps_n, STAGES=t.stages, BLOCKS_PER_SM=t.blocks, **majors(x, y),
     )  # fmt: skip
-    grid = (t.tiles(M, N), cdiv(K, k_split))
-    return Launch(kernel, grid, (M, N, K, a.ld, b.ld, k_split), grid[1], t.shared(out))
+    launch = kernel.bind((t.tiles(M, N), parts), t.threads, M, N, K, x.ld, y.ld, k_split, shared=t.shared(out))
+    return Plan(launch, (M, N), parts=parts, sum_parts=adding(parts, (M, N), a.dtype))

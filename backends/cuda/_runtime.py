@@ -19,9 +19,9 @@ import torch
 
 from kernelmux.backends.cuda import _launch_cuda
 from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
-from kernelmux.backends.cuda._tensor_map import DeviceMap, tensor_map
+from kernelmux.backends.cuda._tensor_map import DeviceMap, Tiles
 
-__all__ = ["Kernel", "Source", "bits_type", "cdiv", "ctype", "multiprocessors", "tensor_map", "tuned"]
+__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors", "tuned"]
 
 FOLDER = Path(__file__).resolve().parent
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -117,11 +117,14 @@ class Kernel:
         if 0 in grid:
             return
         if len(args) != len(self.parameters) or grid[0] > _MAX_GRID[0] or grid[1] > 65535 or grid[2] > 65535:
-            raise self._refusal(grid, args)
-        index = self._device(args)
-        converters = self._emulated if index < 0 else self._cuda
-        values = tuple([convert(value) for convert, value in zip(converters, args, strict=False)])
+            raise self.refusal(grid, args)
+        index = self.device(args)
+        values = tuple([convert(value) for convert, value in zip(self.converters(index), args, strict=False)])
         (self._functions.get(index) or self.compiled(index)).launch(grid, block, values, shared)
+
+    def bind(self, grid: int | Sequence[int], block: int, *numbers: int | float, shared: int = 0) -> "Bound":
+        """A launch that still lacks its tensors, which the signature has first; errors as for a call."""
+        return Bound(self, grid, block, numbers, shared)
 
     def compiled(self, index: int) -> Any:
         """The function on device `index` (-1: the emulator), compiled at the first request."""
@@ -137,7 +140,12 @@ class Kernel:
 
         return EmulatedFunction(text, self.entry, options, self.source.path.name, str(FOLDER), self._names)
 
-    def _device(self, args: tuple[Any, ...]) -> int:
+    def converters(self, index: int) -> list[Any]:
+        """Per parameter, what turns an argument into what a launch on device `index` takes."""
+        return self._emulated if index < 0 else self._cuda
+
+    def device(self, args: tuple[Any, ...]) -> int:
+        """The index of the CUDA device that the first tensor or map on one names, -1 without any."""
         for i in self._tensors:
             arg = args[i]
             if isinstance(arg, torch.Tensor):
@@ -147,10 +155,41 @@ class Kernel:
                 return arg.index
         return -1
 
-    def _refusal(self, grid: tuple[int, ...], args: tuple[Any, ...]) -> Exception:
+    def refusal(self, grid: tuple[int, ...], args: tuple[Any, ...]) -> Exception:
+        """What is wrong with a launch: the number of its arguments, or else its grid."""
         if len(args) != len(self.parameters):
             return TypeError(f"{self.entry}: expected {len(self.parameters)} arguments {self._names}, got {len(args)}")
         return ValueError(f"{self.entry}: grid {grid} exceeds {_MAX_GRID}")
+
+
+class Bound:
+    """A launch with its numbers converted and checked once: repeated calls of one kind cost the host half as much."""
+
+    def __init__(
+        self, kernel: Kernel, grid: int | Sequence[int], block: int, numbers: Sequence[int | float], shared: int
+    ):
+        self._kernel, self._block, self._shared = kernel, (block, 1, 1), shared
+        self._grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1, 1)[:3]
+        tensors = len(kernel.parameters) - len(numbers)
+        scalars = kernel.parameters[tensors:]
+        if tensors < 1 or any(not p.is_scalar for p in scalars) or any(p.is_scalar for p in kernel.parameters[:tensors]):
+            raise TypeError(f"{kernel.entry}: expected tensors, then {len(numbers)} numbers, got {kernel.parameters}")
+        if any(have > most for have, most in zip(self._grid, _MAX_GRID, strict=True)):
+            raise kernel.refusal(self._grid, kernel.parameters)
+        self._numbers = tuple(scalar_converter(kernel.entry, p)(n) for p, n in zip(scalars, numbers, strict=True))
+        self._tensors = tensors
+
+    def __call__(self, *tensors: Any) -> None:
+        """Launches once, with tensors and maps in the order of the signature."""
+        if 0 in self._grid:
+            return
+        kernel = self._kernel
+        if len(tensors) != self._tensors:
+            raise kernel.refusal(self._grid, tensors + self._numbers)
+        index = kernel.device(tensors)
+        converters = kernel.converters(index)
+        values = (*[convert(x) for convert, x in zip(converters, tensors, strict=False)], *self._numbers)
+        kernel.compiled(index).launch(self._grid, self._block, values, self._shared)
 
 
 def _as_is(value: Any) -> Any:

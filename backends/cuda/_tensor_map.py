@@ -1,19 +1,22 @@
 """TMA descriptors: what the driver encodes for a CUDA tensor, what the emulator keeps for a CPU tensor."""
 
 import ctypes
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 _DATA_TYPES = {  # CUtensorMapDataType
-    torch.uint8: 0, torch.int8: 0, torch.int32: 4, torch.int64: 6, torch.float16: 6, torch.float32: 7,
+    torch.uint8: 0, torch.int8: 0, torch.int32: 3, torch.int64: 5, torch.float16: 6, torch.float32: 7,
     torch.float64: 8, torch.bfloat16: 9,
 }  # fmt: skip
+_TF32 = 11  # fp32 in memory, rounded to tf32 on the way
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes: CUtensorMapSwizzle
 _L2_PROMOTION_256B = 3
 _BYTES, _ALIGNMENT = 128, 64
+_MOST_KNOWN = 1024  # addresses; an encoding takes 17 us and a quarter of a kilobyte
 
 
 class DeviceMap:
@@ -25,43 +28,59 @@ class DeviceMap:
         self.value, self.index = value, index
 
 
-def tensor_map(tensor: torch.Tensor, box: tuple[int, ...], swizzle: int = 0) -> Any:
-    """The TMA descriptor of `tensor` for loads and stores of `box` elements (in the order of the shape).
+class Tiles:
+    """TMA descriptors for tensors that differ only in their address, by address: a look-up instead of an encoding.
 
-    The last dimension is contiguous, the other strides and the address multiples of 16 bytes, and the box's last
-    extent at most `swizzle` bytes where it is not 0; the driver refuses anything else (ValueError). What lies outside
-    the tensor reads as zero. Source: CUDA driver API, cuTensorMapEncodeTiled.
+    Loads and stores move `box` elements (in the order of the shape). The last stride is 1, the others and the address
+    are multiples of 16 bytes, and the box's last extent is at most `swizzle` bytes where that is not 0; the driver
+    refuses anything else (ValueError). What lies outside the tensor reads as zero. `tf32`: fp32 is rounded on the way
+    (by the copy engine; the emulator leaves that to the products). Source: CUDA driver API, cuTensorMapEncodeTiled.
     """
-    if not tensor.is_cuda:
-        from kernelmux import emulator
 
-        return emulator.TensorMap(tensor, box, swizzle)
-    place = (tensor.data_ptr(), tensor.get_device(), tensor.dtype)
-    return _encode(*place, tuple(tensor.shape), tensor.stride(), tuple(box), swizzle)
+    def __init__(
+        self,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int = 0,
+        tf32: bool = False,
+    ):
+        self._shape, self._strides = tuple(shape), tuple(strides)
+        self._box, self._swizzle, self._tf32 = tuple(box), swizzle, tf32
+        self._known: dict[tuple[int, torch.dtype], DeviceMap] = {}  # a map holds no memory of the tensor
 
+    def of(self, tensor: torch.Tensor) -> Any:
+        """The descriptor of the array of this shape and these strides that starts where `tensor` does."""
+        if not tensor.is_cuda:
+            from kernelmux import emulator
 
-@lru_cache(maxsize=4096)  # encoding takes 17 us, a look-up 1 us; a map holds no memory of the tensor
-def _encode(
-    pointer: int, index: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...],
-    box: tuple[int, ...], swizzle: int,
-) -> DeviceMap:  # fmt: skip
-    rank, size = len(shape), dtype.itemsize
-    storage = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
-    start = -storage.ctypes.data % _ALIGNMENT
-    value = storage[start : start + _BYTES].view(f"V{_BYTES}")
-    wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
-    pitches = _pitches(shape, strides, size)
-    status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(value.ctypes.data), _DATA_TYPES[dtype], ctypes.c_uint32(rank), ctypes.c_void_p(pointer),
-        wide(*shape[::-1]), wide(*pitches), narrow(*box[::-1]), narrow(*(1,) * rank),
-        0, _SWIZZLES[swizzle], _L2_PROMOTION_256B, 0,
-    )  # fmt: skip
-    if status:
-        raise ValueError(
-            f"cuTensorMapEncodeTiled: error {status} for {dtype} {shape}, strides {strides}, box {box}, "
-            f"swizzle {swizzle}, address 0x{pointer:x}"
-        )
-    return DeviceMap(value, index)
+            return emulator.TensorMap(tensor, self._box, self._swizzle, shape=self._shape, strides=self._strides)
+        key = (tensor.data_ptr(), tensor.dtype)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = self._encode(tensor)
+        return found
+
+    def _encode(self, tensor: torch.Tensor) -> DeviceMap:
+        rank, size, pointer = len(self._shape), tensor.element_size(), tensor.data_ptr()
+        storage = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
+        start = -storage.ctypes.data % _ALIGNMENT
+        value = storage[start : start + _BYTES].view(f"V{_BYTES}")
+        wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        status = _driver().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(value.ctypes.data), _TF32 if self._tf32 else _DATA_TYPES[tensor.dtype],
+            ctypes.c_uint32(rank), ctypes.c_void_p(pointer), wide(*self._shape[::-1]),
+            wide(*_pitches(self._shape, self._strides, size)), narrow(*self._box[::-1]), narrow(*(1,) * rank),
+            0, _SWIZZLES[self._swizzle], _L2_PROMOTION_256B, 0,
+        )  # fmt: skip
+        if status:
+            raise ValueError(
+                f"cuTensorMapEncodeTiled: error {status} for {tensor.dtype} {self._shape}, strides {self._strides}, "
+                f"box {self._box}, swizzle {self._swizzle}, address 0x{pointer:x}"
+            )
+        return DeviceMap(value, tensor.get_device())
 
 
 def _pitches(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> list[int]:

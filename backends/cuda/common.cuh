@@ -71,10 +71,26 @@ __device__ __forceinline__ Vec<T, Width> load(const T* p) {
     return bits<Vec<T, Width>>(*reinterpret_cast<const typename Vec<T, Width>::Raw*>(p));
 }
 
-// Streaming accesses are the first to leave the caches: data that is touched once must not evict data that is reused.
+#ifndef LOADS  // of data that is read once: 0 as any other, 1 first to leave the caches, 2 not into L1
+#define LOADS 1
+#endif
+#ifndef STORES  // of results: 0 as any other, 1 first to leave the caches
+#define STORES 1
+#endif
+
 template <int Width, typename T>
 __device__ __forceinline__ Vec<T, Width> load_streaming(const T* p) {
-    return bits<Vec<T, Width>>(__ldcs(reinterpret_cast<const typename Vec<T, Width>::Raw*>(p)));
+    using Raw = typename Vec<T, Width>::Raw;
+    const Raw* const raw = reinterpret_cast<const Raw*>(p);
+    if constexpr (LOADS == 0) return bits<Vec<T, Width>>(__ldg(raw));
+    else if constexpr (LOADS == 1 || sizeof(Raw) != 16) return bits<Vec<T, Width>>(__ldcs(raw));
+    else {
+        uint4 v;
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(raw));
+        return bits<Vec<T, Width>>(v);
+    }
 }
 
 template <typename T, int Width>
@@ -86,7 +102,8 @@ __device__ __forceinline__ void store(T* p, const Vec<T, Width>& x) {
 template <typename T, int Width>
 __device__ __forceinline__ void store_streaming(T* p, const Vec<T, Width>& x) {
     using Raw = typename Vec<T, Width>::Raw;
-    __stcs(reinterpret_cast<Raw*>(p), bits<Raw>(x));
+    if constexpr (STORES == 0) *reinterpret_cast<Raw*>(p) = bits<Raw>(x);
+    else __stcs(reinterpret_cast<Raw*>(p), bits<Raw>(x));
 }
 
 template <typename T, int Width>
@@ -158,4 +175,19 @@ template <int Group, typename Op>
 __device__ __forceinline__ float group_reduce(float x, float* scratch, Op op) {
     if constexpr (Group <= 32) return warp_reduce<Group>(x, op);
     else return block_reduce<Group>(x, scratch, op);
+}
+
+// Two sums for the price of one barrier; `scratch` holds one float2 per warp.
+template <int Group>
+__device__ __forceinline__ float2 group_sum(float2 x, float2* scratch) {
+    constexpr int Warps = Group / 32;
+    x = {warp_reduce<Group < 32 ? Group : 32>(x.x, Sum()), warp_reduce<Group < 32 ? Group : 32>(x.y, Sum())};
+    if constexpr (Warps > 1) {
+        const int lane = threadIdx.x % 32;
+        if (lane == 0) scratch[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = scratch[lane % Warps];
+        x = {warp_reduce<Warps>(x.x, Sum()), warp_reduce<Warps>(x.y, Sum())};
+    }
+    return x;
 }

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._matmul import THREADS, Launch, Operand, majors, operand
+from kernelmux.backends.cuda._matmul import THREADS, Layout, Plan, layout, majors, operand, simple_plan
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
-from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Source, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
 
@@ -30,45 +30,38 @@ SIGNATURE = "a* b* c* M:i32 N:i32 K:i32 lda:i64 ldb:i64"
 THREAD_N = 8  # columns of c per thread of register_tiled, 8 or 16
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, block: tuple[int, ...], prepare: Callable[..., Launch]) -> torch.Tensor:
-    (M, K), N = a.shape, b.shape[1]
-    launch, c = prepare(a.dtype, M, N, K, operand(a, 1), operand(b, 0)), a.new_empty(M, N)
-    launch.kernel(launch.grid, block, a, b, c, *launch.scalars)
-    return c
-
-
-@lru_cache(maxsize=4096)
-def _naive(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
-    kernel = SOURCE.kernel("matmul_naive", SIGNATURE, ELEMENT=ctype(dtype), **majors(a.k_major, b.k_major))
-    return Launch(kernel, (cdiv(M * N, THREADS),), (M, N, K, a.ld, b.ld))
-
-
-@lru_cache(maxsize=4096)
-def _tiled(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
-    kernel = SOURCE.kernel("matmul_tiled", SIGNATURE, ELEMENT=ctype(dtype), **majors(a.k_major, b.k_major))
-    return Launch(kernel, (cdiv(M, 32) * cdiv(N, 32),), (M, N, K, a.ld, b.ld))
-
-
-@lru_cache(maxsize=4096)
-def _register_tiled(dtype: torch.dtype, M: int, N: int, K: int, a: Operand, b: Operand) -> Launch:
-    kernel = REGISTER_TILED.kernel(
-        "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(dtype), THREAD_N=THREAD_N, C_VECTOR=gcd(4, N),
-        A_VECTOR=min(4, a.bytes // dtype.itemsize), B_VECTOR=min(4, b.bytes // dtype.itemsize),
-        **majors(a.k_major, b.k_major),
-    )  # fmt: skip
-    return Launch(kernel, (cdiv(M, 128) * cdiv(N, 128),), (M, N, K, a.ld, b.ld))
-
-
 def naive(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return _product(a, b, (THREADS,), _naive)
+    return _naive(layout(a), layout(b)).run(a, b)
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return _product(a, b, (32, THREADS // 32), _tiled)
+    return _tiled(layout(a), layout(b)).run(a, b)
 
 
 def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return _product(a, b, (128 * 128 // (8 * THREAD_N),), _register_tiled)
+    return _register_tiled(layout(a), layout(b)).run(a, b)
+
+
+@lru_cache(maxsize=4096)
+def _naive(a: Layout, b: Layout) -> Plan:
+    kernel = SOURCE.kernel("matmul_naive", SIGNATURE, ELEMENT=ctype(a.dtype), **majors(operand(a, 1), operand(b, 0)))
+    return simple_plan(kernel, (1, THREADS), (THREADS,), a, b)
+
+
+@lru_cache(maxsize=4096)
+def _tiled(a: Layout, b: Layout) -> Plan:
+    kernel = SOURCE.kernel("matmul_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), **majors(operand(a, 1), operand(b, 0)))
+    return simple_plan(kernel, (32, 32), (32, THREADS // 32), a, b)
+
+
+@lru_cache(maxsize=4096)
+def _register_tiled(a: Layout, b: Layout) -> Plan:
+    x, y, size = operand(a, 1), operand(b, 0), a.dtype.itemsize
+    kernel = REGISTER_TILED.kernel(
+        "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), THREAD_N=THREAD_N, C_VECTOR=gcd(4, b.shape[1]),
+        A_VECTOR=min(4, x.bytes // size), B_VECTOR=min(4, y.bytes // size), **majors(x, y),
+    )  # fmt: skip
+    return simple_plan(kernel, (128, 128), (128 * 128 // (8 * THREAD_N),), a, b)
 
 
 @dataclass(frozen=True)
@@ -85,32 +78,33 @@ class Tf32Allowed:
 
 
 @dataclass(frozen=True)
-class HasWgmma:
-    """The GPU is of the one generation that has warpgroup products."""
+class Tf32Contiguous:
+    """K is the contiguous index of fp32 operands: wgmma transposes 16-bit elements only."""
 
-    text: str = "sm_90 (later generations have no wgmma)"
+    text: str = "fp32 only with K contiguous in a and b"
 
     def check(self, call: Any) -> str | None:
-        """None, or which GPU it is instead."""
-        have = call.capability
-        return f"the GPU is sm_{have[0]}{have[1]}, needs {self.text}" if have is not None and have[0] > 9 else None
+        """None, or which operand is fp32 with K strided."""
+        a, b = call.arguments["a"], call.arguments["b"]
+        strided = [n for n, x, axis in (("a", a, 1), ("b", b, 0)) if not operand(layout(x), axis).k_major]
+        refused = a.dtype == torch.float32 and strided
+        return f"{strided[0]} is fp32 with K strided, needs K contiguous (a row-major, b transposed)" if refused else None
 
 
-HALVES = Dtypes("a", torch.float16, torch.bfloat16)
 FLOATS = Dtypes("a", torch.float32, torch.float16, torch.bfloat16)
 INDICES = tuple(AtMost(axis, 2**31 - 512) for axis in "MNK")  # int, rounded up to whole tiles
 
 
 def _rung(fn: Callable[..., torch.Tensor], idea: str, arithmetic: str, *requires: Any) -> Implementation:
-    return Implementation(fn, idea, (*requires, *INDICES), {"a": "matrix", "b": "matrix"}, arithmetic)
+    return Implementation(fn, idea, (FLOATS, *requires, *INDICES), {"a": "matrix", "b": "matrix"}, arithmetic)
 
 
-ON_HOPPER = (HALVES, Aligned("a"), Aligned("b"), Capability((9, 0)), HasWgmma())
+ON_HOPPER = (Tf32Allowed(), Tf32Contiguous(), Aligned("a"), Aligned("b"), Capability((9, 0), below=(10, 0)))
 
 VARIANTS = {
-    "naive": _rung(naive, "one thread per element", "fp32_sequential", FLOATS),
-    "tiled": _rung(tiled, "tiles of both operands in shared memory", "fp32_sequential", FLOATS),
-    "register_tiled": _rung(register_tiled, "8x8 elements per thread", "fp32_sequential", FLOATS),
-    "tensor_cores": _rung(tensor_cores, "mma.sync behind cp.async", "mma", FLOATS, Tf32Allowed(), Capability((8, 0))),
+    "naive": _rung(naive, "one thread per element", "fp32_sequential"),
+    "tiled": _rung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
+    "register_tiled": _rung(register_tiled, "8x8 elements per thread", "fp32_sequential"),
+    "tensor_cores": _rung(tensor_cores, "mma.sync behind cp.async", "mma", Tf32Allowed(), Capability((8, 0))),
     "wgmma": _rung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", *ON_HOPPER),
 }

@@ -42,7 +42,7 @@ static_assert(STEPS % 2 == 0, "two sets of fragments alternate, tile after tile"
 
 // One operand's tiles: Extent x BLOCK_K elements, in shared memory as lines along the contiguous index. The object is a
 // thread's place in the walk along K; a thread copies the same unit of every Hop-th line.
-template <int Extent, bool KMajor, int Copy>
+template <bool Right, int Extent, bool KMajor, int Copy>
 struct Operand {
     static constexpr int Lines = KMajor ? Extent : BLOCK_K;
     static constexpr int LineBytes = (KMajor ? BLOCK_K : Extent) * (int)sizeof(Element);
@@ -71,7 +71,7 @@ struct Operand {
     }
 
     // Copies the next tile.
-    __device__ __forceinline__ void load(unsigned char* tile) {
+    __device__ __forceinline__ void load(unsigned tile) {
         constexpr int Count = Lines / Hop;
 #pragma unroll(Count < 8 ? Count : 8)
         for (int i = 0; i < Count; i++) {
@@ -82,18 +82,24 @@ struct Operand {
         k += BLOCK_K;
     }
 
-    // Four registers of the 16 x STEP piece at (mn, step): low mn and low k, high mn, high k, both high.
-    static __device__ __forceinline__ void fragment(unsigned (&x)[4], const unsigned char* tile, int mn, int step) {
+    // The 16 x STEP piece at (mn, step) in four registers, one per quarter. The right operand has the two k's of the same
+    // mn side by side: an mma wants them in neighbouring registers, and would else be preceded by moves.
+    static __device__ __forceinline__ void fragment(unsigned (&x)[4], unsigned tile, int mn, int step) {
         const int lane = threadIdx.x % 32;
+        const auto high_mn = [](int i) { return Right ? i / 2 : i % 2; };
+        const auto high_k = [](int i) { return Right ? i % 2 : i / 2; };
         if constexpr (KMajor) {
-            load_matrices<false>(x, tile + offset(mn + lane % 16, step * 32 + lane / 16 * 16));
+            const int line = mn + high_mn(lane / 8) * 8 + lane % 8;
+            load_matrices<false>(x, tile + offset(line, step * 32 + high_k(lane / 8) * 16));
         } else if constexpr (!TF32) {
-            load_matrices<true>(x, tile + offset(step * STEP + lane / 16 * 8 + lane % 8, (mn + lane / 8 % 2 * 8) * 2));
+            const int line = step * STEP + high_k(lane / 8) * 8 + lane % 8;
+            load_matrices<true>(x, tile + offset(line, (mn + high_mn(lane / 8) * 8) * 2));
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[i] = *reinterpret_cast<const unsigned*>(
-                    tile + offset(step * STEP + lane % 4 + i / 2 * 4, (mn + lane / 4 + i % 2 * 8) * 4));
+            for (int i = 0; i < 4; i++) {
+                const int line = step * STEP + lane % 4 + high_k(i) * 4;
+                x[i] = load_word(tile + offset(line, (mn + lane / 4 + high_mn(i) * 8) * 4));
+            }
         }
         if constexpr (TF32) {
 #pragma unroll
@@ -102,14 +108,14 @@ struct Operand {
     }
 };
 
-using A = Operand<BLOCK_M, A_K_MAJOR, A_COPY>;
-using B = Operand<BLOCK_N, B_K_MAJOR, B_COPY>;
+using A = Operand<false, BLOCK_M, A_K_MAJOR, A_COPY>;
+using B = Operand<true, BLOCK_N, B_K_MAJOR, B_COPY>;
 constexpr int STAGE_BYTES = A::Bytes + B::Bytes;
 
 struct Fragments {
     unsigned a[WARP_M / 16][4], b[WARP_N / 16][4];
 
-    __device__ __forceinline__ void load(const unsigned char* stage, int m, int n, int step) {
+    __device__ __forceinline__ void load(unsigned stage, int m, int n, int step) {
 #pragma unroll
         for (int i = 0; i < WARP_M / 16; i++) A::fragment(a[i], stage, m + 16 * i, step);
 #pragma unroll
@@ -121,8 +127,8 @@ struct Fragments {
         for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll
             for (int j = 0; j < WARP_N / 16; j++) {
-                mma(sum[i][2 * j], a[i], b[j][0], b[j][2], Element());
-                mma(sum[i][2 * j + 1], a[i], b[j][1], b[j][3], Element());
+                mma(sum[i][2 * j], a[i], b[j][0], b[j][1], Element());
+                mma(sum[i][2 * j + 1], a[i], b[j][2], b[j][3], Element());
             }
     }
 };
@@ -137,7 +143,8 @@ __device__ __forceinline__ void await_stage() {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_tensor_cores(const Element* __restrict__ a, const Element* __restrict__ b, Output* __restrict__ c, int M,
                         int N, int K, i64 lda, i64 ldb, int k_split) {
-    extern __shared__ __align__(128) unsigned char stages[];  // STAGES x STAGE_BYTES, in the end a strip per warp
+    extern __shared__ __align__(128) unsigned char shared[];  // STAGES x STAGE_BYTES, in the end a strip per warp
+    const unsigned stages = shared_address(shared);
     const Tile tile = grouped_tile(blockIdx.x, cdiv(M, BLOCK_M), cdiv(N, BLOCK_N));
     const int m0 = tile.m * BLOCK_M, n0 = tile.n * BLOCK_N;
     const int k_begin = blockIdx.y * k_split, k_end = min(K, k_begin + k_split), tiles = cdiv(k_end - k_begin, BLOCK_K);
@@ -164,9 +171,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             // The fragments of the next step load while this one multiplies, across the border of two stages too.
             if (step + 1 < STEPS) {
                 fragments[(step + 1) % 2].load(stages + slot * STAGE_BYTES, m, n, step + 1);
-            } else if (t + 1 < tiles) {
+            } else {  // without a branch, which would cost 60 moves of fragments; the last tile loads its own once more
                 await_stage();
-                fragments[0].load(stages + next * STAGE_BYTES, m, n, 0);
+                fragments[0].load(stages + (t + 1 < tiles ? next : slot) * STAGE_BYTES, m, n, 0);
             }
             // All warps have left the previous tile since await_stage(): its slot may take the tile STAGES - 1 ahead.
             if (step == 0) issue(t + STAGES - 1, previous);
@@ -175,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         slot = next;
     }
     __syncthreads();
-    Output* strip = reinterpret_cast<Output*>(stages + warp * Strip<WARP_N>::Bytes);
+    Output* strip = reinterpret_cast<Output*>(shared + warp * Strip<WARP_N>::Bytes);
     c += (i64)blockIdx.y * M * N;
 #pragma unroll
     for (int i = 0; i < WARP_M / 16; i++) Strip<WARP_N>::store_out(strip, sum[i], c, m0 + m + 16 * i, n0 + n, M, N);

@@ -2,9 +2,10 @@
 //
 // One thread of the producer warpgroup keeps a ring of STAGES tiles filled through TMA; each consumer warpgroup
 // multiplies 64 x BLOCK_N of every stage, straight from swizzled shared memory. Blocks are persistent: the next tile of
-// c travels while the last one is stored. TMA reads zeros outside an operand, so ragged extents need no code here.
-#include "hopper.cuh"
+// c travels while the last one is stored. TMA reads zeros outside an operand, so ragged extents need no code here, and
+// rounds fp32 to the nearest tf32.
 #include "matmul.cuh"
+#include "warpgroup.cuh"
 
 #ifndef BLOCK_N
 #define BLOCK_N 256
@@ -19,9 +20,9 @@
 #define CLUSTER 1
 #endif
 
-constexpr int BLOCK_M = 64 * CONSUMERS, BLOCK_K = 64;  // BLOCK_K: 128 bytes, the widest swizzle
+constexpr int BLOCK_M = 64 * CONSUMERS, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS);
-constexpr int BOX_BYTES = 64 * BLOCK_K * 2;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
+constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES, STAGE_BYTES = A_BYTES + BLOCK_N / 64 * BOX_BYTES;
 constexpr int STRIP_N = 128 / sizeof(Output);  // whole cache lines
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -54,23 +55,14 @@ struct Ring {
     // Called by whole warps.
     __device__ __forceinline__ void release(int stage) const {
         const int lane = threadIdx.x % 32;
-        if constexpr (CLUSTER > 1) {
-            if (lane < CLUSTER) barrier_arrive_at(empty[stage], lane);
-        } else if (lane == 0) {
-            barrier_arrive(empty[stage]);
-        }
+        if constexpr (CLUSTER > 1)
+            barrier_arrive_at(lane < CLUSTER, empty[stage], lane % CLUSTER);
+        else
+            barrier_arrive_if(lane == 0, empty[stage]);
     }
 };
 
-// A place in the ring, the same for producer and consumers; `phase` flips each time round.
-struct Place {
-    int stage = 0;
-    unsigned phase = 0;
-
-    __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
+using Place = RingPlace<STAGES>;
 
 // One tile of c, or one split of it. The blocks of a cluster have the same `index`.
 struct Work {
@@ -117,7 +109,7 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
     }
 }
 
-// K-major, 16 of K are 32 bytes of every line; otherwise they are 16 lines.
+// A step is 32 bytes of K: part of every line if K-major, otherwise 16 lines.
 template <bool KMajor>
 __device__ __forceinline__ Descriptor describe(const unsigned char* tile, int step) {
     return matrix_descriptor(tile + step * (KMajor ? 32 : 16 * 128), BOX_BYTES);
@@ -133,7 +125,7 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
         barrier_wait(ring.full[place.stage], place.phase);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < BLOCK_K / 16; step++)
+        for (int step = 0; step < 128 / 32; step++)
             wgmma<A_K_MAJOR, B_K_MAJOR>(sum, describe<A_K_MAJOR>(a, step), describe<B_K_MAJOR>(b, step),
                                         k > work.k_begin || step > 0, Element());
         wgmma_commit();
@@ -142,8 +134,7 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
         previous = place.stage;
         place.advance();
     }
-    wgmma_wait<0>();
-    wgmma_results(sum);
+    wgmma_wait<0>(sum);
     ring.release(previous);
 }
 

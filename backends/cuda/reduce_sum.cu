@@ -1,11 +1,15 @@
 // Sums in fp32, rounded once to OUTPUT; every order is fixed by the launch, so results repeat bit for bit.
 //   rows     x: [rows, n] -> y: [rows, splits]; GROUP threads sum a chunk of a row
 //   columns  x: [outer, n, inner] -> y: [splits, outer, inner]; a thread owns WIDTH columns and walks down a chunk
+//   cluster  x: [outer, n, inner] -> y: [outer, inner]; the chunks of a column are the blocks of a cluster
 // With several splits OUTPUT is float and a second launch sums the splits.
 #include "rows.cuh"
 
 #ifndef OUTPUT
 #define OUTPUT float
+#endif
+#ifndef CLUSTER  // blocks that share a column
+#define CLUSTER 8
 #endif
 #ifndef TILE_INNER  // columns: threads side by side; GROUP / TILE_INNER of them share a column
 #define TILE_INNER 32
@@ -18,7 +22,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[WIDTH], const Elements& 
     for (int j = 0; j < WIDTH; ++j) sum[j] += to_float(x.v[j]);
 }
 
-extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
+extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)
 reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i64 chunk) {
     __shared__ float scratch[32];
     const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
@@ -43,16 +47,11 @@ reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i
     if (threadIdx.x == 0 && row < rows) y[row * gridDim.y + blockIdx.y] = from_float<Out>(total);
 }
 
-extern "C" __global__ void __launch_bounds__(GROUP)
-reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 outer, i64 n, i64 inner, i64 tiles, i64 chunk) {
-    constexpr int TILE_N = GROUP / TILE_INNER;
-    __shared__ float partial[TILE_N][TILE_INNER * WIDTH];
-    const i64 c = (blockIdx.x % tiles * TILE_INNER + threadIdx.x) * WIDTH, o = blockIdx.x / tiles;
-    const i64 begin = blockIdx.y * chunk;
-    const int count = (int)(min(n, begin + chunk) - begin);
-    const T* const p = x + (o * n + begin) * inner + c;
+// The sums of this block's columns over rows [begin, begin + count) of p, in partial[0].
+constexpr int TILE_N = GROUP / TILE_INNER, COLUMNS = TILE_INNER * WIDTH;
+__device__ __forceinline__ void sum_down(float (&partial)[TILE_N][COLUMNS], const T* p, int count, i64 inner, bool inside) {
     float sum[WIDTH] = {};
-    if (c < inner) {
+    if (inside) {
         for (int start = threadIdx.y; start < count; start += UNROLL * TILE_N) {
             Elements held[UNROLL];
 #pragma unroll
@@ -72,7 +71,35 @@ reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 outer, i64 
             for (int j = 0; j < WIDTH; ++j)
                 partial[threadIdx.y][threadIdx.x * WIDTH + j] += partial[threadIdx.y + step][threadIdx.x * WIDTH + j];
     }
+}
+
+extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS)
+reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 outer, i64 n, i64 inner, i64 tiles, i64 chunk) {
+    __shared__ float partial[TILE_N][COLUMNS];
+    const i64 c = (blockIdx.x % tiles * TILE_INNER + threadIdx.x) * WIDTH, o = blockIdx.x / tiles;
+    const i64 begin = blockIdx.y * chunk;
+    sum_down(partial, x + (o * n + begin) * inner + c, (int)(min(n, begin + chunk) - begin), inner, c < inner);
     if (threadIdx.y > 0 || c >= inner) return;
     Out* const out = y + (blockIdx.y * outer + o) * inner + c;
     for (int j = 0; j < WIDTH; ++j) out[j] = from_float<Out>(partial[0][threadIdx.x * WIDTH + j]);
 }
+
+#if __CUDA_ARCH__ >= 900
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(GROUP, MIN_BLOCKS)
+reduce_sum_cluster(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 tiles, i64 chunk) {
+    __shared__ float partial[TILE_N][COLUMNS];
+    const int rank = blockIdx.x % CLUSTER, thread = threadIdx.y * TILE_INNER + threadIdx.x;
+    const i64 tile = blockIdx.x / CLUSTER % tiles * COLUMNS, o = blockIdx.x / CLUSTER / tiles;
+    const i64 begin = min(n, rank * chunk), c = tile + threadIdx.x * WIDTH;
+    sum_down(partial, x + (o * n + begin) * inner + c, (int)(min(n, begin + chunk) - begin), inner, c < inner);
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    for (int i = rank * GROUP + thread; i < COLUMNS && tile + i < inner; i += CLUSTER * GROUP) {
+        float sum = 0.0f;
+        for (int r = 0; r < CLUSTER; ++r) sum += *static_cast<float*>(__cluster_map_shared_rank(&partial[0][i], r));
+        y[o * inner + tile + i] = from_float<Out>(sum);
+    }
+    __cluster_barrier_arrive();  // nobody leaves while its shared memory may still be read
+    __cluster_barrier_wait();
+}
+#endif

@@ -22,6 +22,9 @@
 #ifndef MIN_BLOCKS  // blocks per multiprocessor that the registers must allow
 #define MIN_BLOCKS 1
 #endif
+#ifndef PREFETCH  // 1: a block asks for its next row before it works on this one; more registers, no gap in the traffic
+#define PREFETCH 0
+#endif
 #ifndef UNROLL  // vectors in flight where a row does not fit in registers
 #define UNROLL 4
 #endif
@@ -37,6 +40,11 @@ __device__ __forceinline__ void load_row(Elements (&held)[VECTORS], const T* row
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
         if (column(v) < n) held[v] = load_streaming<WIDTH>(row + column(v));
+}
+
+__device__ __forceinline__ void copy_row(Elements (&to)[VECTORS], const Elements (&from)[VECTORS]) {
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) to[v] = from[v];
 }
 
 // To be called between two passes over `held`.

@@ -82,16 +82,21 @@ softmax_columns(const T* __restrict__ x, T* __restrict__ y, int n, i64 inner, i6
     const i64 c = (blockIdx.x % tiles * TILE_INNER + threadIdx.x) * WIDTH;
     const i64 start = blockIdx.x / tiles * n * inner + c;
     Running seen[WIDTH];
-    if (c < inner) {
-#pragma unroll UNROLL
-        for (int i = threadIdx.y; i < n; i += TILE_N) {
-            const Elements held = load<WIDTH>(x + start + i * inner);
+    for (int first = threadIdx.y; first < n && c < inner; first += UNROLL * TILE_N) {
+        Elements held[UNROLL];
 #pragma unroll
-            for (int j = 0; j < WIDTH; ++j) {
-                const float z = sign * to_float(held.v[j]);
-                if (z > seen[j].m) seen[j].rescale(z, factor);
-                seen[j].add(z, factor);
-            }
+        for (int u = 0; u < UNROLL; ++u)
+            if (first + u * TILE_N < n) held[u] = load<WIDTH>(x + start + (first + u * TILE_N) * inner);
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) {
+            float m = seen[j].m;
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (first + u * TILE_N < n) m = fmaxf(m, sign * to_float(held[u].v[j]));
+            seen[j].rescale(m, factor);
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (first + u * TILE_N < n) seen[j].add(sign * to_float(held[u].v[j]), factor);
         }
     }
 #pragma unroll
@@ -109,13 +114,20 @@ softmax_columns(const T* __restrict__ x, T* __restrict__ y, int n, i64 inner, i6
         seen[j] = {all.m, 1.0f / all.sum};
     }
     if (c >= inner) return;
-#pragma unroll UNROLL
-    for (int i = threadIdx.y; i < n; i += TILE_N) {
-        const Elements held = load_streaming<WIDTH>(x + start + i * inner);
-        float p[WIDTH];
+    // Backwards: the rows read last are still in L2.
+    for (int first = (n - 1) / (UNROLL * TILE_N) * UNROLL * TILE_N + threadIdx.y; first >= 0; first -= UNROLL * TILE_N) {
+        Elements held[UNROLL];
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j)
-            p[j] = fast_exp2((sign * to_float(held.v[j]) - seen[j].m) * factor) * seen[j].sum;
-        store_streaming(y + start + i * inner, from_floats<T>(p));
+        for (int u = 0; u < UNROLL; ++u)
+            if (first + u * TILE_N < n) held[u] = load_streaming<WIDTH>(x + start + (first + u * TILE_N) * inner);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (first + u * TILE_N >= n) continue;
+            float p[WIDTH];
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j)
+                p[j] = fast_exp2((sign * to_float(held[u].v[j]) - seen[j].m) * factor) * seen[j].sum;
+            store_streaming(y + start + (first + u * TILE_N) * inner, from_floats<T>(p));
+        }
     }
 }

@@ -8,11 +8,16 @@
 extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)
 softmax_registers(const T* __restrict__ x, T* __restrict__ y, i64 rows, int n, float sign, float factor) {
     __shared__ float scratch[2][32];
-    for (i64 first = blockIdx.x * (i64)ROWS; first < rows; first += gridDim.x * (i64)ROWS) {
-        const i64 row = first + threadIdx.y;
+    const i64 step = gridDim.x * (i64)ROWS;
+    i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
+    Elements next[VECTORS];
+    if (PREFETCH) load_row(next, x + row * n, row < rows ? n : 0);
+    for (i64 first = blockIdx.x * (i64)ROWS; first < rows; first += step, row += step) {
         const int valid = row < rows ? n : 0;
         Elements held[VECTORS];
-        load_row(held, x + row * n, valid);
+        if (PREFETCH) copy_row(held, next);
+        const i64 ahead = PREFETCH ? row + step : row;
+        load_row(PREFETCH ? next : held, x + ahead * n, ahead < rows ? n : 0);
         float m = Max::identity(), sum = 0.0f;
         for_each_vector(valid, [&](int, int v) {
 #pragma unroll

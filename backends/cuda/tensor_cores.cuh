@@ -1,4 +1,5 @@
-// Tensor-core products of a warp, from sm_80 on, and the copies that feed them.
+// Tensor-core products of a warp, from sm_80 on, and the copies that feed them. Places in shared memory are 32-bit
+// addresses: half the registers and half the arithmetic of pointers.
 #pragma once
 #include "common.cuh"
 
@@ -9,15 +10,15 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 // Starts copying Bytes from global to shared memory; not `inside`, nothing is read and zeros arrive. Pieces of 2 bytes,
 // for which there is no asynchronous copy, have arrived on return.
 template <int Bytes>
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool inside) {
+__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool inside) {
     if constexpr (Bytes == 2)
-        *static_cast<unsigned short*>(to) = inside ? *static_cast<const unsigned short*>(from) : 0;
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(inside ? *static_cast<const unsigned short*>(from) : (unsigned short)0)
+                     : "memory");
     else if constexpr (Bytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                     "r"(inside ? 16 : 0)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(Bytes),
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Bytes),
                      "r"(inside ? Bytes : 0)
                      : "memory");
 }
@@ -31,28 +32,34 @@ __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
+__device__ __forceinline__ unsigned load_word(unsigned address) {
+    unsigned word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
+
 // Four 8x8 matrices of 16-bit elements (or 8x4 of 32 bits); lane l gives the address of 16-byte row l % 8 of matrix l /
 // 8 and receives the elements 2 (l % 4) and the next of row l / 4, Transposed: of column l / 4.
 template <bool Transposed>
-__device__ __forceinline__ void load_matrices(unsigned (&x)[4], const void* row) {
+__device__ __forceinline__ void load_matrices(unsigned (&x)[4], unsigned row) {
     if constexpr (Transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(shared_address(row))
+                     : "r"(row)
                      : "memory");
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(shared_address(row))
+                     : "r"(row)
                      : "memory");
 }
 
 // d[16][8] += a[16][K] b[K][8], K being 32 bytes of elements; the last argument says of which type.
-#define MMA(SHAPE, TYPE)                                                                \
-    asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                \
-                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+#define MMA(SHAPE, TYPE)                                                       \
+    asm("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
     MMA("m16n8k16", "f16");
 }

@@ -18,6 +18,9 @@
 #ifndef TILE_N
 #define TILE_N 64
 #endif
+#ifndef BAND  // tiles that are neighbours in m are moved at the same time: their rows of y meet in memory pages
+#define BAND 1
+#endif
 #ifndef BLOCK
 #define BLOCK 256
 #endif
@@ -35,8 +38,9 @@ __device__ __forceinline__ int place(int n, int offset) { return n * PITCH + (of
 extern "C" __global__ void __launch_bounds__(BLOCK)
 transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx) {
     __shared__ alignas(16) unsigned char tile[TILE_N * PITCH];
-    const int tiles_n = cdiv(N, TILE_N);
-    const int m0 = blockIdx.x / tiles_n * TILE_M, n0 = blockIdx.x % tiles_n * TILE_N;
+    const int tiles_n = cdiv(N, TILE_N), band = blockIdx.x / (BAND * tiles_n) * BAND;
+    const int height = min(BAND, cdiv(M, TILE_M) - band), place_in_band = blockIdx.x - band * tiles_n;
+    const int m0 = (band + place_in_band % height) * TILE_M, n0 = place_in_band / height * TILE_N;
     Vec<T, VECTOR> rows[READS / BLOCK][PACK];
     int m[READS / BLOCK], n[READS / BLOCK];
 #pragma unroll

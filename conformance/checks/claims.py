@@ -16,7 +16,6 @@ from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, 
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Axis, Scalar, Tensor
 
-
 NEWEST = (99, 0)
 
 
@@ -44,11 +43,13 @@ def run(probe: Probe) -> None:
 
 
 def _runs_something(probe: Probe) -> None:
-    """On a GPU that is new enough, some case must meet all conditions: else the variant is never run, and no check means anything."""
+    """On a GPU that is new enough some case must meet all conditions: else no check of the variant means anything."""
     made = [probe.make(case, dtype) for case, dtype in probe.pairs()]
     able = any(not probe.implementation.reasons(replace(t.call, capability=NEWEST)) for t in made)
     with probe.judge(made[0]) as judge:
-        judge.require(able, f"no case meets all of its conditions, the first for example not: {'; '.join(probe.reasons(made[0]))}")
+        judge.require(
+            able, f"no case meets all of its conditions, the first for example not: {'; '.join(probe.reasons(made[0]))}"
+        )
 
 
 def _refused(judge: Judge, condition: Condition) -> None:
@@ -67,7 +68,9 @@ def _older_gpu(probe: Probe, base: Trial, condition: Capability) -> int:
     older = (condition.minimum[0] - 1, 0)
     with probe.judge(replace(base, note=f"on sm_{older[0]}0")) as judge:
         reasons = probe.implementation.reasons(replace(base.call, capability=older))
-        judge.require(any(condition.text in r for r in reasons), f"expected {condition.text} among the reasons, got {reasons}")
+        judge.require(
+            any(condition.text in r for r in reasons), f"expected {condition.text} among the reasons, got {reasons}"
+        )
     return 1
 
 
@@ -100,7 +103,9 @@ def _outside(base: Trial, condition: Condition) -> list[Any]:
     if isinstance(condition, OneOf):
         item = next((i for i in base.spec.scalars if i.name == condition.name), None)
         if isinstance(item, Scalar):
-            return [v for v in item.choices or ((True, False) if item.type is bool else ()) if v not in condition.allowed]
+            return [
+                v for v in item.choices or ((True, False) if item.type is bool else ()) if v not in condition.allowed
+            ]
         return [max(condition.allowed) + 1]
     return []
 
@@ -123,7 +128,7 @@ def _with_value(base: Trial, name: str, value: Any) -> Trial | None:
 
 
 def _derived_axis(base: Trial, item: Tensor) -> int:
-    """Which axis of a tensor an axis that only the spec derives stands for: the one that the call names, or the last."""
+    """Which axis of a tensor a derived axis stands for: the one that the call names, or the last."""
     chosen = [base.call.arguments[s.name] for s in base.spec.scalars if isinstance(s, Axis) and s.of == item.name]
     return chosen[0] if chosen and chosen[0] is not None else -1
 

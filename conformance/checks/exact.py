@@ -1,4 +1,4 @@
-"""Inputs for which every order of evaluation gives the same bits: a term dropped, doubled or rounded too early shows."""
+"""Inputs for which every order of evaluation gives the same bits: a term dropped or rounded too early shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry.spec import NoExact
-
 
 # Of the value: what an eps beside 2^24 leaves in float64, and nothing that could decide a rounding to fp32.
 NEGLIGIBLE = 2.0**-36

@@ -1,4 +1,4 @@
-"""Inputs in every layout a tensor can have: strided, misaligned, expanded, overlapping; each in turn, then all together."""
+"""Inputs in every layout a tensor can have: strided, misaligned, expanded, overlapping; each alone and all together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(probe: Probe) -> None:
 
 
 def arrangements(base: Trial, everything: bool) -> Iterator[Trial]:
-    """The call with its tensors in every layout: together, and where there are several (and `everything`) each alone."""
+    """The call with its tensors in every layout: together and, where there are several (and `everything`), alone."""
     names = list(base.tensors)
     for layout in LAYOUTS:
         made = {name: new for name, x in base.tensors.items() if (new := layout.of(x)) is not None}
@@ -38,4 +38,6 @@ def _trial(base: Trial, made: dict[str, torch.Tensor], note: str, same: bool) ->
     return trial
 
 
-CHECK = Check(run=run, column="layout", summary="strided, misaligned, expanded and overlapping inputs, each and all together")
+CHECK = Check(
+    run=run, column="layout", summary="strided, misaligned, expanded and overlapping inputs, each and all together"
+)

@@ -1,4 +1,4 @@
-"""What a call does to memory: all of the outputs is written and nothing beside them, inputs stay, nothing is shared or reused."""
+"""What a call does to memory: it writes all of its outputs and nothing else, and shares or reuses nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _apart(judge: Judge, outputs: Tensors, inputs: dict[str, Guarded]) -> None:
 def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:
     """A call with other values leaves the first result alone and gives one of its own."""
     kept = [out.clone() for out in first]
-    case = next((c for c in probe.options.cases_of(trial.spec) if c.name == trial.case), None)
+    case = next((c for c in probe.cases if c.name == trial.case), None)
     other = probe.make(case, trial.dtype, trial.seed + 1) if case else trial
     second = judge.call(*other.values)
     for output, out, copy, new in zip(trial.spec.outputs, first, kept, second, strict=True):
@@ -70,4 +70,6 @@ def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> No
         judge.require(fresh, f"{output.name}: a second call returned the memory of the first result")
 
 
-CHECK = Check(run=run, column="memory", summary="canaries, NaN halo, poisoned outputs, inputs unchanged, nothing shared or reused")
+CHECK = Check(
+    run=run, column="memory", summary="canaries, NaN halo, poisoned outputs, inputs unchanged, nothing shared or reused"
+)

@@ -1,4 +1,4 @@
-"""Every variant against plain torch: two implementations that agree with each other and not with the reference accuse it."""
+"""Every variant against plain torch: two that agree with each other and not with the reference accuse it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def _compare(judge: Judge, theirs: Any, their_arithmetic: str) -> None:
 
 
 def _judge_one(
-    judge: Judge, name: str, pair: tuple[torch.Tensor, torch.Tensor], ref: torch.Tensor, limits: tuple[torch.Tensor, torch.Tensor]
+    judge: Judge,
+    name: str,
+    pair: tuple[torch.Tensor, torch.Tensor],
+    ref: torch.Tensor,
+    limits: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     """Who stands alone: the variant (a failure), the baseline (a remark), or the reference (a failure of the spec)."""
     got, base = pair
@@ -52,12 +56,17 @@ def _judge_one(
     mine, theirs = numerics.compare(got, ref, limits[0]), numerics.compare(base, ref, limits[1])
     judge.record.budget = max(judge.record.budget, between.budget)
     accused = between.passed and not mine.passed and not theirs.passed
-    judge.require(not accused, f"{name}: the variant and {BASELINE} agree with each other and not with the reference: it is the outlier")
+    judge.require(
+        not accused,
+        f"{name}: the variant and {BASELINE} agree with each other and not with the reference: it is the outlier",
+    )
     if not between.passed and mine.passed:
         judge.remark(f"{name}: {BASELINE} is the outlier, {theirs.budget:.3g} of its own bound")
         return
     where = f"first at {list(between.index)}"
-    judge.require(between.passed, f"{name}: differs from {BASELINE} by {between.budget:.3g} times the sum of both bounds, {where}")
+    judge.require(
+        between.passed, f"{name}: differs from {BASELINE} by {between.budget:.3g} times the sum of both bounds, {where}"
+    )
 
 
 def _applies(backend: Backend, device: str) -> bool:

@@ -1,4 +1,4 @@
-"""The calls of the spec are accepted in every spelling and give fresh tensors; wrong calls are refused before anything runs."""
+"""Right calls are accepted in every spelling and give fresh tensors; wrong ones are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from kernelmux.registry.spec import REQUIRED, Axis, Scalar, Tensor
 
 
 def run(probe: Probe) -> None:
-    for trial in probe.sample(1):
+    sample = probe.sample(3)
+    for trial in sample:
         with probe.judge(trial) as judge:
             _right_calls(judge)
+    for trial in sample[:1]:
         for note, values in wrong_calls(trial):
             with probe.judge(trial.changed(note)) as judge:
                 _refused(judge, note, values)
@@ -32,7 +34,9 @@ def _right_calls(judge: Judge) -> None:
     judge.accurate(outputs)
     for output, got in zip(trial.spec.outputs, outputs, strict=True):
         judge.require(got.is_contiguous(), f"{output.name}: expected a contiguous tensor, got strides {got.stride()}")
-        judge.require(got.device == trial.call.device, f"{output.name}: expected it on {trial.call.device}, got {got.device}")
+        judge.require(
+            got.device == trial.call.device, f"{output.name}: expected it on {trial.call.device}, got {got.device}"
+        )
         judge.require(not got.requires_grad, f"{output.name}: requires_grad without an input that does")
     named = {i.name: v for i, v in zip(trial.spec.inputs, trial.values, strict=True)}
     short = {i.name: named[i.name] for i in trial.spec.inputs if isinstance(i, Tensor) or named[i.name] != i.default}
@@ -41,14 +45,17 @@ def _right_calls(judge: Judge) -> None:
             again = public(**spelling, backend=judge.probe.label)
         again = again if isinstance(again, tuple) else (again,)
         for output, got, want in zip(trial.spec.outputs, again, outputs, strict=True):
-            judge.require(got.shape == want.shape and got.dtype == want.dtype, f"{output.name}: keywords gave another shape or dtype")
+            judge.require(
+                got.shape == want.shape and got.dtype == want.dtype,
+                f"{output.name}: keywords gave another shape or dtype",
+            )
 
 
-class Quiet(TorchDispatchMode):
+class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the torch operations of a call that should have been refused before the first of them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,7 +89,10 @@ def _wrong_tensors(item: Tensor, value: torch.Tensor, trial: Trial) -> Iterator[
     yield "not a tensor", [1.0, 2.0]
     yield "dtype float64", value.to(torch.float64)
     if item.like:
-        yield "another dtype than its like", value.to(torch.bfloat16 if value.dtype != torch.bfloat16 else torch.float16)
+        yield (
+            "another dtype than its like",
+            value.to(torch.bfloat16 if value.dtype != torch.bfloat16 else torch.float16),
+        )
     letters = [d for d in item.dims.split() if d != "..."]
     if "..." not in item.dims:
         yield "an axis too many", value[None]
@@ -127,4 +137,8 @@ def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tu
         yield "an int", 2
 
 
-CHECK = Check(run=run, column="signat", summary="right calls in every spelling, fresh well-formed outputs, wrong calls refused at once")
+CHECK = Check(
+    run=run,
+    column="signat",
+    summary="right calls in every spelling, fresh well-formed outputs, wrong calls refused at once",
+)

@@ -1,4 +1,4 @@
-"""NaN, infinities, -0, the smallest subnormal and the largest number, at the first, the last and a tile-edge position."""
+"""NaN, infinities, -0, the smallest subnormal, the largest number: at the first, the last and a tile-edge position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def run(probe: Probe) -> None:
         if not base.dtype.is_floating_point:
             continue
         for name in NAMES:
-            reason = undefined.get(name) or undefined.get(name.lstrip("-")) or undefined.get(f"{name} {SHORT[base.dtype]}")
+            reason = (
+                undefined.get(name) or undefined.get(name.lstrip("-")) or undefined.get(f"{name} {SHORT[base.dtype]}")
+            )
             for trial in planted(base, name):
                 if reason:
                     probe.skip(trial, f"{name}: {reason}")
@@ -41,7 +43,7 @@ def run(probe: Probe) -> None:
 
 
 def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Where finite terms add up to more than fp32 holds, the accumulator may overflow: what it gives there is not judged."""
+    """Where finite terms add up to more than fp32 holds the accumulator may overflow: that is not judged."""
     if not all(bool(x.isfinite().all()) for x in trial.tensors.values()):
         return outputs
     arguments = exact_arguments(trial.call)
@@ -53,7 +55,7 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
 
 
 def planted(base: Trial, name: str) -> Iterator[Trial]:
-    """The call with the value in each tensor in turn: at three places together; NaN at each alone as well; -inf in a whole row."""
+    """The call with the value in each tensor in turn: at three places together, NaN also at each, -inf in a row."""
     for tensor, x in base.tensors.items():
         spots = positions(x)
         yield _with(base, tensor, x, name, list(spots.values()), f"{name} in {tensor}: {', '.join(spots)}")
@@ -81,4 +83,6 @@ def _with(base: Trial, tensor: str, x: torch.Tensor, name: str, places: list[int
     return base.changed(note, **{tensor: changed.pin_memory() if pinned else changed})
 
 
-CHECK = Check(run=run, column="values", summary="NaN, infinities, -0, subnormal and largest numbers give what the reference gives")
+CHECK = Check(
+    run=run, column="values", summary="NaN, infinities, -0, subnormal and largest numbers give what the reference gives"
+)

@@ -1,6 +1,6 @@
-"""Judges the cases: each must reject zeros, a constant, a copy of an input, a rolled, a scaled and an incomplete result.
+"""Judges the cases: each must reject zeros, a constant, a copy, a rolled, a scaled and an incomplete result.
 
-A mutant is exempt where it is right: on empty outputs, and where it rounds to the same numbers as the reference. A dropped
+A mutant is exempt where it is right: on empty outputs, and where it rounds to the numbers of the reference. A dropped
 term may hide in the rounding of a 16-bit result; it must then show in another dtype of the case or on its exact inputs.
 """
 
@@ -100,4 +100,9 @@ def without_last(trial: Trial, name: str) -> Tensors:
     return trial.changed("", **{name: x}).references
 
 
-CHECK = Check(run=run, column="vacuit", about=SPEC, summary="every case rejects zeros, constants, copies, rolled, scaled and incomplete results")
+CHECK = Check(
+    run=run,
+    column="vacuit",
+    about=SPEC,
+    summary="every case rejects zeros, constants, copies, rolled, scaled and incomplete results",
+)

@@ -79,7 +79,9 @@ VARIANTS = {
     "random_order": Implementation(fn=random_order, idea="adds in an order that changes from call to call"),
     "undeclared_limit": Implementation(fn=undeclared_limit, idea="needs K a multiple of 8 and does not say so"),
     "unenforced_limit": Implementation(fn=sound, idea="says K >= 4 and runs K = 3", requires=(Forgiving("K", 4),)),
-    "refuses_all": Implementation(fn=sound, idea="refuses what it announces", requires=(Pessimist("precision", "ieee", "tf32"),)),
+    "refuses_all": Implementation(
+        fn=sound, idea="refuses what it announces", requires=(Pessimist("precision", "ieee", "tf32"),)
+    ),
 }
 
 CAUGHT_BY = {

@@ -67,7 +67,9 @@ def strided_output(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
 VARIANTS = {
     "sound": Implementation(fn=sound, idea="nothing is wrong with it"),
     "unwritten_tail": Implementation(fn=unwritten_tail, idea="the last incomplete vector of a row is never written"),
-    "mask_off_by_one": Implementation(fn=mask_off_by_one, idea="the mask of an incomplete tile hides one column too many"),
+    "mask_off_by_one": Implementation(
+        fn=mask_off_by_one, idea="the mask of an incomplete tile hides one column too many"
+    ),
     "no_maximum": Implementation(fn=no_maximum, idea="exp without subtracting the maximum overflows"),
     "last_axis_only": Implementation(fn=last_axis_only, idea="the axis argument is ignored"),
     "swallowed_nan": Implementation(fn=swallowed_nan, idea="a maximum by comparisons loses NaN"),

@@ -23,24 +23,54 @@ from kernelmux.conformance import cli
         (["--check", "accuracy", "--backend", "spec"], "nothing to run"),
     ],
 )
-def test_a_misspelt_selection_is_a_usage_error(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_selection_is_a_usage_error(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(arguments) == cli.USAGE
     assert text in capsys.readouterr().err
 
 
 def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy", "exact", "--out", str(tmp_path), "-n", "1"]
+    arguments = [
+        "--op",
+        "add",
+        "--backend",
+        "torch_ref",
+        "--check",
+        "accuracy",
+        "exact",
+        "--out",
+        str(tmp_path),
+        "-n",
+        "1",
+    ]
     assert cli.main(arguments) == cli.OK
     assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["run", "item"] and lines[-1]["kind"] == "summary"
     assert lines[0]["schema"] == 1 and lines[0]["machine"] == "emulated on the CPU" and "torch" in lines[0]["versions"]
-    assert lines[1]["spec"] and lines[1]["source"] and all(line["budget"] <= 1 for line in lines if line["kind"] == "trial")
+    assert (
+        lines[1]["spec"]
+        and lines[1]["source"]
+        and all(line["budget"] <= 1 for line in lines if line["kind"] == "trial")
+    )
     assert "| add | torch_ref/eager |" in (tmp_path / "matrix.md").read_text()
 
 
 def test_worker_processes_give_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy", "exact", "--out", str(tmp_path), "-n", "2"]
+    arguments = [
+        "--op",
+        "add",
+        "--backend",
+        "torch_ref",
+        "--check",
+        "accuracy",
+        "exact",
+        "--out",
+        str(tmp_path),
+        "-n",
+        "2",
+    ]
     assert cli.main(arguments) == cli.OK
     assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
 
@@ -56,8 +86,21 @@ def test_a_failure_says_what_is_wrong_and_how_to_see_it_again(
     assert cli.main([*command, "--out", str(tmp_path), "-n", "1"]) == cli.FAILED
 
 
-def test_unwritten_elements_are_named_as_poison(tmp_path: Path, mutants: None, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ["--op", "softmax", "--backend", "mutants/unwritten_tail", "--check", "memory", "--out", str(tmp_path), "-n", "1"]
+def test_unwritten_elements_are_named_as_poison(
+    tmp_path: Path, mutants: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = [
+        "--op",
+        "softmax",
+        "--backend",
+        "mutants/unwritten_tail",
+        "--check",
+        "memory",
+        "--out",
+        str(tmp_path),
+        "-n",
+        "1",
+    ]
     assert cli.main(run) == cli.FAILED
     out = capsys.readouterr().out
     assert "they were never written" in out and "bound = " in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,11 +14,14 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import catalog
 from kernelmux.registry.cases import Case
+from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import OpSpec
+
+Respecified = Callable[..., Outcome]
 
 
 @pytest.fixture
-def respecified(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def respecified(monkeypatch: pytest.MonkeyPatch) -> Iterator[Respecified]:
     """Run one check against a spec that was changed for the occasion."""
 
     def run(spec: OpSpec, check: str, backend: str = "spec", variant: str = "") -> Outcome:
@@ -29,28 +33,29 @@ def respecified(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def
     trials._cache.clear()
 
 
-def test_a_bound_that_accepts_zeros_makes_every_case_vacuous(respecified) -> None:  # type: ignore[no-untyped-def]
+def test_a_bound_that_accepts_zeros_makes_every_case_vacuous(respecified: Respecified) -> None:
     spec = catalog.spec("softmax")
+    assert isinstance(spec.error, ErrorModel)
     loose = replace(spec, error=replace(spec.error, magnitude=lambda x, axis, scale: torch.full_like(x, 1e9)))
     outcome = respecified(loose, "vacuity")
     assert outcome.status == "failed" and "vacuous: it accepts zeros" in outcome.text
 
 
-def test_a_case_of_zeros_is_vacuous(respecified, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_case_of_zeros_is_vacuous(respecified: Respecified, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(catalog.spec("matmul"), cases=(Case("a=8x8 b=8x8"),))
     monkeypatch.setattr(trials, "draw", lambda shape, *rest: torch.zeros(shape))
     outcome = respecified(spec, "vacuity")
     assert outcome.status == "failed" and "no case rejects zeros" in outcome.text
 
 
-def test_a_wrong_reference_is_the_outlier(respecified, mutants: None) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_reference_is_the_outlier(respecified: Respecified, mutants: None) -> None:
     spec = catalog.spec("softmax")
     wrong = replace(spec, reference=lambda x, axis, scale: spec.reference(x, axis, scale) * 1.1)
     outcome = respecified(wrong, "parity", "mutants", "sound")
     assert outcome.status == "failed" and "it is the outlier" in outcome.text
 
 
-def test_inputs_that_are_not_exact_are_refused(respecified) -> None:  # type: ignore[no-untyped-def]
+def test_inputs_that_are_not_exact_are_refused(respecified: Respecified) -> None:
     spec = catalog.spec("reduce_sum")
     drawn = replace(spec, exact=lambda case, dtype, rng: {"x": torch.rand(case.shapes["x"], generator=rng).to(dtype)})
     outcome = respecified(drawn, "exact", "torch_ref", "eager")

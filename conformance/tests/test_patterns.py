@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,10 +17,12 @@ def described(got: torch.Tensor, ref: torch.Tensor = REF) -> str:
     return patterns.describe(wrong, got, ref)
 
 
-def changed(index: object, by: float = 1.0) -> torch.Tensor:
+def changed(index: Any, by: float = 1.0) -> torch.Tensor:
     got = REF.clone()
-    got[index] += by * (1 + torch.rand(got[index].shape, generator=torch.Generator().manual_seed(2)).double()) * torch.where(
-        torch.arange(max(got[index].numel(), 1)).reshape(got[index].shape) % 2 == 0, 1.0, -1.0
+    got[index] += (
+        by
+        * (1 + torch.rand(got[index].shape, generator=torch.Generator().manual_seed(2)).double())
+        * torch.where(torch.arange(max(got[index].numel(), 1)).reshape(got[index].shape) % 2 == 0, 1.0, -1.0)
     )
     return got
 
@@ -33,9 +37,15 @@ def changed(index: object, by: float = 1.0) -> torch.Tensor:
         (changed((slice(None), 99)), "all at index 99 of axis 1"),
         (changed((slice(None), slice(97, None))), "tail mask"),
         (changed((slice(None, None, 4),)), "every 4th index of axis 0, from 0"),
-        (changed((slice(16, 32), slice(32, 48))), "all in 32..47 of axis 1 (length 100), all in 16..31 of axis 0 (length 64)"),
+        (
+            changed((slice(16, 32), slice(32, 48))),
+            "all in 32..47 of axis 1 (length 100), all in 16..31 of axis 0 (length 64)",
+        ),
         (torch.where(REF == REF[3, 5], torch.nan, REF), "NaN in 1 places where the reference has none"),
-        (REF + REF.abs() * 1e-3 + 1e-3 * torch.rand(64, 100, generator=torch.Generator().manual_seed(3)), "all too large"),
+        (
+            REF + REF.abs() * 1e-3 + 1e-3 * torch.rand(64, 100, generator=torch.Generator().manual_seed(3)),
+            "all too large",
+        ),
     ],
 )
 def test_a_pattern_is_named(got: torch.Tensor, expected: str) -> None:

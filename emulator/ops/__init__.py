@@ -45,6 +45,7 @@ class Action:
     pure     a function of the inputs alone: called as `run(*inputs)`, may be run for lanes whose guard is off.
     code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`; takes the place of `run`.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
+    partly   `partly(wanted)` -> what takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
     effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
     ready    blocking instruction: `ready(group, *inputs)` -> bool array (n,) or bool. Lanes that are not ready wait and ask
              again when other lanes have run; if nobody can go on, the launch ends with a deadlock error.
@@ -59,6 +60,7 @@ class Action:
     pure: bool = False
     code: str | None = None
     guarded: bool = False
+    partly: Callable[[tuple[bool, ...]], Callable[..., Any]] | None = None
     effect: Callable[..., Any] | None = None
 
 

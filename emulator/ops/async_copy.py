@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
+from kernelmux.emulator.ops.proxy import fenced
 from kernelmux.emulator.parser import Address, Immediate, Instruction, Register
 
 Array = NDArray[Any]
@@ -156,6 +157,7 @@ def wait_group(ins: Instruction) -> Action:
         pending = Pending.of(group)
         before = pending.committed[group.index] - allowed + everything
         _arrive(group, pending.take(group.index, before))
+        fenced(group)  # what cp.async has brought needs no proxy fence
 
     return Action(run)
 

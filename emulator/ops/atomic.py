@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,14 @@ def _pair(run: Update, half: np.dtype[Any]) -> Update:
     return both
 
 
-_SIMPLE: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_SIMPLE: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 def _update(kind: str, ptx_type: str) -> Update:
@@ -57,7 +65,9 @@ def _update(kind: str, ptx_type: str) -> Update:
         run = _bf16(run)
     if ptx_type in ("f16", "f16x2"):
         run = _half(run)
-    return _pair(run, U2 if ptx_type.startswith("b") else F2) if ptx_type.endswith("x2") and ptx_type[0] in "fb" else run
+    return (
+        _pair(run, U2 if ptx_type.startswith("b") else F2) if ptx_type.endswith("x2") and ptx_type[0] in "fb" else run
+    )
 
 
 @operation("atom")
@@ -112,7 +122,9 @@ def _runner(ins: Instruction, kind: str, dtype: np.dtype[Any], wanted: bool = Tr
     return run
 
 
-def _everywhere(group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: tuple[Any, ...]) -> Any:
+def _everywhere(
+    group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: tuple[Any, ...]
+) -> Any:
     try:
         spot = group.run.access.locate(group, space, place, dtype)
     except Elsewhere as elsewhere:
@@ -127,7 +139,9 @@ def _everywhere(group: Group, space: str, place: Any, dtype: np.dtype[Any], upda
     return _in_turn(spot.view, rows, update, [group.full(v) for v in values])
 
 
-def _parts(group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: Any, number: np.ndarray) -> Any:
+def _parts(
+    group: Group, space: str, place: Any, dtype: np.dtype[Any], update: Update, at: Any, values: Any, number: np.ndarray
+) -> Any:
     result = np.zeros(group.n, dtype)
     for one in np.unique(number):
         where = np.flatnonzero(number == one)
@@ -149,7 +163,7 @@ def _in_turn(view: np.ndarray, rows: np.ndarray, update: Update, values: list[np
     found = np.empty(len(rows), view.dtype)
     by_turn = np.argsort(turn, kind="stable")
     bounds = np.concatenate(([0], np.cumsum(np.bincount(turn))))
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         lanes = order[by_turn[begin:end]]
         where = rows[lanes]
         old = view[where]

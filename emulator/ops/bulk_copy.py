@@ -18,6 +18,7 @@ from kernelmux.emulator.cluster import ranks, split
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.mbarrier import WORD, Barriers, Flight
+from kernelmux.emulator.ops.proxy import require_visible
 from kernelmux.emulator.ops.unfinished import never_waited_for
 from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
 from kernelmux.emulator.swizzle import swizzled
@@ -69,9 +70,7 @@ def _take_off(
     barrier = (bar[0], bar[1] // WORD)
     if bar[1] % WORD or not barriers.valid[barrier]:
         group.fail("asynchronous", f"there is no initialised mbarrier at shared offset {bar[1]}", [i])
-    shared.bytes[block, offsets] = 0xFF
-    if shared.shadow is not None:
-        shared.shadow.forget(block, offsets)
+    _clear(group, i, block, offsets)
 
     def land(waiter: Any) -> None:
         shared.bytes[block, offsets] = content
@@ -82,6 +81,18 @@ def _take_off(
         barriers.complete(waiter, place)
 
     barriers.flights[barrier].append(Flight(land, ins, int(group.index[i])))
+
+
+def _clear(group: Any, i: int, block: int, offsets: Array) -> None:
+    """Leaves nothing usable where a load will arrive; whoever still reads there races with the lane that started it."""
+    shared = group.run.shared
+    if block == group.block[i]:
+        units = np.unique(offsets // BULK_ALIGNMENT * BULK_ALIGNMENT)
+        group.view_of(np.full(len(units), i)).store("shared", units, np.full((len(units), 4), 0xFFFFFFFF, np.uint32))
+    else:
+        shared.bytes[block, offsets] = 0xFF
+    if shared.shadow is not None:
+        shared.shadow.forget(block, offsets)
 
 
 def _places(group: Any, address_: Any) -> list[tuple[int, int]]:
@@ -199,7 +210,7 @@ def _start_store(ins: Instruction, group: Any, i: int, offsets: Array, rows: Any
     shared, block = group.run.shared, int(group.block[i])
     full = group.run.checks == "full"
     if full:
-        shared.shadow.require(group, block, offsets, "bulk store", position=i)
+        require_visible(group, block, offsets, "a bulk store", position=i)
     seen = shared.bytes[block, offsets] if full else None
     _books(group).setdefault(int(group.index[i]), Book()).open.append(Store(ins, block, offsets, seen, rows))
 

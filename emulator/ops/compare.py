@@ -15,7 +15,18 @@ from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
 
 F2, F4, I4, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "i4", "u2", "u4"))
-SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+SYMBOLS = {
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "lo": "<",
+    "ls": "<=",
+    "hi": ">",
+    "hs": ">=",
+}
 BOOLEAN = {"and": "&", "or": "|", "xor": "^"}
 FLOATING = ("f16", "bf16", "f32", "f64")
 
@@ -55,7 +66,12 @@ def set_predicate(ins: Instruction) -> Action:
         symbol = BOOLEAN[next(m for m in ins.modifiers if m in BOOLEAN)]
         code, other = f"{code} {symbol} {{2}}", f"{other} {symbol} {{2}}"
     if isinstance(target, Pair):
-        return Action(code=f"({code}, {other})", inputs=tuple(inputs), outputs=((target.first, bool), (target.second, bool)), pure=True)
+        return Action(
+            code=f"({code}, {other})",
+            inputs=tuple(inputs),
+            outputs=((target.first, bool), (target.second, bool)),
+            pure=True,
+        )
     return Action(code=code, inputs=tuple(inputs), outputs=((target, bool),), pure=True)
 
 
@@ -83,7 +99,7 @@ def _scalar(column: np.ndarray, *values: Any) -> Any:
 
 
 def _pair_comparison(ins: Instruction) -> Any:
-    code = eval("lambda a, b: " + _code(ins.modifiers[0], True).format("a", "b"))  # noqa: S307 - our own text
+    code = eval("lambda a, b: " + _code(ins.modifiers[0], True).format("a", "b"))
     half = U2 if ins.type == "bf16x2" else F2
 
     def compare(a: Any, b: Any) -> np.ndarray:
@@ -126,7 +142,12 @@ def _set_pair(ins: Instruction, result: str, target: Any, a: Any, b: Any) -> Act
 def select(ins: Instruction) -> Action:
     dtype = dtype_of(ins.type)
     target, yes, no, condition = ins.operands
-    return Action(code="select({2}, {0}, {1})", inputs=((yes, dtype), (no, dtype), (condition, bool)), outputs=((target, dtype),), pure=True)
+    return Action(
+        code="select({2}, {0}, {1})",
+        inputs=((yes, dtype), (no, dtype), (condition, bool)),
+        outputs=((target, dtype),),
+        pure=True,
+    )
 
 
 @operation("slct")
@@ -134,4 +155,9 @@ def select_by_sign(ins: Instruction) -> Action:
     """a where c >= 0, else b."""
     dtype, kind = dtype_of(ins.modifiers[-2]), dtype_of(ins.type)
     target, yes, no, sign = ins.operands
-    return Action(code="select({2} >= 0, {0}, {1})", inputs=((yes, dtype), (no, dtype), (sign, kind)), outputs=((target, dtype),), pure=True)
+    return Action(
+        code="select({2} >= 0, {0}, {1})",
+        inputs=((yes, dtype), (no, dtype), (sign, kind)),
+        outputs=((target, dtype),),
+        pure=True,
+    )

@@ -29,7 +29,12 @@ def convert(ins: Instruction) -> Action:
         return _convert_pair(ins, target, source)
     run = _converter(ins, target, source)
     if isinstance(run, str):
-        return Action(code=run, inputs=((ins.operands[1], _register(source)),), outputs=((ins.operands[0], _register(target)),), pure=True)
+        return Action(
+            code=run,
+            inputs=((ins.operands[1], _register(source)),),
+            outputs=((ins.operands[0], _register(target)),),
+            pure=True,
+        )
     return Action(run, ((ins.operands[1], _register(source)),), ((ins.operands[0], _register(target)),), pure=True)
 
 
@@ -105,7 +110,9 @@ def _float_to_float(ins: Instruction, target: str, source: str) -> Callable[[Any
         number = _as_float(value, source, ins)
         if integral is not None:
             number = integral(number)
-        return narrow(_limited(ins, number), target, _mode(ins) if "rna" not in ins.modifiers else "rna", ins.has("satfinite"))
+        return narrow(
+            _limited(ins, number), target, _mode(ins) if "rna" not in ins.modifiers else "rna", ins.has("satfinite")
+        )
 
     return run
 
@@ -148,7 +155,9 @@ def _convert_pair(ins: Instruction, target: str, source: str) -> Action:
     if source == "f32":
         return _narrow_pair(ins, target)
     if target in ("f16x2", "bf16x2") and source in ("e4m3x2", "e5m2x2"):
-        return Action(_widen_float8(source[:4], target[:-2], ins), ((ins.operands[1], U2),), ((ins.operands[0], U4),), pure=True)
+        return Action(
+            _widen_float8(source[:4], target[:-2], ins), ((ins.operands[1], U2),), ((ins.operands[0], U4),), pure=True
+        )
     if target in ("e4m3x2", "e5m2x2") and source in ("f16x2", "bf16x2"):
         half = F2 if source == "f16x2" else U2
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.numeric import directed, flush, fma32, fma64, fma_double
+from kernelmux.emulator.numeric import directed, flush, fma32, fma64, fma_odd
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.parser import Instruction
@@ -48,29 +48,30 @@ def _direction(ins: Instruction) -> str | None:
     return next((m for m in ins.modifiers if m in DIRECTIONS), None)
 
 
-def _rounded(ins: Instruction, run: Callable[..., Any], sources: int, code: str) -> Action:
-    """Nearest even by numpy; other directions by way of float64, where sums and products of float32 are (nearly) exact."""
+def _rounded(ins: Instruction, code: str, sources: int, exact: Callable[..., Any]) -> Action:
+    """Nearest even by numpy; other directions from `exact`, the float64 result for float32 operands."""
     direction = _direction(ins)
     if direction is None:
-        return _action(ins, run, sources, code)
+        plain = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "one": F4.type(1)})
+        return _action(ins, plain, sources, code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)"))
     if ins.type == "f64":
         raise Unsupported(f"{ins.opcode}: directed rounding of float64 is not emulated")
-    return _action(ins, lambda *v: directed(run(*(x.astype(F8) for x in v)), direction, F4), sources)
+    return _action(ins, lambda *v: directed(exact(*v), direction, F4), sources)
 
 
 @by_type("add", *FLOATS)
 def add(ins: Instruction) -> Action:
-    return _rounded(ins, lambda a, b: a + b, 2, "{0} + {1}")
+    return _rounded(ins, "{0} + {1}", 2, lambda a, b: fma_odd(a, F4.type(1), b))
 
 
 @by_type("sub", *FLOATS)
 def subtract(ins: Instruction) -> Action:
-    return _rounded(ins, lambda a, b: a - b, 2, "{0} - {1}")
+    return _rounded(ins, "{0} - {1}", 2, lambda a, b: fma_odd(a, F4.type(1), -b))
 
 
 @by_type("mul", *FLOATS)
 def multiply(ins: Instruction) -> Action:
-    return _rounded(ins, lambda a, b: a * b, 2, "{0} * {1}")
+    return _rounded(ins, "{0} * {1}", 2, lambda a, b: a.astype(F8) * b)
 
 
 @by_type("fma", *FLOATS)
@@ -80,7 +81,7 @@ def fused(ins: Instruction) -> Action:
         return _action(ins, fma64, 3)
     if direction is None:
         return _action(ins, fma32, 3)
-    return _action(ins, lambda a, b, c: directed(fma_double(a, b, c, 24), direction, F4), 3)
+    return _action(ins, lambda a, b, c: directed(fma_odd(a, b, c), direction, F4), 3)
 
 
 @by_type("mad", *FLOATS)
@@ -90,18 +91,17 @@ def multiply_add(ins: Instruction) -> Action:
 
 @by_type("div", *FLOATS)
 def divide(ins: Instruction) -> Action:
-    return _rounded(ins, lambda a, b: a / b, 2, "{0} / {1}")
+    return _rounded(ins, "{0} / {1}", 2, lambda a, b: a.astype(F8) / b)
 
 
 @by_type("rcp", *FLOATS)
 def reciprocal(ins: Instruction) -> Action:
-    one = "F4.type(1)" if ins.type == "f32" else "F8.type(1)"
-    return _rounded(ins, lambda a: a.dtype.type(1) / a, 1, one + " / {0}")
+    return _rounded(ins, "one / {0}", 1, lambda a: 1 / a.astype(F8))
 
 
 @by_type("sqrt", *FLOATS)
 def square_root(ins: Instruction) -> Action:
-    return _rounded(ins, np.sqrt, 1, "np.sqrt({0})")
+    return _rounded(ins, "np.sqrt({0})", 1, lambda a: np.sqrt(a.astype(F8)))
 
 
 @by_type("rsqrt", *FLOATS)
@@ -171,12 +171,18 @@ def smaller(a: Any, b: Any) -> Any:
 
 def _extreme(ins: Instruction, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     if ins.has("NaN"):
-        quiet = run
-        run = lambda a, b: np.where(np.isnan(a) | np.isnan(b), F8.type(np.nan), quiet(a, b)).astype(a.dtype)[()]  # noqa: E731
-    if ins.has("xorsign"):
-        plain = run
-        run = lambda a, b: np.copysign(plain(np.abs(a), np.abs(b)), np.copysign(a.dtype.type(1), a) * np.copysign(b.dtype.type(1), b))  # noqa: E731
-    return run
+        run = _propagating(run)
+    return _with_product_sign(run) if ins.has("xorsign") else run
+
+
+def _propagating(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """.NaN: a NaN wins."""
+    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), a.dtype.type(np.nan), run(a, b))[()]
+
+
+def _with_product_sign(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """.xorsign.abs: of the magnitudes, with the sign of the product."""
+    return lambda a, b: np.copysign(run(np.abs(a), np.abs(b)), np.copysign(1, a) * np.copysign(1, b)).astype(a.dtype)
 
 
 @by_type("copysign", *FLOATS)

@@ -29,7 +29,9 @@ def _action(ins: Instruction, run: Callable[..., Any], sources: int) -> Action:
     rounded = _brain(run, ins) if brain else _ieee(run, ins)
     register = half if not ins.type.endswith("x2") else U4
     function = packed(half, rounded) if ins.type.endswith("x2") else rounded
-    return Action(function, tuple((o, register) for o in ins.operands[1 : 1 + sources]), ((ins.operands[0], register),), pure=True)
+    return Action(
+        function, tuple((o, register) for o in ins.operands[1 : 1 + sources]), ((ins.operands[0], register),), pure=True
+    )
 
 
 def _clamped(ins: Instruction, value: Any) -> Any:
@@ -70,7 +72,11 @@ def multiply(ins: Instruction) -> Action:
 @by_type("fma", *HALVES)
 def fused(ins: Instruction) -> Action:
     """Sums of float16 products are exact enough in float64; bfloat16 needs the care of `fma_double`."""
-    return _action(ins, lambda a, b, c: fma_double(a, b, c, 8), 3) if ins.type.startswith("bf") else _action(ins, _fma16, 3)
+    return (
+        _action(ins, lambda a, b, c: fma_double(a, b, c, 8), 3)
+        if ins.type.startswith("bf")
+        else _action(ins, _fma16, 3)
+    )
 
 
 def _fma16(a: Any, b: Any, c: Any) -> Any:
@@ -116,4 +122,6 @@ def _bits(ins: Instruction, code: str, mask: int) -> Action:
     pair = ins.type.endswith("x2")
     dtype = U4 if pair else U2
     number = Immediate(str(mask * 0x10001 if pair else mask))
-    return Action(code=code, inputs=((ins.operands[1], dtype), (number, dtype)), outputs=((ins.operands[0], dtype),), pure=True)
+    return Action(
+        code=code, inputs=((ins.operands[1], dtype), (number, dtype)), outputs=((ins.operands[0], dtype),), pure=True
+    )

@@ -23,7 +23,12 @@ def simple(code: str, sources: int) -> Callable[[Instruction], Action]:
 
     def build(ins: Instruction) -> Action:
         dtype = dtype_of(ins.type)
-        return Action(code=code, inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]), outputs=((ins.operands[0], dtype),), pure=True)
+        return Action(
+            code=code,
+            inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]),
+            outputs=((ins.operands[0], dtype),),
+            pure=True,
+        )
 
     return build
 
@@ -33,7 +38,9 @@ def function(run: Callable[..., Any], sources: int) -> Callable[[Instruction], A
 
     def build(ins: Instruction) -> Action:
         dtype = dtype_of(ins.type)
-        return Action(run, tuple((o, dtype) for o in ins.operands[1 : 1 + sources]), ((ins.operands[0], dtype),), pure=True)
+        return Action(
+            run, tuple((o, dtype) for o in ins.operands[1 : 1 + sources]), ((ins.operands[0], dtype),), pure=True
+        )
 
     return build
 
@@ -70,13 +77,17 @@ def multiply_add(ins: Instruction) -> Action:
     if ins.has("wide"):
         wide = np.dtype(f"{dtype.kind}{2 * dtype.itemsize}")
         slots, code = _widened((a, b), dtype, wide)
-        return Action(code=f"{' * '.join(code)} + {{2}}", inputs=(*slots, (c, wide)), outputs=((target, wide),), pure=True)
+        return Action(
+            code=f"{' * '.join(code)} + {{2}}", inputs=(*slots, (c, wide)), outputs=((target, wide),), pure=True
+        )
     if ins.has("hi"):
         return function(lambda a, b, c: high_product(a, b) + c, 3)(ins)
     return simple("{0} * {1} + {2}", 3)(ins)
 
 
-def _widened(operands: tuple[Operand, ...], narrow: np.dtype[Any], wide: np.dtype[Any]) -> tuple[tuple[Any, ...], list[str]]:
+def _widened(
+    operands: tuple[Operand, ...], narrow: np.dtype[Any], wide: np.dtype[Any]
+) -> tuple[tuple[Any, ...], list[str]]:
     """Slots and expressions of the operands as `wide`; numbers are widened here, once."""
     slots, code = [], []
     for i, operand in enumerate(operands):

@@ -21,12 +21,19 @@ def load(ins: Instruction) -> Action:
     outputs = registers(target, dtype_of(ins.type))
     if _is_call_parameter(source):
         return _load_parameter(source, outputs)
-    return Action(_loader(ins.space, dtype_of(ins.type), len(outputs), _acquires(ins)), (address(source),), outputs, guarded=True)
+    count = len(outputs)
+
+    def run(wanted: tuple[bool, ...] | None = None) -> Any:
+        return _loader(ins.space, dtype_of(ins.type), count, _acquires(ins), wanted)
+
+    return Action(run(), (address(source),), outputs, guarded=True, partly=run if count > 1 else None)
 
 
-def _loader(space: str, dtype: np.dtype[Any], count: int, acquire: bool) -> Any:
+def _loader(space: str, dtype: np.dtype[Any], count: int, acquire: bool, wanted: tuple[bool, ...] | None) -> Any:
+    """wanted: the elements of a vector that are used; compilers read padding along."""
+
     def run(group: Group, mask: Any, where: Any) -> Any:
-        values = group.run.access.load(group, space, where, dtype, count, mask)
+        values = group.run.access.load(group, space, where, dtype, count, mask, wanted)
         if acquire:
             group.run.shared.synchronise(None)
         if count == 1:
@@ -74,7 +81,9 @@ def policy(ins: Instruction) -> Action:
 
 
 def _is_call_parameter(operand: Any) -> bool:
-    return isinstance(operand, Address) and isinstance(operand.base, Register) and operand.base.type.startswith(PARAMETER)
+    return (
+        isinstance(operand, Address) and isinstance(operand.base, Register) and operand.base.type.startswith(PARAMETER)
+    )
 
 
 def _load_parameter(source: Any, outputs: Any) -> Action:
@@ -104,5 +113,3 @@ def _store_parameter(target: Any, values: Any) -> Action:
         return data
 
     return Action(run, ((target.base, None), *values), ((target.base, None),))
-
-

@@ -17,7 +17,12 @@ I4, I8, U1, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u1", "u4", "u8"))
 
 def _plain(ins: Instruction, code: str, sources: int) -> Action:
     dtype = dtype_of(ins.type)
-    return Action(code=code, inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]), outputs=((ins.operands[0], dtype),), pure=True)
+    return Action(
+        code=code,
+        inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]),
+        outputs=((ins.operands[0], dtype),),
+        pure=True,
+    )
 
 
 @operation("and")
@@ -56,7 +61,14 @@ def logic3(ins: Instruction) -> Action:
     return Action(code=code, inputs=tuple((o, U4) for o in sources), outputs=((ins.operands[0], U4),), pure=True)
 
 
-_SHORT = {0xC0: "{0} & {1}", 0x3F: "~({0} & {1})", 0xFC: "{0} | {1}", 0xEA: "({0} & {1}) | {2}", 0xF8: "{0} | ({1} & {2})", 0xFE: "{0} | {1} | {2}"}
+_SHORT = {
+    0xC0: "{0} & {1}",
+    0x3F: "~({0} & {1})",
+    0xFC: "{0} | {1}",
+    0xEA: "({0} & {1}) | {2}",
+    0xF8: "{0} | ({1} & {2})",
+    0xFE: "{0} | {1} | {2}",
+}
 
 
 def _normal_form(table: int) -> str:
@@ -67,7 +79,11 @@ def _normal_form(table: int) -> str:
         for i in range(8):
             if i & bit:
                 coefficients[i] ^= coefficients[i ^ bit]
-    products = [" & ".join(name for bit, name in ((4, "{0}"), (2, "{1}"), (1, "{2}")) if i & bit) for i in range(1, 8) if coefficients[i]]
+    products = [
+        " & ".join(name for bit, name in ((4, "{0}"), (2, "{1}"), (1, "{2}")) if i & bit)
+        for i in range(1, 8)
+        if coefficients[i]
+    ]
     code = " ^ ".join(f"({p})" for p in products) or "({0} ^ {0})"
     return f"~({code})" if coefficients[0] else code
 
@@ -91,7 +107,9 @@ def _shift(ins: Instruction, dtype: np.dtype[Any], direction: str) -> Action:
         if by >= bits and not (dtype.kind == "i" and direction == ">>"):
             return Action(code="{0} ^ {0}", inputs=((value, dtype),), outputs=((target, dtype),), pure=True)
         by = Immediate(str(min(int(by), bits - 1)))
-        return Action(code=f"{{0}} {direction} {{1}}", inputs=((value, dtype), (by, dtype)), outputs=((target, dtype),), pure=True)
+        return Action(
+            code=f"{{0}} {direction} {{1}}", inputs=((value, dtype), (by, dtype)), outputs=((target, dtype),), pure=True
+        )
     run = _shifter(dtype, direction)
     return Action(run, ((value, dtype), (amount, U4)), ((target, dtype),), pure=True)
 
@@ -175,7 +193,9 @@ def mask(ins: Instruction) -> Action:
         if not clamp:
             position, length = position & np.uint32(31), length & np.uint32(31)
         ones = _ones(np.minimum(length, np.uint32(32)))
-        return np.where(position > 31, np.uint64(0), ones << np.minimum(position, np.uint32(31)).astype(U8)).astype(U4)[()]
+        return np.where(position > 31, np.uint64(0), ones << np.minimum(position, np.uint32(31)).astype(U8)).astype(U4)[
+            ()
+        ]
 
     return Action(run, tuple((o, U4) for o in ins.operands[1:]), ((ins.operands[0], U4),), pure=True)
 
@@ -193,14 +213,24 @@ def extend(ins: Instruction) -> Action:
 
 @operation("popc")
 def population(ins: Instruction) -> Action:
-    return Action(code="np.bitwise_count({0}).astype(U4)", inputs=((ins.operands[1], dtype_of(ins.type)),), outputs=((ins.operands[0], U4),), pure=True)
+    return Action(
+        code="np.bitwise_count({0}).astype(U4)",
+        inputs=((ins.operands[1], dtype_of(ins.type)),),
+        outputs=((ins.operands[0], U4),),
+        pure=True,
+    )
 
 
 @operation("clz")
 def leading_zeros(ins: Instruction) -> Action:
     dtype = dtype_of(ins.type)
     bits = 8 * dtype.itemsize
-    return Action(lambda v: (np.uint32(bits) - _length(v)).astype(U4), ((ins.operands[1], dtype),), ((ins.operands[0], U4),), pure=True)
+    return Action(
+        lambda v: (np.uint32(bits) - _length(v)).astype(U4),
+        ((ins.operands[1], dtype),),
+        ((ins.operands[0], U4),),
+        pure=True,
+    )
 
 
 def _length(value: Any) -> Any:
@@ -246,7 +276,9 @@ def find_nth_set(ins: Instruction) -> Action:
         found = np.array([_nth_set(int(m), int(b), int(o)) for m, b, o in zip(*rows, strict=True)], U4)
         return found if any(np.ndim(v) for v in (value, base, offset)) else found[0]
 
-    return Action(run, ((ins.operands[1], U4), (ins.operands[2], U4), (ins.operands[3], I4)), ((ins.operands[0], U4),), pure=True)
+    return Action(
+        run, ((ins.operands[1], U4), (ins.operands[2], U4), (ins.operands[3], I4)), ((ins.operands[0], U4),), pure=True
+    )
 
 
 def _nth_set(mask: int, base: int, offset: int) -> int:

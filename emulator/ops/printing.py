@@ -16,7 +16,9 @@ _FIELD = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?(hh|h|ll|l|z|t|j)?([diouxXeEfFgGcsp%
 def print_lanes(group: Group, template: Any, arguments: Any) -> None:
     """Prints one formatted text per lane. template and arguments are parameter bytes (n, 8) that hold addresses."""
     text = group.run.access.text(group, template)
-    addresses = np.ascontiguousarray(arguments).view(np.int64)[:, 0] if np.ndim(arguments) == 2 else np.zeros(group.n, np.int64)
+    addresses = (
+        np.ascontiguousarray(arguments).view(np.int64)[:, 0] if np.ndim(arguments) == 2 else np.zeros(group.n, np.int64)
+    )
     size = _size(text)
     for lane in range(group.n):
         data = group.run.access.raw(group, int(addresses[lane]), size, lane) if size else b""
@@ -32,7 +34,11 @@ def _size(text: str) -> int:
 
 def _widths(text: str) -> list[int]:
     """Bytes of each argument as varargs: floats as double, small integers as int."""
-    return [8 if m[2] in "eEfFgGsp" or m[1] in ("ll", "l", "z", "t", "j") else 4 for m in _FIELD.finditer(text) if m[2] != "%"]
+    return [
+        8 if m[2] in "eEfFgGsp" or m[1] in ("ll", "l", "z", "t", "j") else 4
+        for m in _FIELD.finditer(text)
+        if m[2] != "%"
+    ]
 
 
 def _formatted(group: Group, text: str, data: bytes) -> str:

@@ -57,18 +57,18 @@ def unwrapped(outputs: tuple[Array, ...]) -> Any:
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def elements(words: Array, kind: str) -> Array:
+def elements(words: Array, kind: str) -> Any:
     """The elements of 32-bit words as floats; the last axis grows by the elements of a word."""
     return to_float(np.ascontiguousarray(words).view(STORAGE[kind]), kind)
 
 
-def fragment_a(stacked: Array, kind: str) -> Array:
+def fragment_a(stacked: Array, kind: str) -> Any:
     """A as `[warps, 16, K]` from `[registers, warps, g, t]`."""
     split = stacked.reshape(-1, 2, *stacked.shape[1:])  # [k_chunk, half, warps, g, t]
     return elements(split.transpose(2, 1, 3, 0, 4).reshape(stacked.shape[1], 16, -1), kind)
 
 
-def fragment_b(stacked: Array, kind: str) -> Array:
+def fragment_b(stacked: Array, kind: str) -> Any:
     """B as `[warps, K, 8]` from `[registers, warps, g, t]`."""
     return elements(stacked.transpose(1, 2, 0, 3).reshape(stacked.shape[1], 8, -1), kind).swapaxes(1, 2)
 

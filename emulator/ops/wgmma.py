@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.elements import STORAGE, from_float, to_float
-from kernelmux.emulator.errors import Fault, Unsupported
+from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
+from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import (
     F32,
     S32,
@@ -227,18 +228,15 @@ class Reader:
         """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory; `first`: number of the first warpgroup."""
         contents: Array = self.group.run.shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
         if self.full:
-            self._require_initialised(blocks, units, first)
+            self._require_visible(blocks, units, first)
             self.reads.append((first, Read(blocks, units >> 4, contents)))
         return contents
 
-    def _require_initialised(self, blocks: Array, units: Array, first: int) -> None:
-        shadow = self.group.run.shared.shadow
-        offsets = units[..., None] + np.arange(0, UNIT, min(UNIT, 1 << shadow.shift))
-        try:
-            shadow.require(self.group, blocks[:, None, None, None], offsets, "wgmma operand", position=128 * first)
-        except Fault:  # once more, to name the warpgroup
-            for i in range(len(blocks)):
-                shadow.require(self.group, int(blocks[i]), offsets[i], "wgmma operand", position=128 * (first + i))
+    def _require_visible(self, blocks: Array, units: Array, first: int) -> None:
+        granule = min(UNIT, 1 << self.group.run.shared.shadow.shift)
+        offsets = units[..., None] + np.arange(0, UNIT, granule)
+        positions = 128 * (first + np.arange(len(blocks)))
+        require_all_visible(self.group, blocks, offsets, "wgmma", positions)
 
     def close(self) -> None:
         """Enter the product into the warpgroups' books."""

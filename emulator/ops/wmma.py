@@ -44,7 +44,8 @@ def _unpack(group: Any, values: tuple[Any, ...], tile: tuple[int, int], storage:
     """The inverse of `_pack`: bits `[warps, rows, columns]`."""
     used = tile[0] * tile[1] * np.dtype(storage).itemsize // (32 * 4)
     words: Array = np.stack([group.full(v) for v in values[:used]]).reshape(used, -1, 32).transpose(1, 2, 0)
-    return np.ascontiguousarray(words).view(storage).reshape(-1, *tile)
+    bits: Array = np.ascontiguousarray(words).view(storage)
+    return bits.reshape(-1, *tile)
 
 
 # --- load and store -------------------------------------------------------------------------------------------

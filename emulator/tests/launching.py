@@ -17,7 +17,17 @@ def source(stem: str) -> str:
     return (FOLDER / f"{stem}.cu").read_text()
 
 
-def launch(text: str, name: str, grid: Any, block: Any, *args: Any, mode: str = "full", limit: float = 20, names: Any = (), shared: int = 0) -> None:
+def launch(
+    text: str,
+    name: str,
+    grid: Any,
+    block: Any,
+    *args: Any,
+    mode: str = "full",
+    limit: float = 20,
+    names: Any = (),
+    shared: int = 0,
+) -> None:
     """Compiles `text` and runs one of its kernels."""
     kernel = load(compile_ptx(text, arch="sm_90a", filename="kernel.cu")).kernel(name)
     with checks(mode), time_limit(limit):

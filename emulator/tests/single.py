@@ -17,7 +17,11 @@ def kernel(code: str, result: str, operands: tuple[str, ...]) -> Kernel:
     pointers = [f".param .u64 p{i}" for i in range(len(operands) + 1)]
     load_store = [_load(i, kind) for i, kind in enumerate(operands)]
     registers = "\n".join(f".reg .{kind} %a{i};" for i, kind in enumerate(operands))
-    stored = "selp.b32 %flag, 1, 0, %d0; st.global.b32 [%q], %flag;" if result == "pred" else f"st.global.{result} [%q], %d0;"
+    stored = (
+        "selp.b32 %flag, 1, 0, %d0; st.global.b32 [%q], %flag;"
+        if result == "pred"
+        else f"st.global.{result} [%q], %d0;"
+    )
     return load(
         f"""
 .version 9.0

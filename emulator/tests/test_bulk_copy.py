@@ -136,6 +136,37 @@ def test_a_tile_that_shared_memory_has_no_room_for() -> None:
     assert raised.value.kind == "out of bounds"
 
 
+AGAIN = """  for (int i = threadIdx.x; i < bytes / 4; i += 32) image[i] = memory[31 - i];
+  BARRIER
+  if (threadIdx.x == 0) {
+    expect(&bar, bytes);
+    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];"
+                 :: "r"(offset_of(memory)), "l"(&x), "r"(offset_of(&bar)), "r"(c0) : "memory");
+  }
+  asm volatile("{.reg .pred p; more: mbarrier.try_wait.parity.shared.b64 p, [%0], 1; @!p bra more;}"
+               :: "r"(offset_of(&bar)) : "memory");
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("barrier", ["__syncthreads();", ""])
+def test_a_tile_must_not_be_loaded_again_while_others_read_it(barrier: str) -> None:
+    loop = "  for (int i = threadIdx.x; i < bytes / 4; i += 32) image[i] = memory[i];\n"
+    source = tile_source(1).replace(loop, AGAIN.replace("BARRIER", barrier))
+    x = torch.arange(32, dtype=torch.int32)
+    image, y = torch.zeros_like(x), torch.zeros_like(x)
+    kernel = load(compile_ptx(source, arch="sm_90a")).kernel("tile")
+    arguments = (TensorMap(x, (32,)), TensorMap(y, (32,)), image, np.int32(128), *[np.int32(0)] * 5)
+    with checks("full"):
+        if barrier:
+            kernel.launch(1, 32, arguments, shared=128)
+            assert torch.equal(image, x.flip(0))
+        else:
+            with pytest.raises(EmulatorError, match="since thread") as raised:
+                kernel.launch(1, 32, arguments, shared=128)
+            assert raised.value.kind == "race"
+
+
 BYTES = (
     HEAD
     + """

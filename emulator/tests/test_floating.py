@@ -43,7 +43,12 @@ def rounded(value: Fraction, kind: str, mode: str = "rn", zero: float = 0.0) -> 
         exponent += 1
     unit = Fraction(2) ** (max(exponent, low) - digits + 1)
     quotient, rest = divmod(size, unit)
-    away = {"rn": rest * 2 > unit or (rest * 2 == unit and quotient % 2), "rz": False, "rp": rest and value > 0, "rm": rest and value < 0}[mode]
+    away = {
+        "rn": rest * 2 > unit or (rest * 2 == unit and quotient % 2),
+        "rz": False,
+        "rp": rest and value > 0,
+        "rm": rest and value < 0,
+    }[mode]
     result = (quotient + int(bool(away))) * unit
     if result >= Fraction(2) ** (high + 1):
         top = (Fraction(2) - Fraction(2) ** (1 - digits)) * Fraction(2) ** high
@@ -53,24 +58,46 @@ def rounded(value: Fraction, kind: str, mode: str = "rn", zero: float = 0.0) -> 
 
 
 def encode_many(values: list[float], kind: str) -> np.ndarray:
-    tensor = torch.tensor(values, dtype=torch.float64).to({"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}[kind])
-    return tensor.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[WIDTH[kind]]).numpy().view(f"u{WIDTH[kind] // 8}")
+    tensor = torch.tensor(values, dtype=torch.float64).to(
+        {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}[kind]
+    )
+    return (
+        tensor.view({16: torch.int16, 32: torch.int32, 64: torch.int64}[WIDTH[kind]])
+        .numpy()
+        .view(f"u{WIDTH[kind] // 8}")
+    )
 
 
 def patterns(kind: str) -> st.SearchStrategy[int]:
     """Bits: special values, values near one another in size, anything."""
     width, (digits, _, _) = WIDTH[kind], FORMATS[kind]
     exponents = (1 << width - digits) - 1
-    special = [0, 1 << width - 1, 1, exponents << digits - 1, (exponents << digits - 1) + 1, exponents << digits - 1 | 1 << width - 1, (1 << digits - 1) - 1]
-    near = st.integers(exponents // 2 - 3, exponents // 2 + 3).flatmap(lambda e: st.integers(0, (1 << digits - 1) - 1).map(lambda m: e << digits - 1 | m))
-    few = st.integers(exponents // 2 - 30, exponents // 2 + 30).flatmap(lambda e: st.integers(0, 3).map(lambda m: max(e, 0) << digits - 1 | m << digits - 3))
+    special = [
+        0,
+        1 << width - 1,
+        1,
+        exponents << digits - 1,
+        (exponents << digits - 1) + 1,
+        exponents << digits - 1 | 1 << width - 1,
+        (1 << digits - 1) - 1,
+    ]
+    near = st.integers(exponents // 2 - 3, exponents // 2 + 3).flatmap(
+        lambda e: st.integers(0, (1 << digits - 1) - 1).map(lambda m: e << digits - 1 | m)
+    )
+    few = st.integers(exponents // 2 - 30, exponents // 2 + 30).flatmap(
+        lambda e: st.integers(0, 3).map(lambda m: max(e, 0) << digits - 1 | m << digits - 3)
+    )
     return st.one_of(st.sampled_from(special), near, few, st.integers(0, (1 << width) - 1))
 
 
 def _add(a: float, b: float, kind: str, mode: str = "rn") -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         return a + b
-    zero = -0.0 if (math.copysign(1, a) < 0 and math.copysign(1, b) < 0) or (mode == "rm" and a + b == 0 and (a, b) != (0, 0)) else 0.0
+    zero = (
+        -0.0
+        if (math.copysign(1, a) < 0 and math.copysign(1, b) < 0) or (mode == "rm" and a + b == 0 and (a, b) != (0, 0))
+        else 0.0
+    )
     return rounded(Fraction(a) + Fraction(b), kind, mode, a + b if a == b == 0 else zero)
 
 
@@ -106,7 +133,9 @@ def check(code: str, kind: str, rows: list[tuple[int, ...]], definition: Callabl
     for row, bits in zip(rows, got, strict=True):
         values = [decode(b, kind) for b in row]
         want, have = definition(*values), decode(int(bits), kind)
-        same = math.isnan(have) if math.isnan(want) else have == want and math.copysign(1, have) == math.copysign(1, want)
+        same = (
+            math.isnan(have) if math.isnan(want) else have == want and math.copysign(1, have) == math.copysign(1, want)
+        )
         assert same, f"{code} of {values} ({[hex(b) for b in row]}): expected {want}, got {have}"
 
 
@@ -148,7 +177,9 @@ def test_fma_halfway_cases() -> None:
 @settings(max_examples=12, deadline=None)
 @given(rows=rows_of("f32", 3))
 def test_directed_rounding(mode: str, rows: list[tuple[int, ...]]) -> None:
-    near = [r for r in rows if all(0x30000000 < b & 0x7FFFFFFF < 0x50000000 for b in r)] or [(0x3F800001, 0x3F800001, 0x3F800003)]
+    near = [r for r in rows if all(0x30000000 < b & 0x7FFFFFFF < 0x50000000 for b in r)] or [
+        (0x3F800001, 0x3F800001, 0x3F800003)
+    ]
     check(f"mul.{mode}.f32 %d0, %a0, %a1;", "f32", [r[:2] for r in near], lambda a, b: _multiply(a, b, "f32", mode))
     check(f"fma.{mode}.f32 %d0, %a0, %a1, %a2;", "f32", near, lambda a, b, c: _fma(a, b, c, "f32", mode))
 
@@ -167,7 +198,12 @@ def test_min_max_neg_abs(kind: str, data: Any) -> None:
 @settings(max_examples=10, deadline=None)
 @given(rows=rows_of("f32", 2))
 def test_min_max_propagate_nan(rows: list[tuple[int, ...]]) -> None:
-    check("max.NaN.f32 %d0, %a0, %a1;", "f32", rows, lambda a, b: NAN if math.isnan(a) or math.isnan(b) else _extreme(a, b, max))
+    check(
+        "max.NaN.f32 %d0, %a0, %a1;",
+        "f32",
+        rows,
+        lambda a, b: NAN if math.isnan(a) or math.isnan(b) else _extreme(a, b, max),
+    )
 
 
 @settings(max_examples=10, deadline=None)
@@ -198,13 +234,21 @@ def test_packed_halves_equal_single_ones(rows: list[tuple[int, ...]]) -> None:
             np.testing.assert_array_equal((whole >> shift & 0xFFFF).astype(np.uint16), single)
 
 
-@pytest.mark.parametrize(("target", "source"), [(t, s) for t in KINDS for s in KINDS if t != s and {t, s} != {"f16", "bf16"} and (t, s) != ("f64", "bf16")])
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [(t, s) for t in KINDS for s in KINDS if t != s and {t, s} != {"f16", "bf16"} and (t, s) != ("f64", "bf16")],
+)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_convert_floats(target: str, source: str, data: Any) -> None:
     rows = data.draw(rows_of(source, 1))
     narrowing = WIDTH[target] < WIDTH[source]
-    got = run(f"cvt{'.rn' if narrowing else ''}.{target}.{source} %d0, %a0;", f"b{WIDTH[target]}", [f"b{WIDTH[source]}"], list(zip(*rows, strict=True)))
+    got = run(
+        f"cvt{'.rn' if narrowing else ''}.{target}.{source} %d0, %a0;",
+        f"b{WIDTH[target]}",
+        [f"b{WIDTH[source]}"],
+        list(zip(*rows, strict=True)),
+    )
     for (bits,), result in zip(rows, got, strict=True):
         value, have = decode(bits, source), decode(int(result), target)
         want = rounded(Fraction(value), target, "rn", value) if math.isfinite(value) else value
@@ -212,7 +256,10 @@ def test_convert_floats(target: str, source: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
-@pytest.mark.parametrize(("target", "low", "high"), [("s32", -(2**31), 2**31 - 1), ("u32", 0, 2**32 - 1), ("s64", -(2**63), 2**63 - 1), ("u8", 0, 255)])
+@pytest.mark.parametrize(
+    ("target", "low", "high"),
+    [("s32", -(2**31), 2**31 - 1), ("u32", 0, 2**32 - 1), ("s64", -(2**63), 2**63 - 1), ("u8", 0, 255)],
+)
 @settings(max_examples=5, deadline=None)
 @given(rows=rows_of("f32", 1))
 def test_float_to_integer(mode: str, target: str, low: int, high: int, rows: list[tuple[int, ...]]) -> None:
@@ -222,11 +269,20 @@ def test_float_to_integer(mode: str, target: str, low: int, high: int, rows: lis
     rounding = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode]
     for (bits,), result in zip(rows, got, strict=True):
         value = decode(bits, "f32")
-        want = 0 if math.isnan(value) else (high if value > 0 else low) if math.isinf(value) else max(low, min(high, rounding(value)))
+        want = (
+            0
+            if math.isnan(value)
+            else (high if value > 0 else low)
+            if math.isinf(value)
+            else max(low, min(high, rounding(value)))
+        )
         assert int(result) == want & ((1 << int(register[1:])) - 1), f"{value}: {int(result)}, expected {want}"
 
 
-@pytest.mark.parametrize(("target", "source"), [("f32", "s32"), ("f32", "u64"), ("f32", "s64"), ("f64", "s64"), ("f16", "s32"), ("f32", "u8")])
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [("f32", "s32"), ("f32", "u64"), ("f32", "s64"), ("f64", "s64"), ("f16", "s32"), ("f32", "u8")],
+)
 @settings(max_examples=8, deadline=None)
 @given(values=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
 def test_integer_to_float(target: str, source: str, values: list[int]) -> None:
@@ -239,7 +295,14 @@ def test_integer_to_float(target: str, source: str, values: list[int]) -> None:
         assert decode(int(result), target) == rounded(Fraction(number), target)
 
 
-COMPARISONS = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}
+COMPARISONS = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,7 +332,10 @@ def test_float8(kind: str, torch_type: torch.dtype, rows: list[tuple[int, ...]])
     """Two float32 to two codes, saturating; and back by way of float16."""
     a, b = (torch.tensor(np.array(c, np.uint32).view(np.float32)) for c in zip(*rows, strict=True))
     largest = torch.finfo(torch_type).max
-    want = [v.nan_to_num(nan=float("nan"), posinf=largest, neginf=-largest).clamp(-largest, largest).to(torch_type) for v in (a, b)]
+    want = [
+        v.nan_to_num(nan=float("nan"), posinf=largest, neginf=-largest).clamp(-largest, largest).to(torch_type)
+        for v in (a, b)
+    ]
     got = run(f"cvt.rn.satfinite.{kind}x2.f32 %d0, %a0, %a1;", "b16", ["b32"] * 2, list(zip(*rows, strict=True)))
     for part, tensor in ((got >> 8, want[0]), (got & 255, want[1])):
         have = torch.tensor(part.astype(np.uint8)).view(torch_type).float()
@@ -289,7 +355,17 @@ def test_tf32(rows: list[tuple[int, ...]]) -> None:
             assert int(result) == (bits + 0x1000) & 0xFFFFE000
 
 
-@pytest.mark.parametrize(("name", "function"), [("ex2.approx", np.exp2), ("lg2.approx", np.log2), ("tanh.approx", np.tanh), ("sqrt.approx", np.sqrt), ("sin.approx", np.sin), ("rsqrt.approx", lambda x: 1 / np.sqrt(x))])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("ex2.approx", np.exp2),
+        ("lg2.approx", np.log2),
+        ("tanh.approx", np.tanh),
+        ("sqrt.approx", np.sqrt),
+        ("sin.approx", np.sin),
+        ("rsqrt.approx", lambda x: 1 / np.sqrt(x)),
+    ],
+)
 def test_approximations(name: str, function: Callable[[Any], Any]) -> None:
     values = np.linspace(0.01, 20, 200, dtype=np.float32)
     got = run(f"{name}.f32 %d0, %a0;", "b32", ["b32"], [values.view(np.uint32)]).view(np.float32)
@@ -306,6 +382,13 @@ def test_flush_and_saturate() -> None:
 
 def test_testp() -> None:
     values = encode_many([0.0, 1.0, INF, NAN, 2.0**-140], "f32")
-    want = {"finite": [1, 1, 0, 0, 1], "infinite": [0, 0, 1, 0, 0], "number": [1, 1, 1, 0, 1], "notanumber": [0, 0, 0, 1, 0], "normal": [0, 1, 0, 0, 0], "subnormal": [0, 0, 0, 0, 1]}
+    want = {
+        "finite": [1, 1, 0, 0, 1],
+        "infinite": [0, 0, 1, 0, 0],
+        "number": [1, 1, 1, 0, 1],
+        "notanumber": [0, 0, 0, 1, 0],
+        "normal": [0, 1, 0, 0, 0],
+        "subnormal": [0, 0, 0, 0, 1],
+    }
     for name, expected in want.items():
         assert run(f"testp.{name}.f32 %d0, %a0;", "pred", ["b32"], [values]).tolist() == expected

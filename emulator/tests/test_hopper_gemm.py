@@ -51,6 +51,7 @@ DEFECTS = {
     "no wgmma wait": ('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");', "", "asynchronous", None),
     "no wgmma commit": ('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");', "", "asynchronous", None),
     "no wgmma fence": ('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', "", "asynchronous", "mma_async"),
+    "no proxy fence": ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', "", "asynchronous", None),
     "no bulk wait": ('asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");', "", "asynchronous", None),
     "stage freed early": ("    arrive(&s.empty[stage]);\n", "", None, None),
     "tile misaligned": ("load_tile(s.a[stage],", "load_tile(s.a[stage] + 64,", "misaligned", "cp.async.bulk.tensor"),

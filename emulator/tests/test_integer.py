@@ -10,7 +10,26 @@ from hypothesis import strategies as st
 
 from kernelmux.emulator.tests.single import run
 
-EDGES = [0, 1, 2, 5, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x12345678]
+EDGES = [
+    0,
+    1,
+    2,
+    5,
+    31,
+    32,
+    33,
+    63,
+    64,
+    255,
+    256,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0x12345678,
+]
 EDGES64 = [*EDGES, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 0x0123456789ABCDEF]
 
 
@@ -54,7 +73,11 @@ def _shift(value: int, amount: int, bits: int, left: bool) -> int:
 
 def _dot(a: int, b: int, c: int, parts: int, sign: bool) -> int:
     width = 32 // parts
-    take = [(signed(v >> width * i & (1 << width) - 1, width) if sign else v >> width * i & (1 << width) - 1) for v in (a,) for i in range(parts)]
+    take = [
+        (signed(v >> width * i & (1 << width) - 1, width) if sign else v >> width * i & (1 << width) - 1)
+        for v in (a,)
+        for i in range(parts)
+    ]
     byte = [signed(b >> 8 * i & 255, 8) if sign else b >> 8 * i & 255 for i in range(parts)]
     return sum(x * y for x, y in zip(take, byte, strict=True)) + c
 
@@ -177,6 +200,9 @@ def test_mad_with_carry() -> None:
     assert got.tolist() == [w >> 32 & 0xFFFFFFFF for w in whole]
 
 
-@pytest.mark.parametrize(("mask", "base", "offset", "want"), [(0b1011, 0, 2, 1), (0b1011, 0, 3, 3), (0b1011, 3, -2, 1), (0b100, 1, 0, 2**32 - 1)])
+@pytest.mark.parametrize(
+    ("mask", "base", "offset", "want"),
+    [(0b1011, 0, 2, 1), (0b1011, 0, 3, 3), (0b1011, 3, -2, 1), (0b100, 1, 0, 2**32 - 1)],
+)
 def test_fns(mask: int, base: int, offset: int, want: int) -> None:
     assert run("fns.b32 %d0, %a0, %a1, %a2;", "b32", ["b32"] * 3, [[mask], [base], [offset & 0xFFFFFFFF]])[0] == want

@@ -118,3 +118,14 @@ def test_generic_pointers(mode: str) -> None:
     launch(source("language"), "spaces", 1, 64, x, y, mode=mode)
     odd = torch.arange(64) % 2 == 1
     assert torch.equal(y, torch.where(odd, 2 * x + 100, x))
+
+
+def test_neighbouring_halves(mode: str) -> None:
+    """Two threads write the two halves of a word, and the four bytes of another: no race."""
+    text = """extern "C" __global__ void k(unsigned short* y, unsigned char* z) {
+        for (int i = 0; i < 3; i++) { y[threadIdx.x + i * 32] = 100 * i + threadIdx.x; z[3 * threadIdx.x + i] = i; }
+    }"""
+    y, z = torch.zeros(96, dtype=torch.int16), torch.zeros(96, dtype=torch.uint8)
+    launch(text, "k", 1, 32, y, z, mode=mode)
+    assert torch.equal(y.view(3, 32).long(), 100 * torch.arange(3)[:, None] + torch.arange(32))
+    assert torch.equal(z.view(32, 3).long(), torch.arange(3).expand(32, 3))

@@ -114,7 +114,7 @@ DEFECTS = {
     "count of zero": ("if (t == 0) init(&bar, 0);", "asynchronous", "count outside"),
     "too many arrivals": (READY.replace("COUNT", "63") + "arrive(&bar);", "asynchronous", "more arrivals"),
     "too few arrivals": (READY.replace("COUNT", "65") + "arrive(&bar); wait(&bar, 0);", "deadlock", "64 threads"),
-    "waits for the next phase": (READY.replace("COUNT", "64") + "arrive(&bar); wait(&bar, 0); wait(&bar, 1);", "deadlock", "try_wait"),
+    "no arrivals": (READY.replace("COUNT", "64") + "arrive(&bar); wait(&bar, 0); wait(&bar, 1);", "deadlock", "try"),
     "misaligned": ("if (t == 0) init((unsigned long long*)((char*)&bar + 4), 1);", "misaligned", "8 bytes"),
 }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """mma.sync, ldmatrix, stmatrix and wmma against numpy."""
 
-
 from typing import Any
 
 import numpy as np
@@ -200,6 +199,10 @@ extern "C" __global__ void product(const Memory* A, const Memory* B, const Sum* 
   __syncwarp();
   for (int i = threadIdx.x % 32; i < M * N; i += 32) D[all * M * N + i] = tile[warp][i];
 }"""
+needs_mma_header = pytest.mark.skipif(
+    nvrtc.unavailable() is not None or not any((f / "crt" / "mma.h").is_file() for f in nvrtc._headers()),
+    reason="mma.h is not installed",
+)
 SHAPES = [(16, 16, 16), (32, 8, 16), (8, 32, 16)]
 KINDS = {
     "f16": ("__half", "__half", "float"),
@@ -230,18 +233,19 @@ def run_wmma(kind: str, shape: tuple[int, int, int], layouts: tuple[str, str], t
     np.testing.assert_array_equal(d.double().numpy(), expected)
 
 
+@needs_mma_header
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_wmma_shapes(kind: str, shape: tuple[int, int, int]) -> None:
     run_wmma(kind, shape, ("row", "col"), KINDS[kind])
 
 
+@needs_mma_header
 @pytest.mark.parametrize("layouts", [("row", "row"), ("col", "row"), ("col", "col")], ids=str)
 def test_wmma_layouts(layouts: tuple[str, str]) -> None:
     run_wmma("bf16", (16, 16, 16), layouts, KINDS["bf16"])
 
 
+@needs_mma_header
 def test_wmma_tf32() -> None:
     run_wmma("tf32", (16, 16, 8), ("row", "col"), ("wmma::precision::tf32", "float", "float"))
-
-

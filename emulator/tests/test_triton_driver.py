@@ -1,5 +1,6 @@
 """Triton kernels on CPU tensors: compiled by Triton for sm_90, run by the emulator."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,9 +122,30 @@ def test_matmul(
     dtype: torch.dtype, precision: str, block: tuple[int, int, int], num_warps: int, instruction: str, num_stages: int
 ) -> None:
     compiled, got, expected = run_matmul(dtype, precision, block, num_warps, num_stages)
-    assert instruction in compiled.asm["ptx"]
+    assert instruction in compiled.asm["ptx"] and compiled.n_regs > 0
     tolerance = 0.05 if precision == "tf32" else {torch.float32: 1e-4}.get(dtype, 0.02)
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+def test_matmul_of_eight_bits(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randint(-4, 5, (64, 128)).to(dtype), torch.randint(-4, 5, (64, 128)).to(dtype)
+    c = torch.empty(64, 64, dtype=torch.int32 if dtype == torch.int8 else torch.float32)
+    compiled = eight_bit_kernel[(1,)](a, b, c, 128, M=64, N=64, BLOCK_K=64)
+    assert "wgmma.mma_async" in compiled.asm["ptx"]
+    assert torch.equal(c.double(), a.double() @ b.double().T)
+
+
+@triton.jit
+def eight_bit_kernel(a_ptr, b_ptr, c_ptr, K, M: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr):
+    offs_m, offs_n, offs_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, BLOCK_K)
+    sums = tl.zeros((M, N), c_ptr.dtype.element_ty)
+    for k in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + offs_m[:, None] * K + (k + offs_k)[None, :])
+        b = tl.load(b_ptr + (k + offs_k)[:, None] + offs_n[None, :] * K)
+        sums = tl.dot(a, b, sums, out_dtype=c_ptr.dtype.element_ty)
+    tl.store(c_ptr + offs_m[:, None] * N + offs_n[None, :], sums)
 
 
 @triton.jit
@@ -248,5 +270,5 @@ def test_an_error_names_the_argument_and_the_line_of_the_kernel() -> None:
     error = raised.value
     assert error.kind == "out of bounds" and error.kernel == "overrun_kernel"
     assert (error.file or "").endswith("test_triton_driver.py")
-    source = open(__file__).read().splitlines()
+    source = Path(__file__).read_text().splitlines()
     assert "reads past the end" in source[(error.line or 0) - 1]

@@ -1,6 +1,6 @@
 """wgmma with operands in every layout of shared memory, written byte by byte; results against numpy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -233,6 +233,14 @@ def test_fp16_accumulators() -> None:
     run(case)
     pairs = case.output.view(torch.float16).reshape(-1, 128, 2).swapaxes(1, 2).reshape(-1, 128)
     np.testing.assert_array_equal(pairs.double().numpy(), case.expected)
+
+
+def test_operands_written_by_threads_need_a_proxy_fence() -> None:
+    case = make_case("bf16", 64, ("k", 128), ("k", 128))
+    source = case.source.replace("fence.proxy.async.shared::cta;", "")
+    with pytest.raises(EmulatorError, match=r"fence\.proxy\.async") as raised:
+        run(replace(case, source=source))
+    assert raised.value.kind == "asynchronous"
 
 
 def test_an_operand_beyond_shared_memory_is_out_of_bounds() -> None:

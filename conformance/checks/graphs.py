@@ -1,0 +1,56 @@
+"""A call can be captured in a CUDA graph; a replay reads the inputs as they are then and writes the same outputs."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry import dispatch
+from kernelmux.registry.backend import Backend
+
+REPLAYS = 2
+
+
+def run(probe: Probe) -> None:
+    if probe.spec.hosted:
+        probe.skip_all("its input is in host memory, which a capture does not order")
+        return
+    for trial in probe.sample(4):
+        with probe.judge(trial) as judge:
+            _replayed(judge, probe)
+
+
+def _replayed(judge: Judge, probe: Probe) -> None:
+    """Capture with one set of inputs, replay with others."""
+    trial = judge.trial
+    inputs = {name: x.clone() for name, x in trial.tensors.items()}
+    placed = trial.changed("", **inputs)
+    judge.call(*placed.values)  # compiling and loading are not for captures
+    graph = torch.cuda.CUDAGraph()
+    with probe.environment(), torch.cuda.graph(graph):
+        result = dispatch.call(trial.spec, placed.values, probe.label)
+    outputs = result if isinstance(result, tuple) else (result,)
+    for turn in range(1, REPLAYS + 1):
+        other = _other(probe, trial, turn)
+        for name, x in inputs.items():
+            x.copy_(other.tensors[name])
+        graph.replay()
+        torch.cuda.synchronize()
+        Judge(probe, other, judge.record).accurate([out.clone() for out in outputs])
+
+
+def _other(probe: Probe, trial: Trial, turn: int) -> Trial:
+    """The same call with other random values."""
+    case = next((c for c in probe.cases if c.name == trial.case), None)
+    return probe.make(case, trial.dtype, trial.seed + turn) if case else trial
+
+
+def _applies(backend: Backend, device: str) -> bool:
+    return device == "cuda"
+
+
+CHECK = Check(
+    run=run, column="graph", applies=_applies, summary="can be captured in a CUDA graph and replayed with other inputs"
+)

@@ -1,0 +1,49 @@
+"""A call works on torch's current stream: it waits for inputs that are still being made there, and for nothing else."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.layouts import POISON
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.registry import dispatch
+from kernelmux.registry.backend import Backend
+
+DELAY = 50_000_000  # clock cycles, some 25 ms: a launch on another stream is over by then
+
+
+def run(probe: Probe) -> None:
+    if probe.spec.hosted:
+        probe.skip_all("its input is in host memory, which the host itself may read")
+        return
+    for trial in probe.sample(4):
+        with probe.judge(trial) as judge:
+            judge.call()  # compiled and planned, so that only launches remain
+            _late_producer(judge)
+
+
+def _late_producer(judge: Judge) -> None:
+    """Inputs are poison until a side stream, after a delay, fills them in."""
+    trial, side = judge.trial, torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    tensors = {name: torch.empty_like(x, memory_format=torch.contiguous_format) for name, x in trial.tensors.items()}
+    for x in tensors.values():
+        x.view(torch.uint8).fill_(POISON)
+    placed = trial.changed("", **tensors)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side), judge.probe.environment():
+        torch.cuda._sleep(DELAY)  # type: ignore[no-untyped-call]
+        for name, x in tensors.items():
+            x.copy_(trial.tensors[name], non_blocking=True)
+        result = dispatch.call(trial.spec, placed.values, judge.probe.label)
+    side.synchronize()
+    judge.accurate(result if isinstance(result, tuple) else (result,))
+
+
+def _applies(backend: Backend, device: str) -> bool:
+    return device == "cuda"
+
+
+CHECK = Check(
+    run=run, column="stream", applies=_applies, summary="runs on torch's current stream, after what is queued there"
+)

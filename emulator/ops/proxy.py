@@ -1,0 +1,62 @@
+"""The asynchronous proxy: wgmma and bulk stores see what threads wrote to shared memory only after fence.proxy.async.
+
+Checked in full mode. A fence of any thread of a block counts for all writes up to its barrier epoch: a fence that comes
+too early inside an epoch is not noticed, and no correct kernel is blamed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmux.emulator.errors import Fault
+from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.parser import Instruction
+
+Array = NDArray[Any]
+
+
+def _last_fence(run: Any) -> Array:
+    """Barrier epoch of the last proxy fence of each block; 0 before the first."""
+    if "proxy" not in run.state:
+        run.state["proxy"] = np.zeros(run.geometry.blocks, np.int64)
+    last: Array = run.state["proxy"]
+    return last
+
+
+def fenced(group: Any) -> None:
+    """What the blocks of the group wrote so far is visible to the asynchronous proxy."""
+    shadow = group.run.shared.shadow
+    if shadow is not None:
+        blocks = np.unique(group.block)
+        _last_fence(group.run)[blocks] = np.broadcast_to(shadow.epoch, (group.run.geometry.blocks,))[blocks]
+
+
+def require_visible(group: Any, block: Any, offsets: Array, what: str, position: int = 0) -> None:
+    """Fails unless bytes of a block's shared memory are initialised and visible to the asynchronous proxy."""
+    shadow = group.run.shared.shadow
+    shadow.require(group, block, offsets, what, position=position)
+    epoch, thread = shadow.writers(block, offsets)
+    hidden = epoch > _last_fence(group.run)[block]
+    if hidden.any():
+        place = np.unravel_index(int(hidden.argmax()), hidden.shape)
+        message = f"{what} reads shared memory that thread {thread[place]} wrote, and no fence.proxy.async since"
+        group.fail("asynchronous", message, [position])
+
+
+def require_all_visible(group: Any, blocks: Array, offsets: Array, what: str, positions: Array) -> None:
+    """The same for several places `offsets [places, ..]`, each with its block and the lane that asks."""
+    shape = (-1,) + (1,) * (offsets.ndim - 1)
+    try:
+        require_visible(group, blocks.reshape(shape), offsets, what, position=int(positions[0]))
+    except Fault:  # once more, one by one, to name the lane
+        for block, part, position in zip(blocks.tolist(), offsets, positions.tolist(), strict=True):
+            require_visible(group, block, part, what, position=position)
+
+
+@operation("fence.proxy.async")
+def fence(ins: Instruction) -> Action:
+    """`fence.proxy.async{.shared::cta}`: writes of threads become visible to asynchronous copies and products."""
+    return Action(fenced if not ins.has("global") else lambda group: None)

@@ -1,0 +1,70 @@
+"""Compiles ahead: processes side by side call every variant once, so that the timing worker finds its code on disk.
+
+NVRTC and Triton take seconds per kernel and one core; the caches of CuPy and Triton are shared between processes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from kernelmux.perf import inputs
+from kernelmux.perf.harness import PLAN
+from kernelmux.perf.options import from_dict
+from kernelmux.perf.plan import Row
+from kernelmux.registry import backend as registered
+from kernelmux.registry.spec import Call
+
+LIMIT = 240.0  # seconds; what is not compiled by then, the timing worker compiles
+WORTH = 12  # rows; fewer are compiled before the processes have imported torch
+
+
+def compile_all(folder: Path, rows: int, jobs: int, environment: dict[str, str]) -> None:
+    """Run the processes to their end; their failures are left for the timing worker to tell."""
+    if jobs < 1 or rows < WORTH:
+        return
+    with (folder / "ahead.log").open("w") as log:
+        command = [sys.executable, "-m", "kernelmux.perf.ahead", str(folder)]
+        started = [
+            subprocess.Popen([*command, str(i), str(jobs)], stdout=log, stderr=subprocess.STDOUT, env=environment)
+            for i in range(jobs)
+        ]
+        deadline = time.monotonic() + LIMIT
+        for process in started:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def main(folder: Path, share: int, of: int) -> None:
+    """Call once what belongs to one share of the plan: every so many groups of rows."""
+    told = json.loads((folder / PLAN).read_text())
+    device = from_dict(told["options"]).device
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in (Row(**fields) for fields in told["rows"]):
+        groups.setdefault(row.group, []).append(row)
+    for rows in list(groups.values())[share::of]:
+        call = inputs.one(rows[0], device)
+        for row in rows:
+            _try(row, call)
+
+
+def _try(row: Row, call: Call) -> None:
+    try:
+        implementation = registered.variants(row.backend, row.op)[row.variant]
+        implementation.fn(*inputs.Inputs((call,)).arguments(implementation)[0])
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    except Exception as error:
+        print(f"{row.id}: {type(error).__name__}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,122 @@
+"""The command line of the harness."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from kernelmux.perf import command, plan
+from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
+
+OK, FAILED, USAGE = 0, 1, 2
+
+EPILOG = """
+examples:
+  python -m kernelmux.perf --op matmul                            every variant of one operator
+  python -m kernelmux.perf --op softmax --backend cuda/online     one variant, beside torch
+  python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
+  python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
+  python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
+  python -m kernelmux.perf --show                                 what was recorded
+
+On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
+Without one: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
+results. Exit status: 0 all rows were timed and right, 1 a row failed or became slower, 2 the command made no sense or
+nothing ran.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m kernelmux.perf",
+        description="Times every registered implementation of every operator and reports it against the roofline.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _selection(made)
+    made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
+    made.add_argument(
+        "--samples", type=int, metavar="N", help=f"timed calls per row, fewer for slow rows (default: {SAMPLES})"
+    )
+    made.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="seconds after which a row is killed (default: 120)"
+    )
+    made.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that compile ahead (default: half the CPUs, at most 8)"
+    )
+    made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
+    made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
+    made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
+    made.add_argument(
+        "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
+    )
+    made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
+    made.add_argument(
+        "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
+    )
+    made.add_argument("--list", action="store_true", help="name the rows, and why some cannot run; runs nothing")
+    return made
+
+
+def _selection(made: argparse.ArgumentParser) -> None:
+    help_of = {
+        "--op": ("OP", "operators (default: all)"),
+        "--backend": ("B", 'backends "cuda" or variants "cuda/tiled" (default: all); torch_ref always runs too'),
+        "--workload": ("TEXT", 'workloads by name or pattern, "large", or shapes such as "x=64x32768" (default: all)'),
+        "--dtype": ("T", "dtypes such as bf16 fp16 fp32, or all (default: bf16 and fp32)"),
+    }
+    for name, (metavar, text) in help_of.items():
+        made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """The options of a command line; KernelmuxError for what makes no sense."""
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("--device cuda: torch sees no GPU here")
+    if args.samples is not None and args.samples < 1:
+        raise ArgumentError(f"--samples: expected at least 1, got {args.samples}")
+    if args.record and device != "cuda":
+        raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
+    samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
+    return Options(
+        tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
+        quick=args.quick, samples=samples, device=device, out=args.out, row_limit=args.limit,
+        jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    args = parser().parse_args(arguments)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+    try:
+        if args.show is not None:
+            return command.show(console, args.show)
+        if args.update is not None:
+            return command.update(console, Path(args.update))
+        options = options_of(args)
+        rows = plan.rows(options)
+        if args.list:
+            return _list(console, rows)
+        if not any(not row.problem or row.broken for row in rows):
+            raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
+        words = sys.argv[1:] if arguments is None else arguments
+        return command.run(console, rows, options, args, shlex.join(["python", "-m", "kernelmux.perf", *words]))
+    except KernelmuxError as error:
+        print(f"perf: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _list(console: Console, rows: list[plan.Row]) -> int:
+    for row in rows:
+        console.print(row.id + (f"  (not run: {row.problem})" if row.problem else ""), markup=False, soft_wrap=True)
+    return OK if rows else USAGE

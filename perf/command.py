@@ -1,0 +1,147 @@
+"""What the command line does: run and report, show a record, update a document."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kernelmux.perf import compare, markdown, overhead, report, resources, results, tables
+from kernelmux.perf import run as running
+from kernelmux.perf.options import Options
+from kernelmux.perf.plan import BASELINE, Row
+from kernelmux.perf.run import Event
+from kernelmux.registry import backend as registered
+from kernelmux.registry.errors import ArgumentError
+
+OK, FAILED = 0, 1
+BEGIN, END = "<!-- perf -->", "<!-- /perf -->"
+
+
+class Watch:
+    """A bar in a terminal, a line per row elsewhere."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.failed = console, 0
+        self.bar = Progress(
+            TextColumn("perf"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(), TextColumn("[dim]{task.fields[last]}"),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task("run", total=total, failed="", last="starting")
+
+    def __enter__(self) -> Watch:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        if event["event"] == "start":
+            self.bar.update(self.task, last=event["id"])
+        elif event["event"] == "row":
+            self.failed += event["status"] == "failed"
+            self.bar.update(self.task, advance=1, failed=f"[red]{self.failed} failed" if self.failed else "")
+            if not self.console.is_terminal:
+                self.console.print(_line(event), markup=False, soft_wrap=True)
+
+
+def _line(event: Event) -> str:
+    if event["status"] != "ok":
+        return f"FAILED {event['id']}: {event['error']}"
+    share = f", {event['share']:.0%} of the floor" if "share" in event else ""
+    return f"{event['id']}: {report.microseconds(event['median_us'])} us{share}, {event['seconds']:.1f} s"
+
+
+def run(console: Console, rows: list[Row], options: Options, args: argparse.Namespace, command: str) -> int:
+    """Run the rows, report, and return the exit status."""
+    earlier = results.read(Path(args.compare)) if args.compare else None
+    with Watch(console, sum(not row.problem for row in rows)) as watch:
+        outcome = running.run(rows, options, watch)
+    on_gpu = options.device == "cuda"
+    _introduce(console, outcome, on_gpu)
+    tables.show(console, outcome.rows, on_gpu)
+    more: dict[str, Any] = {}
+    if not options.quick:
+        more["overhead"] = overhead.measure(options.ops, _overhead_backends(options), options.device)
+        tables.overhead(console, more["overhead"])
+    if not on_gpu:
+        more["resources"] = resources.command(console, options)
+        _show_records(console, options)
+    found = results.of_run(outcome, command, more)
+    _write(console, found, options, args)
+    slower = compare.show(console, earlier, found) if earlier else 0
+    tables.summary(console, outcome.rows, outcome.errors)
+    broken = [r for r in more.get("resources", []) if r.get("error")]
+    failed = any(r["status"] == "failed" for r in outcome.rows) or outcome.errors or slower or broken
+    return FAILED if failed else OK
+
+
+def _overhead_backends(options: Options) -> tuple[str, ...]:
+    if options.device == "cpu":
+        return (BASELINE,)
+    asked = dict.fromkeys(name.partition("/")[0] for name in options.backends if name != "all")
+    return (BASELINE, *(n for n in asked or registered.backends() if n != BASELINE))
+
+
+def _introduce(console: Console, outcome: running.Outcome, on_gpu: bool) -> None:
+    console.print(report.where(outcome.machine), style="bold", markup=False, soft_wrap=True)
+    if outcome.ceilings:
+        console.print(report.roofs(outcome.ceilings), markup=False)
+    if not on_gpu:
+        text = "no GPU: torch on this CPU by the wall clock, with small inputs; nothing emulated is ever timed"
+        console.print(text, style="yellow")
+
+
+def _write(console: Console, found: results.Results, options: Options, args: argparse.Namespace) -> None:
+    folder = Path(options.out)
+    results.write(found, folder / "results.json")
+    markdown.write(found, folder, "report")
+    if args.record:
+        path = results.record(found)
+        markdown.write(results.read(path), path.parent, path.stem)
+        console.print(f"recorded: {path}", markup=False, soft_wrap=True)
+    console.print(
+        f"\nresults: {folder}/results.json, report.md, benchmark.json (pytest-benchmark compare)", markup=False
+    )
+
+
+def _show_records(console: Console, options: Options) -> None:
+    for record in results.recorded():
+        rows = [r for r in record.rows if not options.ops or r["op"] in options.ops]
+        if rows:
+            _print_record(console, record, rows, whole=False)
+
+
+def _print_record(console: Console, record: results.Record, rows: list[report.Row], whole: bool) -> None:
+    old = sum(row["stale"] for row in rows)
+    note = f"; {old} of {len(rows)} rows are stale: their spec or source has changed since" if old else ""
+    console.print(f"\n{record.title}{note}", style="bold", markup=False)
+    if whole:
+        tables.show(console, rows, on_gpu=True)
+    else:
+        tables.best(console, rows)
+
+
+def show(console: Console, gpu: str) -> int:
+    """Print the record of a GPU."""
+    record = results.find(gpu)
+    console.print(report.where(record.results["machine"]), style="bold", markup=False, soft_wrap=True)
+    console.print(report.roofs(record.results["ceilings"]), markup=False)
+    _print_record(console, record, record.rows, whole=True)
+    return OK
+
+
+def update(console: Console, path: Path) -> int:
+    """Write the table of all records between the markers of a document."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if BEGIN not in text or END not in text:
+        raise ArgumentError(f"--update: {path} has no {BEGIN} ... {END}")
+    before, rest = text.split(BEGIN, 1)
+    path.write_text(f"{before}{BEGIN}\n{markdown.best_tables()}\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
+    console.print(f"updated {path}", markup=False)
+    return OK

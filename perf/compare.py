@@ -1,0 +1,81 @@
+"""Two runs side by side: which rows became faster or slower by more than noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kernelmux.perf import report
+from kernelmux.perf.report import Row
+from kernelmux.perf.results import Results
+
+RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, and beyond the spread of either run
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row, earlier and now; ratio: now / earlier."""
+
+    row: Row
+    before_us: float
+    now_us: float
+    noise: float
+
+    @property
+    def ratio(self) -> float:
+        return self.now_us / self.before_us
+
+    @property
+    def verdict(self) -> str:
+        """ "slower", "faster" or "same"."""
+        delta = self.now_us - self.before_us
+        if abs(delta) <= ABSOLUTE_US or abs(self.ratio - 1) <= max(RELATIVE, self.noise):
+            return "same"
+        return "slower" if delta > 0 else "faster"
+
+
+def changes(earlier: Results, now: Results) -> list[Change]:
+    """The rows that both runs have."""
+    before = {report.key(r): r for r in earlier["rows"] if r["status"] == "ok"}
+    found = []
+    for row in now["rows"]:
+        old = before.get(report.key(row)) if row["status"] == "ok" else None
+        if old:
+            found.append(Change(row, old["median_us"], row["median_us"], max(old["spread"], row["spread"])))
+    return found
+
+
+def show(console: Console, earlier: Results, now: Results) -> int:
+    """Print what changed; return how many rows became slower."""
+    found = changes(earlier, now)
+    moved = [c for c in found if c.verdict != "same"]
+    if earlier["machine"].get("name") != now["machine"].get("name"):
+        console.print(
+            "the earlier run was on another machine: the ratios compare machines, not kernels", style="yellow"
+        )
+    if moved:
+        console.print(_table(moved))
+    slower = sum(c.verdict == "slower" for c in moved)
+    counts = f"{slower} slower, {len(moved) - slower} faster, {len(found) - len(moved)} within noise"
+    console.print(f"compared {len(found)} rows: {counts}")
+    return slower
+
+
+def _table(moved: list[Change]) -> Table:
+    table = Table(title="changes", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("", "before us", "now us", "now / before", ""):
+        table.add_column(name, justify="right" if name else "left")
+    for c in sorted(moved, key=lambda c: -c.ratio):
+        name = f"  {c.row['op']} {c.row['workload']} {c.row['dtype']} {report.label(c.row)}"
+        style = "red" if c.verdict == "slower" else "green"
+        table.add_row(
+            name,
+            report.microseconds(c.before_us),
+            report.microseconds(c.now_us),
+            f"{c.ratio:.3f}",
+            c.verdict,
+            style=style,
+        )
+    return table

@@ -1,0 +1,88 @@
+"""What the dispatcher costs: `kx.op(x)` against the implementation itself, on a small input, in host microseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch
+from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import OpSpec
+
+REPEATS = 15
+SECONDS = 0.005  # of one repeat
+
+
+def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> list[dict[str, Any]]:
+    """One row per operator and backend, for the variant that the backend picks by itself."""
+    found = []
+    for op in ops or catalog.names():
+        for name in backends:
+            found += _row(op, name, device)
+    return found
+
+
+def _row(op: str, name: str, device: str) -> list[dict[str, Any]]:
+    spec = catalog.spec(op)
+    case = next((c for c in spec.cases if c.tier == "smoke"), spec.cases[0])
+    values = _values(spec, case, device)
+    if registered.unavailable(name, torch.device(device)) or not registered.implements(name, op):
+        return []
+    try:
+        label = dispatch.which(op, *values, backend=name)
+        implementation = registered.variants(name, op)[label.partition("/")[2]]
+        arguments = tuple(spec.bind(*values).arguments.values())
+        public = dispatch.function(op)
+        times = _interleaved(lambda: implementation.fn(*arguments), lambda: public(*values, backend=label))
+    except Exception as error:
+        return [{"op": op, "label": name, "error": f"{type(error).__name__}: {error}"}]
+    return [{"op": op, "label": label, "direct_us": times[0], "through_us": times[1]}]
+
+
+def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
+    """The arguments of the public call, in order."""
+    shapes, scalars, formats = case.parsed
+    dtype = (case.dtypes or spec.dtypes)[0]
+    values: dict[str, Any] = {}
+    for tensor in spec.tensors:
+        drawn = torch.randn(shapes[tensor.name]).to(formats.get(tensor.name, dtype))
+        if device == "cuda":
+            drawn = drawn.pin_memory() if tensor.host else drawn.cuda()
+        values[tensor.name] = drawn
+    call = spec.bind(**values, **scalars)
+    return tuple(values.get(name, value) for name, value in call.arguments.items())
+
+
+def _interleaved(direct: Callable[[], Any], through: Callable[[], Any]) -> tuple[float, float]:
+    """The least microseconds of both, measured in turns: whatever disturbs a host only ever adds time."""
+    count = _count(through)
+    pairs = [(_batch(direct, count), _batch(through, count)) for _ in range(REPEATS)]
+    return min(p[0] for p in pairs) * 1e6, min(p[1] for p in pairs) * 1e6
+
+
+def _count(call: Callable[[], Any]) -> int:
+    call()
+    _drain()
+    start = time.perf_counter()
+    call()
+    _drain()
+    return max(3, min(1000, int(SECONDS / max(time.perf_counter() - start, 1e-7))))
+
+
+def _batch(call: Callable[[], Any], count: int) -> float:
+    """Seconds per call without waiting for the device."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    seconds = time.perf_counter() - start
+    _drain()
+    return seconds / count
+
+
+def _drain() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,181 @@
+"""The roofline as a picture: what each operator reaches against the roofs, and its share of the floor."""
+
+from __future__ import annotations
+
+from math import atan2, degrees
+from pathlib import Path
+from typing import Any
+
+from kernelmux.perf import markdown, report
+from kernelmux.perf.report import Group, Row
+from kernelmux.registry.cases import Case
+
+SIZE, DPI = (13.0, 6.4), 120
+COLOURS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
+MORE_COLOURS = ("#b45309", "#9333ea", "#be123c")
+MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
+INK, GREY, LEADER, FAINT = "#111827", "#374151", "#9ca3af", "#e5e7eb"
+LEFT, RIGHT = 0.04, 3e4  # flop per byte
+
+
+def draw(found: dict[str, Any], path: Path) -> bool:
+    """Write the picture as <path>.svg and .png; False if there is nothing to draw or matplotlib is missing."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    groups = markdown.large_groups([r for r in found["rows"] if "share" in r])
+    if not groups:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    settings: dict[Any, Any] = {
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "kernelmux",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with pyplot.rc_context(settings):
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, width_ratios=(3, 2), layout="constrained")
+        figure.suptitle(
+            f"{found['machine'].get('name', '')}, {found['date']}: best variant of each backend, largest workload"
+        )
+        _roofline(left, groups, found["ceilings"])
+        _bars(right, groups)
+        figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
+        figure.savefig(path.with_suffix(".png"), facecolor="white", dpi=DPI)
+        pyplot.close(figure)
+    return True
+
+
+def colour(backend: str) -> str:
+    return COLOURS.get(backend) or MORE_COLOURS[sum(map(ord, backend)) % len(MORE_COLOURS)]
+
+
+def _backends(groups: list[Group]) -> list[str]:
+    return markdown.backends_of([row for group in groups for row in group.good])
+
+
+def _roofline(axes: Any, groups: list[Group], ceilings: dict[str, Any]) -> None:
+    """Arithmetic intensity against achieved rate; operators without arithmetic are not here."""
+    shown = [group for group in groups if group.good[0]["flops"] and group.good[0]["link"] == "device"]
+    rows = {name: [row for group in shown if (row := group.best_of(name))] for name in _backends(shown)}
+    lowest = min((_point(row)[1] for found in rows.values() for row in found), default=1.0)
+    top = max(ceilings["matmul"].values(), default=1e12) / 1e12
+    axes.set(xscale="log", yscale="log", xlim=(LEFT, RIGHT), ylim=(lowest / 4, top * 2.5))
+    axes.set(xlabel="flop per byte", ylabel="TFLOP/s")
+    axes.grid(True, which="major", color=FAINT, linewidth=0.6)
+    texts = _roofs(axes, ceilings)
+    for name, found in rows.items():
+        x, y = zip(*map(_point, found), strict=True)
+        marker = MARKERS.get(name, "D")
+        axes.scatter(x, y, s=34, marker=marker, color=colour(name), label=name, zorder=3, linewidths=0)
+    axes.legend(loc="lower right", frameon=False)
+    axes.figure.canvas.draw()
+    _labels(axes, shown, texts)
+
+
+def _point(row: Row) -> tuple[float, float]:
+    return row["flops"] / row["bytes"], row["flops"] / row["median_us"] / 1e6
+
+
+def _roofs(axes: Any, ceilings: dict[str, Any]) -> list[Any]:
+    """Draw the ceilings; their labels are returned, because nothing may cover them."""
+    copy, peaks = ceilings["copy"] / 1e12, {k: v / 1e12 for k, v in ceilings["matmul"].items()}
+    top = max(peaks.values(), default=copy * 100)
+    axes.plot([LEFT, top / copy], [LEFT * copy, top], color=INK, linewidth=1.2)
+    at = (5.0, 5.0 * copy * 1.25)  # a little above the line, and along it
+    slanted = {"rotation": degrees(atan2(at[1], at[0])), "rotation_mode": "anchor", "transform_rotates_text": True}
+    texts = [axes.text(*at, f"copy {copy:.2f} TB/s", color=GREY, **slanted)]
+    for names, peak in _merged(peaks):
+        axes.plot([peak / copy, RIGHT], [peak, peak], color=INK, linewidth=1.2)
+        texts.append(axes.text(1.4 * peak / copy, peak * 1.08, f"{names} {peak:.0f}", color=GREY, va="bottom"))
+    return texts
+
+
+def _merged(peaks: dict[str, float]) -> list[tuple[str, float]]:
+    """Roofs that lie within 8 % of one another share a line, the highest."""
+    found: list[tuple[str, float]] = []
+    for name, peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        if found and peak > 0.92 * found[-1][1]:
+            found[-1] = (f"{found[-1][0]}, {name}", found[-1][1])
+        else:
+            found.append((name, peak))
+    return found
+
+
+def _labels(axes: Any, groups: list[Group], texts: list[Any]) -> None:
+    """The operator's name beside its fastest point, at the nearest place where it covers nothing."""
+    renderer = axes.figure.canvas.get_renderer()
+    rows = [row for group in groups for name in _backends(groups) if (row := group.best_of(name))]
+    points = [axes.transData.transform(_point(row)) for row in rows]
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in points] + [_box(text, renderer) for text in texts]
+    arrow = {"arrowstyle": "-", "color": LEADER, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
+    for group in sorted(groups, key=lambda g: -_point(_best(g))[0]):
+        at = _point(_best(group))
+        text = axes.annotate(
+            group.op, at, xytext=(0, 0), textcoords="offset points", va="center", color=INK, arrowprops=arrow
+        )
+        _settle(text, renderer, taken, axes.get_window_extent())
+
+
+def _best(group: Group) -> Row:
+    assert group.best is not None
+    return group.best
+
+
+def _settle(text: Any, renderer: Any, taken: list[tuple[float, float, float, float]], frame: Any) -> None:
+    """Move a label to the first free place of a fan of offsets, right first, then below, above and left."""
+    width = text.get_window_extent(renderer).width * 72 / text.figure.dpi
+    fan = [(10, 0), (10, -12), (10, 12), (-10 - width, 0), (-10 - width, 12), (-10 - width, -12)]
+    for radius in range(1, 9):
+        for dx, dy in fan:
+            place = (dx + (radius - 1) * (6 if dx > 0 else -6), dy + (radius - 1) * (12 if dy > 0 else -12))
+            text.set_position(place)
+            box = _box(text, renderer)
+            inside = frame.x0 < box[0] and box[2] < frame.x1 and frame.y0 < box[1] and box[3] < frame.y1
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                return
+    taken.append(_box(text, renderer))
+
+
+def _box(text: Any, renderer: Any) -> tuple[float, float, float, float]:
+    """The extent of the letters alone, without the leader line, in pixels."""
+    from matplotlib.text import Text
+
+    if hasattr(text, "update_positions"):  # an annotation moves when it is drawn
+        text.update_positions(renderer)
+    box = Text.get_window_extent(text, renderer)
+    return box.x0, box.y0, box.x1, box.y1
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _bars(axes: Any, groups: list[Group]) -> None:
+    """The share of the floor, a bar per backend and operator."""
+    names = _backends(groups)
+    height = 0.8 / len(names)
+    for i, name in enumerate(names):
+        found = [(k, row) for k, group in enumerate(groups) if (row := group.best_of(name))]
+        places = [k + (i - (len(names) - 1) / 2) * height for k, _ in found]
+        shares = [100 * row["share"] for _, row in found]
+        axes.barh(places, shares, height * 0.9, color=colour(name), label=name)
+        for place, share, (_, row) in zip(places, shares, found, strict=True):
+            text = f"{share:.0f} %, {report.microseconds(row['median_us'])} us"
+            axes.text(max(102, share + 2), place, text, va="center", fontsize=7, color=GREY)
+    axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 128), xlabel="% of the floor (least possible time / measured time)", xticks=range(0, 101, 20))
+    axes.axvline(100, color=INK, linewidth=1.0)
+
+
+def _short(group: Group) -> str:
+    """The largest shape and the scalars of a workload, and its dtype."""
+    case = Case(group.workload)
+    largest: tuple[int, ...] = max(case.shapes.values(), key=len)
+    return " ".join(["x".join(map(str, largest)), *(f"{k}={v}" for k, v in case.scalars.items()), group.dtype])

@@ -1,0 +1,190 @@
+"""What each kernel needs of a multiprocessor, known without a GPU: registers, spills, shared memory, occupancy.
+
+A variant is called with its largest workload on CPU tensors that nobody touches; the emulator notes what would have
+been launched, and every kernel is compiled for the GPU once more to read its machine code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from kernelmux import emulator
+from kernelmux.emulator.recording import Launch
+from kernelmux.emulator.resources import occupancy, resources
+from kernelmux.perf import plan
+from kernelmux.perf.options import Options
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import OpSpec
+
+ARCH = "sm_90a"
+EMULATED = (9, 0)
+
+
+@dataclass(frozen=True)
+class Need:
+    """One kernel of one variant: per thread registers and spilled bytes, per block bytes of static and dynamic shared
+    memory and threads, per multiprocessor blocks and the share of its warps; error: why there is no more."""
+
+    op: str
+    label: str
+    workload: str
+    dtype: str
+    kernel: str = ""
+    registers: int = 0
+    spills: int = 0
+    shared: int = 0
+    dynamic: int = 0
+    threads: int = 0
+    blocks: int = 0
+    occupancy: float = 0.0
+    limited_by: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variant to look at; broken: why its module cannot be imported."""
+
+    op: str
+    backend: str
+    variant: str
+    broken: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend}/{self.variant}"
+
+
+def targets(options: Options) -> list[Target]:
+    """Every variant of the backends that have kernels."""
+    return [t for op in options.ops or catalog.names() for t in _of_op(op, options)]
+
+
+def _of_op(op: str, options: Options) -> Iterator[Target]:
+    wanted = [registered.split(label) for label in options.backends if label != "all"]
+    for name in registered.backends():
+        if not plan.emulates(name) or registered.unavailable(name, torch.device("cpu")):
+            continue
+        chosen = [v for b, v in wanted if b == name] if wanted else [None]
+        try:
+            ladder = registered.variants(name, op)
+        except Exception as error:
+            if chosen:
+                yield Target(op, name, "", f"{type(error).__name__}: {error}")
+            continue
+        yield from (Target(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
+
+
+def command(console: Console, options: Options) -> list[dict[str, Any]]:
+    """Compile, print and return what every kernel needs."""
+    found: list[Need] = []
+    todo = targets(options)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("compiling", total=len(todo))
+        for target in todo:
+            found += needs(target, options)
+            bar.update(task, advance=1, description=f"compiling {target.op} {target.label}")
+    show(console, found)
+    return [asdict(need) for need in found]
+
+
+def needs(target: Target, options: Options) -> list[Need]:
+    """What the kernels of a variant need on its largest workload; nothing if it cannot run any."""
+    spec = catalog.spec(target.op)
+    if target.broken:
+        return [Need(target.op, target.backend, "", "", error=target.broken)]
+    implementation = registered.variants(target.backend, target.op)[target.variant]
+    for case, dtype in _work(spec, options):
+        call = spec.bind(**_untouched(spec, case, dtype), **case.scalars, capability=EMULATED)
+        if implementation.reasons(call):
+            continue
+        common = (target.op, target.label, case.text, dtypes.SHORT[dtype])
+        try:
+            with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"):
+                implementation.fn(*call.arguments.values())
+            return [Need(*common, **_examined(launch)) for launch in _different(launches)]
+        except Exception as error:
+            return [Need(*common, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")]
+    return []
+
+
+def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
+    """The largest workload first, in the usual dtypes; what a variant cannot run is passed over."""
+    ordered = sorted(spec.workloads, key=lambda c: c != plan.large(spec))
+    wanted = [dtypes.parse(name) for name in options.dtypes if name != "all"] or [*plan.USUAL]
+    for case in ordered:
+        for dtype in wanted:
+            if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
+                yield case, dtype
+
+
+def _untouched(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    """Tensors that have addresses and, as long as nobody writes to them, no memory."""
+    return {t.name: torch.empty(case.shapes[t.name], dtype=dtype) for t in spec.tensors}
+
+
+def _different(launches: list[Launch]) -> list[Launch]:
+    """One launch per kernel and code: that with the most shared memory."""
+    found: dict[object, Launch] = {}
+    for launch in launches:
+        key = (launch.kernel, launch.recipe.key if launch.recipe else None)
+        if key not in found or found[key].shared < launch.shared:
+            found[key] = launch
+    return list(found.values())
+
+
+def _examined(launch: Launch) -> dict[str, Any]:
+    if launch.recipe is None:
+        raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
+    compiled = launch.recipe.compile(ARCH)
+    need = resources(compiled.image, compiled.log)[launch.kernel]
+    dynamic = launch.shared if compiled.shared is None else compiled.shared
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    fit = occupancy(need, ARCH, threads, dynamic)
+    return {
+        "kernel": launch.kernel,
+        "registers": need.registers,
+        "spills": (need.spill_stores or 0) + (need.spill_loads or 0),
+        "shared": need.shared,
+        "dynamic": dynamic,
+        "threads": threads,
+        "blocks": fit.blocks,
+        "occupancy": fit.fraction,
+        "limited_by": fit.limited_by,
+    }
+
+
+def show(console: Console, found: list[Need]) -> None:
+    """Print the table."""
+    title = f"kernels as compiled for {ARCH}, each for its largest workload; registers and spilled bytes are per thread"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in ("", "kernel", "regs", "spills", "shared", "threads", "blocks/SM", "warps", "limited by"):
+        table.add_column(name, justify="left" if name in ("", "kernel", "limited by") else "right", no_wrap=True)
+    last = ""
+    for need in found:
+        name = f"  {need.op} {need.label}{'' if need.dtype == 'bf16' else f' {need.dtype}'}"
+        if not need.error:
+            style = "yellow" if need.spills or not need.blocks else None
+            table.add_row("" if name == last else name, *_cells(need), style=style)
+        last = name
+    if found:
+        console.print(table)
+    for need in found:
+        if need.error:
+            console.print(f"FAILED {need.op} {need.label}: {need.error}", style="red", markup=False, soft_wrap=True)
+
+
+def _cells(need: Need) -> list[str]:
+    kernel = need.kernel.removeprefix(f"{need.op}_").removesuffix("_kernel")
+    numbers = (need.registers, need.spills, need.shared + need.dynamic, need.threads, need.blocks)
+    return [kernel, *map(str, numbers), f"{need.occupancy:.0%}", need.limited_by]
