@@ -162,7 +162,9 @@ def run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, conso
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
     errors = reporter.errors + [f"{name}: expected, but no such item" for name in _stale(chosen, items)]
     if args.exitfirst is False and len(outcomes) < len(items):
-        errors.append(f"{len(items) - len(outcomes)} of {len(items)} items did not report")
+        errors.append(
+            f"{len(items) - len(outcomes)} of {len(items)} items did not report: the process or its GPU was lost"
+        )
     return _conclude(chosen, outcomes, errors, args, console, time.perf_counter() - start)
 
 

@@ -34,7 +34,7 @@ class Place:
         backend = f" --backend {self.label}"
         text = f"nox -s conformance -- --op {self.op}{backend} --check {self.check}"
         if trial is not None:
-            listed = any(case.name == trial.case for case in trial.spec.cases)
+            listed = any(case.name == trial.case and case.text == trial.text for case in trial.spec.cases)
             case = trial.case if listed else trial.text.replace(" ", ",")
             text += f" --case {case} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
         return text + (f" --device {self.device}" if self.device != "cpu" else "")

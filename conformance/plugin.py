@@ -40,12 +40,21 @@ class PlanItem(pytest.Item):
         self.item, self.chosen = item, chosen
 
     def runtest(self) -> None:
-        outcome = expected.applied(execute(self.item, self.chosen), self.chosen.device)
+        outcome = expected.applied(execute(self.item, self.chosen), self.chosen)
         self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
         if outcome.status == "failed":
+            self._stop_without_gpu()
             raise Wrong(outcome.text)
         if outcome.status in ("skipped", "expected"):
             pytest.skip(outcome.text)
+
+    def _stop_without_gpu(self) -> None:
+        """After an illegal access a CUDA context answers every call with the same error: what would follow says nothing."""
+        if self.chosen.device == "cuda":
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                self.session.shouldstop = "the CUDA context is lost"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         return str(excinfo.value) if isinstance(excinfo.value, Wrong) else super().repr_failure(excinfo, style)

@@ -14,6 +14,7 @@ _HOMES = {
     "CompileError": "nvrtc",
     "TensorMap": "tensor_map",
     "recorder": "recording",
+    "trace": "tracing.collector",
     "EmulatorError": "errors",
 }
 

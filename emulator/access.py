@@ -158,8 +158,7 @@ class Access:
                 offset % size != 0,
             )
         view = self.local.bytes.reshape(-1).view(dtype)
-        view = view if count == 1 else view.reshape(-1, count)
-        return Place(view, (group.index * width + offset) // size)
+        return Place(view if count == 1 else view.reshape(-1, count), (group.index * width + offset) // size)
 
     def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Place:
         size = dtype.itemsize * count
@@ -211,7 +210,7 @@ class Access:
             self._require_agreement(group, place, values)
 
     def _require_agreement(self, group: Group, place: Place, values: Any) -> None:
-        """Fails if two lanes have just written different values to one place: the one that lost does not find its own."""
+        """Fails if two lanes have just written different values to one place: one does not find its own."""
         if place.rows.__class__ is not np.ndarray and np.ndim(values) == 0:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
@@ -241,7 +240,7 @@ class Access:
     ) -> EmulatorError:
         """The public error for a fault at a step."""
         instruction = step.instruction if step is not None else None
-        (file, line), *inlined = self._places(instruction.location) if instruction is not None else [(None, None)]
+        (file, line), *inlined = self._places(instruction.location if instruction is not None else None)
         name = self.kernel if function == self.kernel else f"{self.kernel} (in {function})"
         return EmulatorError(
             message,
@@ -278,8 +277,8 @@ def _bits(values: Any) -> Any:
 def _changes(view: np.ndarray, rows: Any, values: Any) -> np.ndarray:
     """Which lanes' values differ, in their bits, from what is at their place."""
     now = view[rows]
-    different: np.ndarray = np.asarray(_bits(now) != _bits(values))
-    return different.any(axis=-1) if view.ndim == 2 else different
+    different = np.asarray(_bits(now) != _bits(values))
+    return np.asarray(different.any(axis=-1)) if view.ndim == 2 else different
 
 
 def _changer(view: np.ndarray, rows: Any, values: Any) -> Callable[[], np.ndarray]:

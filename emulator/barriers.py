@@ -19,7 +19,8 @@ class Barriers:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.results: Any = None
+        self.reduction: str | None = None  # of the barrier that lanes wait at now
+        self._reduced: Any = None
         self._ready = False
 
     def _prepare(self) -> None:
@@ -56,7 +57,6 @@ class Barriers:
         if self._ready:
             self.passed[group.index] = False
         if action.reduction:
-            self.results = None
             self._reduced = _reduce(action.reduction, group.full(predicate), group.block, self.run.geometry.blocks)
         self.run.shared.synchronise(None)
 
@@ -110,7 +110,7 @@ class Barriers:
             return False
         lanes = np.flatnonzero((self.key >= 0) & full[self.key])
         self._require_one_place(lanes)
-        if self.predicate is not None and getattr(self, "reduction", None):
+        if self.reduction is not None:
             block = lanes // geometry.threads
             self.result_lanes[lanes] = _reduce(self.reduction, self.predicate[lanes], block, geometry.blocks)
         self.passed[lanes], self.key[lanes] = True, -1
@@ -154,5 +154,6 @@ class Barriers:
 def _reduce(kind: str, predicate: np.ndarray, block: np.ndarray, blocks: int) -> np.ndarray:
     true = np.bincount(block[predicate], minlength=blocks)
     every = np.bincount(block, minlength=blocks)
-    result = {"popc": true, "or": true > 0, "and": true == every}[kind]
-    return result[block].astype(np.uint32)
+    results: dict[str, np.ndarray] = {"popc": true, "or": true > 0, "and": true == every}
+    reduced: np.ndarray = results[kind].astype(np.uint32)[block]
+    return reduced

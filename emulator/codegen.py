@@ -1,21 +1,23 @@
 """Turns the steps of a basic block into one Python function over numpy arrays.
 
-A register is a Python local inside a block and an entry of the list R between blocks. Its value is an array over the lanes
-of the group, or a numpy scalar when all lanes hold the same. Each register has one home type (the most used in the function);
-other types of the same width are views. Source lines of the generated text map to steps, which is how an error finds its instruction.
+A register is a Python local inside a block and an entry of the list R between blocks. Its value is an array over the
+lanes of the group, or a numpy scalar when all lanes hold the same. Each register has one home type (the most used in
+the function); other types of the same width are views. Source lines of the generated text map to steps, which is how
+an error finds its instruction.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator import observing
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.flow import JUMPS, Flow, Step, definitions, uses
+from kernelmux.emulator.flow import JUMPS, Flow, Step
 from kernelmux.emulator.numeric import from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
 from kernelmux.emulator.ptx_types import bits_of, size_of
@@ -23,6 +25,7 @@ from kernelmux.emulator.warps import EVERY
 
 BlockFunction = Callable[[list[Any], Any], int]
 Resolve = Callable[[str], int]
+Votes = dict[str, dict[Any, int]]
 
 MOVE = "{0}"  # the code of an action that copies bits
 STOPPED = -1  # what a block returns when the executor must choose the next lanes
@@ -54,6 +57,7 @@ NAMES |= {f"{kind.upper()}{size}": np.dtype(f"{kind}{size}") for kind in "ui" fo
 NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 
 
+@cache
 def _dtype_name(dtype: Any) -> str:
     dtype = np.dtype(dtype)
     return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{dtype.itemsize}"
@@ -63,28 +67,30 @@ class Registers:
     """Numbers and home types of the registers of a function."""
 
     def __init__(self, flow: Flow) -> None:
-        self.number: dict[str, int] = {}
+        self.number = flow.numbers
         self.home: dict[str, np.dtype[Any]] = {}
-        votes: dict[str, Counter[np.dtype[Any]]] = {}
+        votes: Votes = {}
         for step in flow.steps:
-            for name in (*uses(step), *definitions(step)):
-                self.number.setdefault(name, len(self.number))
             if step.action is not None and step.name != "mov":
                 _vote(votes, step)
         for name in self.number:
-            self.home[name] = _home(flow.function.registers[name], votes.get(name, Counter()))
+            self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
         self.initial = [_zero(self.home[name]) for name in self.number]
 
 
-def _vote(votes: dict[str, Counter[np.dtype[Any]]], step: Step) -> None:
+def _vote(votes: Votes, step: Step) -> None:
+    """Counts the types in which each register is used."""
     assert step.action is not None
     for operand, dtype in (*step.action.inputs, *step.action.outputs):
-        base = operand.base if isinstance(operand, Address) else operand
-        if isinstance(base, Register) and dtype is not None:
-            votes.setdefault(base.name, Counter())[np.dtype(dtype)] += 1
+        base = operand.base if operand.__class__ is Address else operand
+        if base.__class__ is Register and dtype is not None:
+            counts = votes.get(base.name)
+            if counts is None:
+                counts = votes[base.name] = {}
+            counts[dtype] = counts.get(dtype, 0) + 1
 
 
-def _home(ptx_type: str, votes: Counter[np.dtype[Any]]) -> np.dtype[Any]:
+def _home(ptx_type: str, votes: dict[Any, int]) -> np.dtype[Any]:
     if ptx_type == "pred":
         return np.dtype(bool)
     if ptx_type.startswith("param"):
@@ -92,7 +98,8 @@ def _home(ptx_type: str, votes: Counter[np.dtype[Any]]) -> np.dtype[Any]:
     size = size_of(ptx_type)
     if size > 8:
         raise Unsupported(f"registers of type .{ptx_type} are not emulated")
-    fitting = [(count, dtype.str) for dtype, count in votes.items() if dtype.itemsize == size and dtype.kind != "b"]
+    fitting = [(count, np.dtype(dtype).str) for dtype, count in votes.items()]
+    fitting = [(count, name) for count, name in fitting if name[1] != "b" and int(name[2:]) == size]
     return np.dtype(max(fitting)[1]) if fitting else np.dtype(f"u{size}")
 
 
@@ -103,9 +110,9 @@ def _zero(home: np.dtype[Any]) -> Any:
 class BlockCompiler:
     """Compiles blocks of one function on demand."""
 
-    def __init__(self, flow: Flow, resolve: Resolve) -> None:
+    def __init__(self, flow: Flow, resolve: Resolve, watched: bool = False) -> None:
         """resolve gives the address of a variable or parameter; a local variable is relative to the call's frame."""
-        self.flow, self.resolve = flow, resolve
+        self.flow, self.resolve, self.watched = flow, resolve, watched
         self.registers = Registers(flow)
         self.used: dict[tuple[int, bool], tuple[int, ...]] = {}
         self.places: dict[CodeType, list[int]] = {}
@@ -128,6 +135,7 @@ class _Emitter:
 
     def __init__(self, compiler: BlockCompiler) -> None:
         self.flow, self.registers, self.resolve = compiler.flow, compiler.registers, compiler.resolve
+        self.watched = compiler.watched  # see `observing`
         self.names = dict(NAMES)
         self.body: list[tuple[str, int]] = []
         self.lines: list[str] = []
@@ -152,25 +160,30 @@ class _Emitter:
             self._emit(f"return {pcs.stop}")
         self._assemble()
 
-    def _wanted(self, pcs: range) -> dict[int, set[str]]:
-        """Registers needed after each step."""
+    def _wanted(self, pcs: range) -> dict[int, int]:
+        """Registers needed after each step, one bit each."""
         last = self.flow.steps[pcs[-1]]
-        after: set[str] = set()
+        after = 0
         for pc in (*last.targets, pcs.stop):
-            after = after | self.flow.live.get(pc, set())
+            after |= self.flow.live.get(pc, 0)
         self.after = after
         wanted = {}
         for pc in reversed(pcs):
             wanted[pc] = after
             step = self.flow.steps[pc]
             if step.guard is None:
-                after = after - set(definitions(step))
-            after = after | set(uses(step))
+                after &= ~step.writes
+            after |= step.reads
         return wanted
+
+    def _is_wanted(self, operand: Operand) -> bool:
+        """Whether the value that the current step gives to a register is used afterwards."""
+        return isinstance(operand, Register) and bool(self.wanted[self.pc] >> self.registers.number[operand.name] & 1)
 
     def _assemble(self) -> None:
         loads = [(f"{_local(i)} = R[{i}]", self.body[0][1] if self.body else 0) for i in sorted(self.loaded)]
-        text = [("def block(R, G):", 0), *loads, *self.body]
+        watch = [(f"W = G.run.watch.of({self._bind(self.flow)})", 0)] if self.watched else []
+        text = [("def block(R, G):", 0), *watch, *loads, *self.body]
         self.lines = [line if i == 0 else "    " + line for i, (line, _) in enumerate(text)]
         self.steps = [pc for _, pc in text]
 
@@ -179,9 +192,11 @@ class _Emitter:
 
     def _leave(self, *targets: int) -> None:
         """Puts the registers that are needed later back into R."""
-        for name in sorted(self.changed & self.after, key=self.registers.number.__getitem__):
-            i = self.registers.number[name]
-            self._emit(f"R[{i}] = {self._register(name, self.registers.home[name])}")
+        number = self.registers.number
+        for name in sorted(self.changed, key=number.__getitem__):
+            i = number[name]
+            if self.after >> i & 1:
+                self._emit(f"R[{i}] = {self._register(name, self.registers.home[name])}")
 
     # ---- one step
 
@@ -189,6 +204,7 @@ class _Emitter:
         action = step.action
         assert action is not None
         if action.code == MOVE:
+            observing.report(self, step)
             self._move(step)
             return
         inputs = [self._input(operand, dtype) for operand, dtype in action.inputs]
@@ -202,10 +218,11 @@ class _Emitter:
         elif action.scope == "members":
             mask = inputs[action.members]
             self._emit(f"if {mask}.__class__ is ndarray or {mask} != EVERY: G.run.warps.require_membership(G, {mask})")
+        observing.report(self, step, inputs)
         if action.code is None and action.run is None:
             return
         guard = None if step.guard is None else self._input(step.guard, bool)
-        dead = not any(name in self.wanted[self.pc] for name in definitions(step))
+        dead = not step.writes & self.wanted[self.pc]
         if dead and (action.pure or action.code):
             return
         value = self._value(action, inputs, guard, dead)
@@ -215,7 +232,7 @@ class _Emitter:
         """A copy in the home type of the destination, whatever the type in the opcode."""
         assert step.action is not None
         ((source, dtype),), ((target, _),) = step.action.inputs, step.action.outputs
-        if isinstance(target, Sink) or target.name not in self.wanted[self.pc]:
+        if not isinstance(target, Register) or not self._is_wanted(target):
             return
         home = self.registers.home[target.name]
         guard = None if step.guard is None else self._input(step.guard, bool)
@@ -231,7 +248,7 @@ class _Emitter:
         if action.code is not None:
             return str(action.code.format(*inputs))
         run = action.effect if dead and action.effect is not None else action.run
-        wanted = tuple(isinstance(o, Register) and o.name in self.wanted[self.pc] for o, _ in action.outputs)
+        wanted = tuple(self._is_wanted(o) for o, _ in action.outputs)
         if action.partly is not None and not all(wanted):
             run = action.partly(wanted)
         arguments = inputs if action.pure else ["G", *inputs]
@@ -251,9 +268,8 @@ class _Emitter:
             if not isinstance(operand, Register):
                 continue
             if not exact and dtype is not None:
-                self._emit(
-                    f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {temporary} = plain({temporary}, {_dtype_name(dtype)})"
-                )
+                as_scalar = f"{temporary} = plain({temporary}, {_dtype_name(dtype)})"
+                self._emit(f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {as_scalar}")
             self._define(operand.name, dtype, temporary, guard)
 
     def _target(self, operand: Operand, dtype: np.dtype[Any] | None, guard: str | None) -> str:
@@ -333,7 +349,7 @@ class _Emitter:
         return value
 
     def _constant(self, value: Any) -> str:
-        name = "k_" + _dtype_name(value.dtype) + "_" + value.tobytes().hex()
+        name = f"k_{_dtype_name(value.dtype)}_{value.tobytes().hex()}"
         self.names[name] = value
         return name
 
@@ -345,6 +361,7 @@ class _Emitter:
     # ---- jumps
 
     def _jump(self, step: Step) -> None:
+        observing.report(self, step)
         if step.name == "brx":
             index = self._input(step.instruction.operands[0], np.uint32)
             self._leave()

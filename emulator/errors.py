@@ -26,8 +26,9 @@ Triple = tuple[int, int, int]
 class EmulatorError(RuntimeError):
     """A kernel did something that no GPU run may do, or something the emulator does not know.
 
-    kind is one of `KINDS`; file and line are the CUDA or Python source (None without line information), inlined the call
-    sites of inlined functions, innermost first; block and thread are coordinates (None where no single thread is meant).
+    kind is one of `KINDS`. file and line are those of the CUDA or Python source, None without line information;
+    inlined are the call sites of inlined functions, innermost first. block and thread are coordinates, None where no
+    single thread is meant.
     """
 
     def __init__(

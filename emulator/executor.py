@@ -1,7 +1,7 @@
 """Runs a kernel: chunks of blocks, groups of lanes, the lowest program counter first.
 
-Lanes that took the same way run as one group. A branch splits a group; groups that meet at one place are joined. Running the
-lowest program counter first makes them meet where structured code comes together again.
+Lanes that took the same way run as one group. A branch splits a group; groups that meet at one place are joined.
+Running the lowest program counter first makes them meet where structured code comes together again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from kernelmux.emulator.barriers import Barriers
 from kernelmux.emulator.codegen import BlockCompiler, BlockFunction, Resolve
 from kernelmux.emulator.errors import EmulatorError, Fault
-from kernelmux.emulator.flow import Flow, Step
+from kernelmux.emulator.flow import Flow, Step, members
 from kernelmux.emulator.group import STOPPED, Group, join
-from kernelmux.emulator.lanes import Geometry, Lanes
+from kernelmux.emulator.lanes import Geometry
 from kernelmux.emulator.warps import Warps
 
 BUDGET = 256  # blocks that a group may run while others wait: a spinning lane must not starve the one it waits for
@@ -29,17 +29,22 @@ CLOCK_EVERY = 256  # blocks between two looks at the clock
 class Program:
     """One function, compiled block by block as it is reached."""
 
-    def __init__(self, flow: Flow, resolve: Resolve, frame_size: int) -> None:
+    def __init__(self, flow: Flow, resolve: Resolve, frame_size: int, watched: bool = False) -> None:
         self.flow, self.frame_size, self.name = flow, frame_size, flow.function.name
-        self.compiler = BlockCompiler(flow, resolve)
+        self.compiler = BlockCompiler(flow, resolve, watched)
         self.end = flow.end
-        number = self.compiler.registers.number
-        self.live = {pc: tuple(number[name] for name in names) for pc, names in flow.live.items()}
+        self._live: dict[int, tuple[int, ...]] = {}
         self._blocks: dict[bool, list[BlockFunction | None]] = {c: [None] * (self.end + 1) for c in (False, True)}
 
     @property
     def initial(self) -> list[Any]:
         return self.compiler.registers.initial
+
+    def live(self, pc: int) -> tuple[int, ...]:
+        """Numbers of the registers that are needed from `pc` on."""
+        if pc not in self._live:
+            self._live[pc] = tuple(members(self.flow.live.get(pc, 0)))
+        return self._live[pc]
 
     def block(self, pc: int, coarse: bool) -> BlockFunction:
         """The compiled block that starts at `pc`."""
@@ -62,9 +67,12 @@ class Program:
 class Run:
     """A chunk of blocks while it runs. Operations keep their own state per chunk in `state`."""
 
-    def __init__(self, geometry: Geometry, access: Any, checks: str, deadline: float, library: Any) -> None:
+    def __init__(
+        self, geometry: Geometry, access: Any, checks: str, deadline: float, library: Any, watch: Any = None
+    ) -> None:
         self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
-        self.library = library  # library.program(name): a device function, None if unknown
+        self.library = library  # library.program(name, watched): a device function, None if unknown
+        self.watch = watch  # see `observing`; None: nobody watches
         self.memory, self.shared = access.memory, access.shared
         self.everyone = geometry.everyone
         self.alive = np.ones(geometry.lanes, bool)
@@ -90,7 +98,7 @@ class Run:
 
     def call(self, group: Group, name: str, arguments: tuple[Any, ...]) -> Any:
         """Runs a device function for the lanes of a group; returns its results' bytes."""
-        program = self.library.program(name)
+        program = self.library.program(name, self.watch is not None)
         if program is None:
             group.fail("unsupported", f"call of {name}, which the module does not define")
         outer, self.depth = self.activation, self.depth + 1
@@ -195,7 +203,7 @@ class Activation:
             first = min(self.groups, key=lambda g: g.pc)
         meeting = [g for g in self.groups if g.pc == first.pc]
         self.groups = [g for g in self.groups if g.pc != first.pc]
-        return first if len(meeting) == 1 else join(meeting, self.program.live.get(first.pc, ()))
+        return first if len(meeting) == 1 else join(meeting, self.program.live(first.pc))
 
     def _retry(self) -> None:
         self.idle_rounds += 1

@@ -34,7 +34,7 @@ def from_float8(codes: Any, kind: str) -> Any:
 
 
 def to_float8(value: Any, kind: str) -> Any:
-    """float32 as codes (uint8): nearest even, too large values become the largest finite one (.satfinite), NaN stays."""
+    """float32 as codes (uint8): nearest even; too large values become the largest finite one, NaN stays."""
     value = np.asarray(value, np.float32)
     last = 0x7E if kind == "e4m3" else 0x7B
     table = _values(kind)[: last + 1].astype(np.float64)

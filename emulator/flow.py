@@ -1,7 +1,7 @@
 """From a parsed function to steps in basic blocks: guards lowered to branches, control flow, live registers.
 
-A program counter is the number of a step. Two kinds of block starts: hard ones (branch targets, barriers, waits), and soft
-ones (warp operations), where lanes stop only if other lanes of their warp are elsewhere.
+A program counter is the number of a step. Two kinds of block starts: hard ones (branch targets, barriers, waits), and
+soft ones (warp operations), where lanes stop only if other lanes of their warp are elsewhere.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from kernelmux.emulator.parser import Function, Instruction
 JUMPS = ("bra", "ret", "exit", "brx")
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
-    """One instruction in its place; jumps have no action but targets (program counters)."""
+    """One instruction in its place; jumps have no action but targets (program counters).
+
+    reads and writes have one bit per register (`Flow.numbers`); a guarded step reads what it writes.
+    """
 
     instruction: Instruction
     action: Action | None
     guard: Register | None = None
     targets: tuple[int, ...] = ()
+    reads: int = 0
+    writes: int = 0
 
     @property
     def name(self) -> str:
@@ -38,13 +43,17 @@ class Step:
 
 @dataclass
 class Flow:
-    """The steps of a function; `hard` and `soft` block starts; `live[pc]`: registers needed from a block start on."""
+    """The steps of a function; `hard` and `soft` block starts.
+
+    live[pc] has one bit per register that is needed from the block start `pc` on; numbers gives the register's bit.
+    """
 
     function: Function
     steps: list[Step]
     hard: set[int] = field(default_factory=set)
     soft: set[int] = field(default_factory=set)
-    live: dict[int, set[str]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    live: dict[int, int] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -67,6 +76,7 @@ def analyse(function: Function) -> Flow:
         if step.name in JUMPS:
             step.targets = _targets(step.instruction, function, labels, flow.end)
     _starts(flow)
+    _number(flow)
     _liveness(flow)
     return flow
 
@@ -170,19 +180,28 @@ def value_name(operand: object) -> str | None:
     return None
 
 
+def _number(flow: Flow) -> None:
+    """Numbers the registers, and notes which ones every step reads and writes."""
+    numbers = flow.numbers
+    for step in flow.steps:
+        for name in uses(step):
+            step.reads |= 1 << numbers.setdefault(name, len(numbers))
+        for name in definitions(step):
+            step.writes |= 1 << numbers.setdefault(name, len(numbers))
+
+
 def _liveness(flow: Flow) -> None:
-    """Backward data flow over the fine blocks, with one bit per register."""
-    names: dict[str, int] = {}
+    """Backward data flow over the fine blocks."""
     blocks = {}
     for pc in sorted(s for s in flow.hard | flow.soft if s < flow.end):
         steps = flow.block(pc, coarse=False)
-        blocks[pc] = (*_gen_kill(flow, steps, names), _successors(flow, steps))
-    results = sum(1 << names.setdefault(result.name, len(names)) for result in flow.function.results)
+        blocks[pc] = (*_gen_kill(flow, steps), _successors(flow, steps))
+    results = sum(1 << flow.numbers.setdefault(r.name, len(flow.numbers)) for r in flow.function.results)
     live = {pc: 0 for pc in blocks} | {flow.end: results, flow.end + 1: 0}
-    changed = True
+    order, changed = sorted(blocks, reverse=True), True
     while changed:
         changed = False
-        for pc in sorted(blocks, reverse=True):
+        for pc in order:
             gen, kill, successors = blocks[pc]
             out = 0
             for successor in successors:
@@ -190,18 +209,24 @@ def _liveness(flow: Flow) -> None:
             new = gen | (out & ~kill)
             changed |= new != live[pc]
             live[pc] = new
-    flow.live = {pc: {name for name, i in names.items() if bits >> i & 1} for pc, bits in live.items()}
+    flow.live = live
 
 
-def _gen_kill(flow: Flow, steps: range, names: dict[str, int]) -> tuple[int, int]:
+def members(bits: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _gen_kill(flow: Flow, steps: range) -> tuple[int, int]:
     gen = kill = 0
     for pc in steps:
         step = flow.steps[pc]
-        for name in uses(step):
-            gen |= (1 << names.setdefault(name, len(names))) & ~kill
+        gen |= step.reads & ~kill
         if step.guard is None:
-            for name in definitions(step):
-                kill |= 1 << names.setdefault(name, len(names))
+            kill |= step.writes
     return gen, kill
 
 

@@ -51,7 +51,7 @@ def take(value: Any, positions: Any) -> Any:
 class Group:
     """Lanes that run together. Operations see this object; all arrays are over its lanes, in ascending order."""
 
-    __slots__ = ("run", "lanes", "n", "R", "pc", "origin", "positions", "fetched", "turn")
+    __slots__ = ("R", "fetched", "lanes", "n", "origin", "pc", "positions", "run", "turn")
 
     def __init__(self, run: Run, lanes: Lanes, registers: list[Any], pc: int) -> None:
         self.run, self.lanes, self.n, self.R, self.pc = run, lanes, lanes.n, registers, pc
@@ -85,7 +85,7 @@ class Group:
     def full(self, value: Any) -> np.ndarray:
         """A value as an array over the lanes."""
         if value.__class__ is np.ndarray and value.ndim:
-            return value  # type: ignore[no-any-return]
+            return value
         return np.full(self.n, value)
 
     def special(self, name: str) -> Any:

@@ -158,7 +158,6 @@ class Lanes:
         place = _unfold(self.block + geometry.first, geometry.grid)[at]
         return _compact(place // size if base == "clusterid" else place % size)
 
-
     def _of_thread(self, name: str, base: str, at: int) -> Any:
         """What depends on the thread's place in its block alone is kept for the next launch."""
         known = self.geometry.shape.specials

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator import recording
+from kernelmux.emulator import observing, recording
 from kernelmux.emulator.access import Access
 from kernelmux.emulator.arguments import ArgumentList
 from kernelmux.emulator.cluster import ClusterMemory
@@ -19,7 +21,7 @@ from kernelmux.emulator.flow import Flow, analyse
 from kernelmux.emulator.lanes import Geometry
 from kernelmux.emulator.layout import Layout, variable_segments
 from kernelmux.emulator.memory import GlobalMemory
-from kernelmux.emulator.parser import Function, Parameter, parse
+from kernelmux.emulator.parser import Function, Instruction, Parameter, parse
 from kernelmux.emulator.parser import Module as Parsed
 from kernelmux.emulator.race import GlobalWriters
 from kernelmux.emulator.settings import current_checks, current_time_limit
@@ -28,7 +30,8 @@ from kernelmux.emulator.shared import SharedMemory
 CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 MAX_SHARED = 232448  # bytes per block, compute capability 9.0
-ORDERING = ("atom", "red", "membar", "fence", "mbarrier", "griddepcontrol")  # instructions that may order blocks
+CHUNK_OF_POLLING = 1 << 18  # lanes, when blocks may wait for one another: more than run side by side on a GPU
+POLLING = {"acquire", "volatile", "relaxed"}  # modifiers of loads that another block's stores become visible to
 
 
 @lru_cache(maxsize=256)
@@ -42,7 +45,8 @@ class Module:
 
     def __init__(self, ptx: str) -> None:
         self.ptx = ptx
-        self.parsed: Parsed = parse(ptx)
+        with _collector_paused():
+            self.parsed: Parsed = parse(ptx)
         self.segments, self.addresses = variable_segments(self.parsed)
         self._kernels: dict[str, Kernel] = {}
         self._flows: dict[str, Flow] = {}
@@ -66,7 +70,8 @@ class Module:
         """The analysed function; unknown instructions surface here."""
         if name not in self._flows:
             try:
-                self._flows[name] = analyse(self.parsed.functions[name])
+                with _collector_paused():
+                    self._flows[name] = analyse(self.parsed.functions[name])
             except Unsupported as error:
                 raise self._unsupported(error, kernel) from error
         return self._flows[name]
@@ -90,7 +95,7 @@ class Kernel:
     def __init__(self, module: Module, function: Function) -> None:
         self.module, self.function, self.name = module, function, function.name
         self.layout = Layout(module.parsed, function, module.addresses)
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[tuple[str, bool], Program] = {}
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -101,19 +106,19 @@ class Kernel:
         """Bytes of static shared memory."""
         return self.layout.static_size
 
-    def program(self, name: str) -> Program | None:
-        """A function compiled for this kernel, None if the module does not define it."""
-        if name not in self._programs:
+    def program(self, name: str, watched: bool = False) -> Program | None:
+        """A function compiled for this kernel, None if the module does not define it; watched: see `observing`."""
+        if (name, watched) not in self._programs:
             function = self.module.parsed.functions.get(name)
             if function is None:
                 return None
             layout = self.layout.of(function)
             flow = self.module.flow(name, self.name)
             try:
-                self._programs[name] = Program(flow, layout.resolve, layout.frame_size)
+                self._programs[name, watched] = Program(flow, layout.resolve, layout.frame_size, watched)
             except Unsupported as error:
                 raise self.module._unsupported(error, self.name) from error
-        return self._programs[name]
+        return self._programs[name, watched]
 
     def launch(
         self,
@@ -123,9 +128,12 @@ class Kernel:
         names: Sequence[str] = (),
         shared: int = 0,
     ) -> None:
-        """Runs the kernel. args: CPU tensors, None (null), numpy scalars, bytes (structs) or tensor maps, one per parameter.
+        """Runs the kernel.
 
-        shared is the dynamic shared memory in bytes. A grid with a dimension of 0 launches nothing. Raises `EmulatorError`.
+        args, one per parameter: CPU tensors, None (null), numpy scalars, bytes (structs) or tensor maps.
+
+        shared is the dynamic shared memory in bytes. A grid with a dimension of 0 launches nothing. Raises
+        `EmulatorError`.
         """
         grid3, block3 = _triple(grid), _triple(block)
         self._require_sizes(grid3, block3, shared)
@@ -141,18 +149,20 @@ class Kernel:
             memory.add(segment)
         arguments.place(memory)
         parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
+        watch = observing.begin(self, grid3, block3, shared, arguments)
         with np.errstate(all="ignore"):
-            self._run(grid3, block3, memory, parameters, shared, checks)
+            self._run(grid3, block3, memory, parameters, shared, checks, watch)
 
     def _run(
-        self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str
-    ) -> None:
-        program = self.program(self.name)
+        self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str,
+        watch: observing.LaunchWatch | None,
+    ) -> None:  # fmt: skip
+        program = self.program(self.name, watch is not None)
         assert program is not None
         deadline = time.monotonic() + current_time_limit()
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
         cluster = self._cluster(grid)
-        chunk = max(1, CHUNK // (threads * cluster)) * cluster
+        chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
         memory_kind = ClusterMemory if cluster > 1 else SharedMemory
         ordered = self._orders_blocks if checks == "full" else True
         for first in range(0, blocks, chunk):
@@ -161,7 +171,9 @@ class Kernel:
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
                 access.writers = GlobalWriters(first, threads, window.shadow, ordered)
-            Run(geometry, access, checks, deadline, self).start(program)
+            Run(geometry, access, checks, deadline, self, watch).start(program)
+            if watch is not None:
+                watch.finish()
 
     def _cluster(self, grid: Triple) -> int:
         """Blocks of a cluster; they have to be neighbours in x."""
@@ -175,10 +187,13 @@ class Kernel:
     @cached_property
     def _orders_blocks(self) -> bool:
         """Whether the kernel has anything by which its blocks could wait for one another."""
-        functions = self.module.parsed.functions.values()
-        return any(
-            i.name in ORDERING or i.has("acquire") or i.has("release") for f in functions for i in f.instructions
-        )
+        return any(_may_order(i) for f in self.module.parsed.functions.values() for i in f.instructions)
+
+    @cached_property
+    def _polls(self) -> bool:
+        """Whether the kernel reads global memory as one does that waits for another block."""
+        instructions = [i for f in self.module.parsed.functions.values() for i in f.instructions if i.name == "ld"]
+        return any(i.space in ("global", "generic") and POLLING & set(i.modifiers) for i in instructions)
 
     def _require_sizes(self, grid: Triple, block: Triple, shared: int) -> None:
         threads = block[0] * block[1] * block[2]
@@ -203,6 +218,29 @@ class Kernel:
 
     def _error(self, message: str) -> EmulatorError:
         return EmulatorError(message, kind="argument", kernel=self.name)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Parsing makes many objects that stay; going through all of torch's for garbage meanwhile takes longer than it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _may_order(ins: Instruction) -> bool:
+    """Whether an instruction may be part of a hand-over from block to block."""
+    if ins.name == "fence":
+        return not any(m.startswith(("proxy", "mbarrier")) for m in ins.modifiers)
+    return ins.name == "membar" or (ins.name in ("atom", "red", "ld", "st") and _is_strong(ins))
+
+
+def _is_strong(ins: Instruction) -> bool:
+    return ins.space != "shared" and (ins.name in ("atom", "red") or ins.has("acquire") or ins.has("release"))
 
 
 def _triple(value: int | Sequence[int]) -> Triple:

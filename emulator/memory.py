@@ -1,7 +1,8 @@
 """Global memory: the tensors of a launch and the variables of a module, at emulated addresses.
 
-An address is `segment number << 40 | offset`. Each storage is one segment; inside it only the hulls of the arguments (first to
-last element) may be touched. Offsets keep the real address modulo 256, so that alignment is that of the real pointer.
+An address is `segment number << 40 | offset`. Each storage is one segment; inside it only the hulls of the arguments
+(first to last element) may be touched. Offsets keep the real address modulo 256, so that alignment is that of the
+real pointer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Hull:
 
 
 class Segment:
-    """One storage. data[0] is the byte at offset 0, an address that is a multiple of 256 both here and on the machine."""
+    """One storage. data[0] is the byte at offset 0, a multiple of 256 both here and on the machine."""
 
     def __init__(self, number: int, data: np.ndarray, hulls: list[Hull]) -> None:
         self.number, self.data, self.hulls = number, data, hulls
@@ -154,7 +155,8 @@ class GlobalMemory:
         where = int(np.flatnonzero(offset & (size - 1))[0])
         at = int(offset[where])
         hull = segment.nearest(at)
-        text = f"{_verb(write)} of {size} bytes at an address that is no multiple of {size}: offset {at - hull.lo} of {_described(hull)}"
+        place = f"offset {at - hull.lo} of {_described(hull)}"
+        text = f"{_verb(write)} of {size} bytes at an address that is no multiple of {size}: {place}"
         base = hull.lo % size
         group.fail(
             "misaligned",

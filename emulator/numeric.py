@@ -9,7 +9,7 @@ import numpy as np
 
 F4, F8, U2, U4, U8, I8 = (np.dtype(t) for t in ("f4", "f8", "u2", "u4", "u8", "i8"))
 
-# A float64 lies exactly halfway between two float32 when its low 29 bits are 1 followed by zeros; for bfloat16 45 bits, float16 42.
+# A float64 lies halfway between two float32 when its low 29 bits are 1 followed by zeros; for bfloat16 the low 45.
 _HALFWAY = {24: (np.uint64((1 << 29) - 1), np.uint64(1 << 28)), 8: (np.uint64((1 << 45) - 1), np.uint64(1 << 44))}
 
 
@@ -51,8 +51,8 @@ def round_to_odd_float(value: Any) -> Any:
 def fma_double(a: Any, b: Any, c: Any, precision: int) -> Any:
     """a * b + c in float64 so that rounding the result to `precision` bits is right; a, b, c have at most 24 bits.
 
-    The product is exact. The sum is rounded once; that only matters where it lies halfway between two results of the wanted
-    precision, and there its last bit is moved towards what the rounding dropped.
+    The product is exact. The sum is rounded once; that only matters where it lies halfway between two results of the
+    wanted precision, and there its last bit is moved towards what the rounding dropped.
     """
     product = a.astype(F8) * b
     total = product + c
@@ -64,18 +64,11 @@ def fma_double(a: Any, b: Any, c: Any, precision: int) -> Any:
 
 
 def _nudged(total: Any, product: Any, c: Any, halfway: Any) -> Any:
-    if np.ndim(total) == 0:
-        return (
-            total + 0.0
-            if not _error(total, product, c)
-            else np.nextafter(total, np.copysign(np.inf, _error(total, product, c)))
-        )
-    at = np.nonzero(halfway)
-    lost = _error(total[at], np.broadcast_to(product, total.shape)[at], np.broadcast_to(c, total.shape)[at].astype(F8))
-    if np.count_nonzero(lost):
-        up = np.nextafter(total[at], np.copysign(np.inf, lost))
-        total[at] = np.where((lost != 0) & np.isfinite(lost), up, total[at])
-    return total
+    lost = _error(total, product, c)
+    wrong = halfway & (lost != 0) & np.isfinite(lost)
+    if not np.count_nonzero(wrong):  # mostly the sum is exact
+        return total
+    return np.where(wrong, np.nextafter(total, np.copysign(np.inf, lost)), total)[()]
 
 
 def _error(total: Any, product: Any, addend: Any) -> Any:
@@ -85,7 +78,7 @@ def _error(total: Any, product: Any, addend: Any) -> Any:
 
 
 def fma_odd(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32 in float64, an inexact sum made odd: any later rounding to float32, in any direction, is right."""
+    """a * b + c of float32 in float64, an inexact sum made odd: rounding it to float32 in any direction is right."""
     product = a.astype(F8) * b
     total = np.asarray(product + c)
     lost = _error(total, product, np.asarray(c, F8))

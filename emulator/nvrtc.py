@@ -69,7 +69,7 @@ def _recipe(source: str, options: tuple[str, ...], filename: str, include: tuple
         cubin = compile_cubin(source, options, arch, filename, include)
         return recording.Compiled(cubin.image, cubin.log)
 
-    return recording.Recipe((source, options, filename), compile)
+    return recording.Recipe((source, options, filename), compile, source)
 
 
 def compile_cubin(

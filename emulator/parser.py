@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.operands import (
@@ -22,107 +20,12 @@ from kernelmux.emulator.operands import (
     Vector,
 )
 from kernelmux.emulator.ptx_types import size_of
+from kernelmux.emulator.syntax import Function, Instruction, Location, Module, Parameter, Variable
 
 __all__ = [
-    "SINK", "Address", "Function", "Immediate", "Instruction", "Module", "Operand", "Pair", "Parameter", "Register",
-    "Sink", "Special", "Symbol", "TensorAddress", "Variable", "Vector", "parse",
+    "SINK", "Address", "Function", "Immediate", "Instruction", "Location", "Module", "Operand", "Pair", "Parameter",
+    "Register", "Sink", "Special", "Symbol", "TensorAddress", "Variable", "Vector", "parse",
 ]  # fmt: skip
-
-SPACES = ("global", "shared", "local", "param", "const")
-
-
-@dataclass(frozen=True)
-class Location:
-    """A source line, and the call sites it was inlined at, innermost first."""
-
-    file: int
-    line: int
-    inlined: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One PTX instruction."""
-
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: Register | None
-    text: str
-    location: Location | None
-
-    @cached_property
-    def name(self) -> str:
-        return self.opcode.split(".", 1)[0]
-
-    @cached_property
-    def modifiers(self) -> tuple[str, ...]:
-        return tuple(self.opcode.split(".")[1:])
-
-    def has(self, modifier: str) -> bool:
-        """Whether this modifier is there."""
-        return modifier in self.modifiers
-
-    @cached_property
-    def type(self) -> str:
-        """The last modifier: the type of the operands in most instructions."""
-        return self.modifiers[-1]
-
-    @cached_property
-    def space(self) -> str:
-        """The state space named by the modifiers; "generic" without one."""
-        return next((m.split("::")[0] for m in self.modifiers if m.split("::")[0] in SPACES), "generic")
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable in memory; initial holds the words of its initialiser."""
-
-    name: str
-    space: str
-    type: str
-    align: int
-    size: int
-    initial: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a kernel or function: size and alignment in bytes."""
-
-    name: str
-    type: str
-    size: int
-    align: int
-    pointer: bool = False
-
-
-@dataclass
-class Function:
-    """A kernel or device function."""
-
-    name: str
-    entry: bool
-    parameters: tuple[Parameter, ...] = ()
-    results: tuple[Parameter, ...] = ()
-    instructions: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
-    registers: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # targets of brx.idx
-    required_threads: tuple[int, ...] | None = None
-    maximum_threads: tuple[int, ...] | None = None
-    cluster: tuple[int, ...] = ()  # blocks of a cluster in each dimension
-
-
-@dataclass
-class Module:
-    """A translation unit of PTX."""
-
-    functions: dict[str, Function] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    dynamic_shared: dict[str, int] = field(default_factory=dict)  # name -> alignment
-    files: dict[int, str] = field(default_factory=dict)
-
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _LABEL = re.compile(r"([$A-Za-z_][$\w]*):(?!:)")
@@ -143,7 +46,7 @@ _PARAMETER = re.compile(
 _HEADER = re.compile(r"\.(entry|func)\s*(?:\(([^)]*)\))?\s*([$\w]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _LOC = re.compile(
-    r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+[$\w+ ]+?,\s*inlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*"
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+[$\w+ ]+?,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?[^\n]*"
 )
 _MODULE_DIRECTIVE = re.compile(r"\.(?:version|target|address_size|file|pragma|alias)\b[^\n]*")
 _SPECIAL = re.compile(r"%(?:[a-z]\w*)(?:\.[xyzw])?$")
@@ -259,6 +162,7 @@ class _Body:
         self.scopes = [_Scope(0)]
         self.count = 0
         self.location: Location | None = None
+        self.chains: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}  # file, line, column -> its call sites
 
     def read(self, text: str) -> None:
         position = 0
@@ -298,10 +202,13 @@ class _Body:
         return position
 
     def _locate(self, match: re.Match[str]) -> None:
-        file, line = int(match[1]), int(match[2])
+        """A directive names one call site or none; where that was inlined itself is what was said of it last."""
+        file, line, column, *site = (int(number) for number in match.groups() if number)
         if line == 0:  # "no line": the compiler merged code of several places
             return
-        inlined = ((int(match[3]), int(match[4])),) if match[3] else ()
+        known = self.chains.get((file, line, column), ())
+        inlined = ((site[0], site[1]), *self.chains.get(tuple(site), ())) if site else known
+        self.chains[file, line, column] = inlined
         self.location = Location(file, line, inlined)
 
     def _statement(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ _PACKED = {"f16x2": B32, "bf16x2": B32, "bf16": B16, "tf32": np.dtype("f4"), "pr
 _NAME = re.compile(r"([usbf])(8|16|32|64)$")
 
 
+@cache
 def dtype_of(name: str) -> np.dtype[Any]:
     """The numpy type of a PTX type; bf16 and packed types as their bits."""
     if name in _PACKED:

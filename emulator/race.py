@@ -41,7 +41,10 @@ class GlobalWriters:
         self.shadow = shadow  # knows the epochs
 
     def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
-        """Every lane writes `size` bytes at `rows`, in units of size; `changes()`: which of them change what is there."""
+        """Every lane writes `size` bytes at `rows`, in units of size.
+
+        `changes()` tells which of them change what is there.
+        """
         owners = segment.writers
         if owners is None:
             owners = segment.writers = Owners(len(segment.data), min(size, 4))
@@ -74,5 +77,7 @@ class GlobalWriters:
             row = int(np.flatnonzero(lanes)[0])
             other = int(before[row] if before.ndim == 1 else before[row][bad[row]][0])
             block, number = other // self.threads, other % self.threads
-            text = f"write of a value different from the one that thread {number} of block {block} wrote to the same place"
+            text = (
+                f"write of a value different from the one that thread {number} of block {block} wrote to the same place"
+            )
             group.fail("race", text, lanes)

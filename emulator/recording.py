@@ -1,7 +1,7 @@
 """What was launched, and how each kernel could be compiled for another GPU.
 
-    with recorder() as launches: kernel(...)              recorder(run=False): only notes, for sizes too large to emulate
-    launches[0].recipe.compile("sm_80")      -> Machine code with what the assembler said about it
+    with recorder() as launches: kernel(...)     recorder(run=False): only notes, for sizes too large to emulate
+    launches[0].recipe.compile("sm_80")          machine code with what the assembler said about it
 
 Compilers leave a recipe for every PTX text that they make; a launch of that text finds it.
 """
@@ -18,7 +18,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code for one architecture; shared: bytes of dynamic shared memory it asks for, None if the launch decides."""
+    """Machine code for one architecture; shared: dynamic shared memory in bytes, None if the launch decides."""
 
     image: bytes
     log: str
@@ -27,10 +27,14 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a PTX text was made. key: equal for equal results. compile: machine code for an architecture such as "sm_80"."""
+    """How a PTX text was made. key: equal for equal results. compile: machine code for an architecture ("sm_80").
+
+    source: the text that was compiled; None where that is the file which the PTX names.
+    """
 
     key: object
     compile: Callable[[str], Compiled]
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ def recorder(run: bool = True) -> Iterator[list[Launch]]:
 def remember(ptx: str, recipe: Recipe) -> None:
     """Leaves the recipe of a PTX text."""
     _recipes[ptx] = recipe
+
+
+def recipe(ptx: str) -> Recipe | None:
+    """The recipe of a PTX text."""
+    return _recipes.get(ptx)
 
 
 def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> bool:

@@ -14,7 +14,10 @@ _time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", def
 
 @contextmanager
 def checks(level: str) -> Iterator[None]:
-    """Sets the level of checking: "fast" (bounds, alignment, barriers) or "full" (also races and uninitialised shared memory)."""
+    """Sets the level of checking.
+
+    "fast": bounds, alignment, barriers. "full": also races and reads of uninitialised shared memory.
+    """
     if level not in LEVELS:
         raise ValueError(f"checks: expected one of {LEVELS}, got {level!r}")
     token = _checks.set(level)

@@ -1,8 +1,9 @@
 """Who wrote and read each place of shared memory since the last barrier: uninitialised reads and races.
 
-A stamp is `epoch << 32 | warp epoch << 10 | thread`; every barrier of a block begins a new epoch, every bar.warp.sync a new warp
-epoch. Two accesses race if they are of one epoch, by different threads, at least one a write, and not ordered by a warp epoch.
-Reads are only logged, and looked at when somebody writes near them in the same epoch: kernels mostly fill a tile, wait, read, wait.
+A stamp is `epoch << 32 | warp epoch << 10 | thread`; every barrier of a block begins a new epoch, every bar.warp.sync
+a new warp epoch. Two accesses race if they are of one epoch, by different threads, at least one a write, and not
+ordered by a warp epoch. Reads are only logged, and looked at when somebody writes near them in the same epoch:
+kernels mostly fill a tile, wait, read, wait.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class Shadow:
             group.fail("uninitialised", f"{what} reads shared memory at offset {at} before any write", [position])
 
     def writers(self, block: Any, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Epoch and thread of the last write of bytes of a block's window; epoch 0: an asynchronous copy or an atomic."""
+        """Epoch and thread of the last write of bytes of a window; epoch 0: an asynchronous copy or an atomic."""
         stamps = self.writes[self._window(block, offsets)]
         return stamps >> EPOCH_SHIFT, stamps & THREAD
 

@@ -74,8 +74,8 @@ class SharedMemory:
         outside = (offset < 0) | (offset + size > self.size)
         if outside.any():
             detail = f" ({self.dynamic} of them dynamic)" if self.dynamic else ""
-            text = f"{verb} of {size} bytes at offset {offset[outside][0]} of shared memory, which has {self.size} bytes{detail}"
-            group.fail("out of bounds", text, outside)
+            place = f"offset {offset[outside][0]} of shared memory, which has {self.size} bytes{detail}"
+            group.fail("out of bounds", f"{verb} of {size} bytes at {place}", outside)
         odd = offset & (size - 1) != 0
         group.fail(
             "misaligned",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import re
-import re
+import signal
 import subprocess
 import tempfile
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.runtime.cache import get_cache_manager
 from triton.runtime.cache import get_cache_manager
 
 from kernelmux.emulator.recording import Compiled, Recipe
@@ -31,11 +34,29 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
     number = int(arch.removeprefix("sm_").rstrip("af"))
     options = {name: getattr(metadata, name) for name in OPTIONS if hasattr(metadata, name)}
     options["num_warps"] = _warps(source.name, metadata)
-    options["num_warps"] = _warps(source.name, metadata)
-    compiled = triton.compile(source, target=GPUTarget("cuda", number, 32), options=options)
+    target = GPUTarget("cuda", number, 32)
+    _survive(lambda: triton.compile(source, target=target, options=options), f"{source.name} for {arch}")
+    compiled = triton.compile(source, target=target, options=options)  # from Triton's cache now
     image: bytes = compiled.asm["cubin"]
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
     return Compiled(image, _assembler_log(compiled.asm["ptx"], arch) if framed else "", compiled.metadata.shared)
+
+
+def _survive(compile: Callable[[], object], what: str) -> None:
+    """Compile in a child process first: where a target lacks an instruction, the compiler aborts its process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this child only compiles
+        child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        try:
+            compile()
+        finally:
+            os._exit(0)  # an exception is raised again, and seen, in the parent
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        raise RuntimeError(f"Triton's compiler dies of {signal.Signals(os.WTERMSIG(status)).name} on {what}")
 
 
 def _warps(name: str, metadata: Any) -> int:
@@ -44,14 +65,6 @@ def _warps(name: str, metadata: Any) -> int:
     path = next((path for file, path in group.items() if file.endswith(".ttgir")), None)
     asked = re.search(r'"ttg\.num-warps" = (\d+)', Path(path).read_text()) if path else None
     return int(asked[1]) if asked else int(metadata.num_warps)
-
-
-def _warps(name: str, metadata: Any) -> int:
-    """The warps that the kernel was asked to have; specialised warps come on top in the metadata, but not in the IR."""
-    group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
-    path = next((path for file, path in group.items() if file.endswith(".ttgir")), None)
-    found = re.search(r'"ttg.num-warps" = (\d+)', Path(path).read_text()) if path else None
-    return int(found[1]) if found else int(metadata.num_warps)
 
 
 def _assembler_log(ptx: str, arch: str) -> str:

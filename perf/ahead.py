@@ -20,7 +20,7 @@ from kernelmux.perf.plan import Row
 from kernelmux.registry import backend as registered
 from kernelmux.registry.spec import Call
 
-LIMIT = 240.0  # seconds; what is not compiled by then, the timing worker compiles
+LIMIT = 150.0  # seconds; what is not compiled by then, the timing worker compiles
 WORTH = 12  # rows; fewer are compiled before the processes have imported torch
 
 

@@ -25,6 +25,7 @@ def measure() -> Ceilings:
         host=_host_link(),
         matmul={name: _matmul(name) for name in FORMATS},
         gap=_median(CudaStopwatch(), lambda: None),
+        noise=_noise(),
         l2=l2_bytes(),
     )
 
@@ -43,6 +44,15 @@ def _memory() -> tuple[float, float]:
     copy = 2 * source.nbytes / _median(stopwatch, lambda: target.copy_(source))
     read = source.nbytes / _median(stopwatch, lambda: source.sum())
     return copy, max(read, copy)
+
+
+def _noise() -> float:
+    """The same copy and the same product measured twice: the larger relative difference of the medians."""
+    x = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+    y, stopwatch = torch.empty_like(x), CudaStopwatch(20.0)
+    calls = (lambda: y.copy_(x), lambda: torch.mm(x, x, out=y))
+    pairs = [(_median(stopwatch, call), _median(stopwatch, call)) for call in calls]
+    return max(abs(a / b - 1) for a, b in pairs)
 
 
 def _host_link() -> float:

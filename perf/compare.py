@@ -11,7 +11,7 @@ from kernelmux.perf import report
 from kernelmux.perf.report import Row
 from kernelmux.perf.results import Results
 
-RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, and beyond the spread of either run
+RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, beyond the spread of either run and twice its noise
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class Change:
 def changes(earlier: Results, now: Results) -> list[Change]:
     """The rows that both runs have."""
     before = {report.key(r): r for r in earlier["rows"] if r["status"] == "ok"}
+    apart = 2 * max((r["ceilings"] or {}).get("noise", 0.0) for r in (earlier, now))
     found = []
     for row in now["rows"]:
         old = before.get(report.key(row)) if row["status"] == "ok" else None
         if old:
-            found.append(Change(row, old["median_us"], row["median_us"], max(old["spread"], row["spread"])))
+            found.append(Change(row, old["median_us"], row["median_us"], max(old["spread"], row["spread"], apart)))
     return found
 
 

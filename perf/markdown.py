@@ -141,7 +141,7 @@ def best_tables() -> str:
     for record in results.recorded():
         fresh = [row for row in record.rows if not row["stale"]]
         left = len(record.rows) - len(fresh)
-        note = f" {left} rows measured before the last change of their source are left out." if left else ""
+        note = f" Left out, because their source has changed since: {left} rows." if left else ""
         where = report.where(record.results["machine"])
         intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"
         parts.append(f"{intro}\n\n{best_table(fresh)}" if fresh else intro)

@@ -121,5 +121,5 @@ def roofs(ceilings: dict[str, Any]) -> str:
     return (
         f"ceilings of this run: copy {ceilings['copy'] / 1e9:.0f} GB/s, read {ceilings['read'] / 1e9:.0f} GB/s,"
         f" host link {ceilings['host'] / 1e9:.1f} GB/s, matmul {products} TFLOP/s;"
-        f" two events with nothing between {ceilings['gap'] * 1e6:.1f} us"
+        f" two events with nothing between {ceilings['gap'] * 1e6:.1f} us; the same call twice {ceilings['noise']:.1%}"
     )

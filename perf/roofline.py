@@ -22,6 +22,7 @@ class Ceilings:
 
     copy: device memory, read + write. read: device memory, one way. host: pinned host memory to the device.
     matmul: by "bf16", "fp16", "tf32" and "fp32". gap: seconds between two events with nothing in between.
+    noise: how far two measurements of the same call lie apart, relative.
     """
 
     copy: float
@@ -29,6 +30,7 @@ class Ceilings:
     host: float
     matmul: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
+    noise: float = 0.0
     l2: int = 0
 
     def as_dict(self) -> dict[str, Any]:

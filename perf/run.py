@@ -49,7 +49,7 @@ def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Ou
     if options.device == "cuda":
         watch({"event": "start", "id": f"compiling ahead in {options.jobs} processes"})
         _save(remaining, options, folder)
-        ahead.compile_all(folder, len(remaining), options.jobs, _environment())
+        ahead.compile_all(folder, len(remaining), options.jobs, environment())
     parts: list[Path] = []
     while remaining:
         parts.append(folder / f"benchmark-{len(parts)}.json")
@@ -80,7 +80,7 @@ def _one_worker(
     left = {row.id: row for row in rows}
     running = ""
     with (folder / "worker.log").open("w") as log:
-        process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=_environment())
+        process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=environment())
         for event in _events(process, folder / EVENTS, options.row_limit):
             watch(event)
             if event["event"] == "start":
@@ -144,7 +144,7 @@ def _command(folder: Path, report: Path) -> list[str]:
     return [sys.executable, "-m", "pytest", suite, "-q", *own, *plugins, *engine]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The caller's, with its import path: under Bazel or an editable install a child would not find us."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

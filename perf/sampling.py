@@ -18,7 +18,7 @@ from kernelmux.registry.spec import Call, OpSpec, exact_arguments
 
 TINY = 24  # lengths of the small call; large enough for any scalar that indexes an axis of a workload
 CLOSE = 1e-9
-FLOPS_PER_ELEMENT = 512  # beyond this ratio a reference is taken to hold intermediates of flops / 512 elements
+FLOPS_PER_ELEMENT = 256  # of a reference that holds intermediates, such as the weights of an attention with D = 64
 
 Picker = Callable[[int, int], torch.Tensor]
 

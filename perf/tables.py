@@ -62,7 +62,7 @@ def _table(group: Group) -> Table:
 
 
 def _cells(group: Group, row: Row) -> list[Text]:
-    name = ("* " if row is group.best else "  ") + report.label(row)
+    name = ("* " if row is group.best else "  ") + report.label(row) + (" (stale)" if row.get("stale") else "")
     if row["status"] == "failed":
         return [Text(name), Text("FAILED", style="red")]
     cells = [name, report.microseconds(row["median_us"]), report.percent(row["spread"])]

@@ -1,4 +1,4 @@
-"""The command line: `kernelmux list | show | explain | doctor`."""
+"""The command line: `kernelmux list | show | explain | doctor`, and the commands that other parts bring."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import metadata
+from importlib import import_module, metadata
 
 import torch
 from rich.console import Console
@@ -24,8 +24,14 @@ EXAMPLES = """examples:
   kernelmux show softmax
   kernelmux explain matmul --shape a=64x63:fp16,b=63x64:fp16 --backend cuda
   kernelmux explain softmax --shape x=4096x8192:bf16,axis=0 --device sm_90
+  kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux doctor
 """
+
+# Commands of other parts: module with a `main(arguments)`, and help. Loaded by name, when called: nothing here needs them.
+PROVIDED = {
+    "emulate": ("kernelmux.perf.emulate", "run one call on the emulator: sectors, bank conflicts, a picture of them"),
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,12 +60,17 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default=None, help="cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
     )
     commands.add_parser("doctor", help="what of this machine the backends can use")
+    for name, (_, text) in PROVIDED.items():
+        commands.add_parser(name, help=text, add_help=False)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 if all is well, 1 if a call cannot be run, 2 for a wrong command."""
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in PROVIDED:
+        return int(import_module(PROVIDED[words[0]][0]).main(words[1:]))
+    options = _parser().parse_args(words)
     # A pipe has no width of its own: give it one at which no name is broken.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:

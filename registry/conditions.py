@@ -152,7 +152,7 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Capability:
-    """The GPU (or the emulated one) has at least compute capability `minimum`, and one under `below` if that is given."""
+    """The GPU (or the emulated one) has compute capability `minimum` or more, and less than `below` if given."""
 
     minimum: tuple[int, int]
     below: tuple[int, int] | None = None

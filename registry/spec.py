@@ -112,10 +112,11 @@ SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
 class SpecialValues:
     """Every value of `SPECIAL` must give what the reference gives, except those in `undefined`: name -> why not.
 
-    A name may be narrowed to one dtype: "largest fp32".
+    A name may be narrowed to one dtype: "largest fp32". `on` says from its arguments whether the values are defined for a call at all.
     """
 
     undefined: Mapping[str, str] = field(default_factory=dict)
+    on: Callable[[Mapping[str, Any]], bool] = lambda arguments: True
 
     def __post_init__(self) -> None:
         if wrong := {name for name in self.undefined if name.split()[0] not in SPECIAL}:

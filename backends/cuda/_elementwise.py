@@ -1,7 +1,7 @@
 """Elementwise family: contiguous inputs as wide accesses, all others read in place by their strides."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -45,9 +45,15 @@ class Elementwise:
         kernel(grid, self.block, *tensors, units, _layout(size, strides, width))
 
     def _kernel(self, path: str, more: str, y: torch.Tensor, **defines: object) -> Kernel:
-        signature = " ".join((*(f"{name}*" for name in self.inputs), "out*", "n:i64", more))
-        fixed = {"ELEMENT": ctype(y.dtype), "BLOCK": self.block, "UNROLL": self.unroll}
-        return self.source.kernel(f"{self.name}_{path}", signature, **fixed, **defines)
+        return self.source.kernel(
+            f"{self.name}_{path}", _signature(self.inputs, more),
+            ELEMENT=ctype(y.dtype), BLOCK=self.block, UNROLL=self.unroll, **defines,
+        )  # fmt: skip
+
+
+@cache
+def _signature(inputs: tuple[str, ...], more: str) -> str:
+    return " ".join((*(f"{name}*" for name in inputs), "out*", "n:i64", more))
 
 
 def common_width(tensors: tuple[torch.Tensor, ...], widest: int = ACCESS_BYTES) -> int:
@@ -86,7 +92,7 @@ def _strided_width(size: tuple[int, ...], strides: tuple[Strides, ...], width: i
 
 
 @lru_cache(maxsize=1024)
-def _layout(size: tuple[int, ...], strides: tuple[Strides, ...], width: int) -> np.ndarray:
+def _layout(size: tuple[int, ...], strides: tuple[Strides, ...], width: int) -> bytes:
     """The kernel's Layout struct, in units of `width` elements: the innermost size shrinks, outer strides shrink."""
 
     def units(values: tuple[int, ...], last: int) -> list[int]:
@@ -95,4 +101,4 @@ def _layout(size: tuple[int, ...], strides: tuple[Strides, ...], width: int) -> 
     words = [*size[:-1], size[-1] // width]
     for step in strides:
         words += units(step, step[-1])
-    return np.array(words, np.int64).view(f"V{8 * len(words)}")
+    return np.array(words, np.int64).tobytes()

@@ -11,19 +11,11 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
 
 SPLITS = Source(__file__, "matmul_splits.cu")
 THREADS = 256
-
-
-class Layout(NamedTuple):
-    """All of a tensor that a plan depends on; `offset` is its address modulo 16."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    offset: int
 
 
 class Operand(NamedTuple):
@@ -32,10 +24,6 @@ class Operand(NamedTuple):
     k_major: bool
     ld: int
     bytes: int
-
-
-def layout(x: torch.Tensor) -> Layout:
-    return Layout(x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
 
 
 def operand(x: Layout, k_axis: int) -> Operand:
@@ -84,10 +72,9 @@ def adding(parts: int, shape: tuple[int, int], dtype: torch.dtype) -> Bound | No
     return kernel.bind(cdiv(size, THREADS), THREADS, size, parts)
 
 
-def simple_plan(kernel: Kernel, tile: tuple[int, int], block: tuple[int, ...] | int, a: Layout, b: Layout) -> Plan:
-    """One block per tile of c, no splits."""
+def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], a: Layout, b: Layout) -> Plan:
+    """The plan of a kernel that knows no splits."""
     (M, K), N = a.shape, b.shape[1]
-    grid = cdiv(M, tile[0]) * cdiv(N, tile[1])
     return Plan(kernel.bind(grid, block, M, N, K, operand(a, 1).ld, operand(b, 0).ld), (M, N))
 
 

@@ -6,18 +6,8 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._matmul import (
-    Layout,
-    Operand,
-    Plan,
-    Tiling,
-    adding,
-    choose,
-    layout,
-    majors,
-    operand,
-    split_length,
-)
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._matmul import Operand, Plan, Tiling, adding, choose, majors, operand, split_length
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")

@@ -29,7 +29,11 @@ class RowPlan:
 
     @property
     def defines(self) -> dict[str, object]:
-        return {"WIDTH": self.width, "GROUP": self.group, "VECTORS": self.vectors, "ROWS": self.rows}
+        """Options of the kernel; 1,024 threads per multiprocessor leave each of them 64 registers."""
+        blocks = max(1, 1024 // (self.group * self.rows))
+        return {
+            "WIDTH": self.width, "GROUP": self.group, "VECTORS": self.vectors, "ROWS": self.rows, "MIN_BLOCKS": blocks,
+        }  # fmt: skip
 
 
 @lru_cache(maxsize=4096)

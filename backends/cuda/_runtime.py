@@ -10,8 +10,9 @@ seam knows which.
 
 import hashlib
 import json
+import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,8 @@ class Kernel:
         self.parameters = parse(signature)
         self._names = tuple(p.name for p in self.parameters)
         self._tensors = [i for i, p in enumerate(self.parameters) if p.kind in ("pointer", "map")]
-        self._cuda = [_cuda_converter(entry, p) for p in self.parameters]
-        self._emulated = [_emulated_converter(entry, p) for p in self.parameters]
+        self._numbers = [scalar_converter(entry, p) if p.is_scalar else _as_is for p in self.parameters]
+        self._objects = [(i, _crossing(entry, p)) for i, p in enumerate(self.parameters) if not p.is_scalar]
         self._functions: dict[int, Any] = {}  # by device index, -1 the emulator
 
     def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *args: Any, shared: int = 0) -> None:
@@ -119,10 +120,19 @@ class Kernel:
         if len(args) != len(self.parameters) or grid[0] > _MAX_GRID[0] or grid[1] > 65535 or grid[2] > 65535:
             raise self.refusal(grid, args)
         index = self.device(args)
-        values = tuple([convert(value) for convert, value in zip(self.converters(index), args, strict=False)])
-        (self._functions.get(index) or self.compiled(index)).launch(grid, block, values, shared)
+        function = self._functions.get(index) or self.compiled(index)
+        if index < 0:
+            function.launch(grid, block, self._converted(args), shared)
+            return
+        try:
+            function.launch(grid, block, self.crossed(args), shared)
+        except (struct.error, OverflowError):
+            self._converted(args)  # names the argument
+            raise
 
-    def bind(self, grid: int | Sequence[int], block: int, *numbers: int | float, shared: int = 0) -> "Bound":
+    def bind(
+        self, grid: int | Sequence[int], block: int | Sequence[int], *numbers: int | float, shared: int = 0
+    ) -> "Bound":
         """A launch that still lacks its tensors, which the signature has first; errors as for a call."""
         return Bound(self, grid, block, numbers, shared)
 
@@ -135,14 +145,21 @@ class Kernel:
     def _compile(self, index: int) -> Any:
         text, options = self.source.text(), self.source.options(self.defines)
         if index >= 0:
-            return _launch_cuda.CudaFunction(text, self.entry, options, index)
+            return _launch_cuda.CudaFunction(text, self.entry, options, index, self.parameters)
         from kernelmux.backends.cuda._launch_emulated import EmulatedFunction
 
         return EmulatedFunction(text, self.entry, options, self.source.path.name, str(FOLDER), self._names)
 
-    def converters(self, index: int) -> list[Any]:
-        """Per parameter, what turns an argument into what a launch on device `index` takes."""
-        return self._emulated if index < 0 else self._cuda
+    def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with every number as the numpy scalar of its parameter's type; TypeError or OverflowError."""
+        return tuple([convert(value) for convert, value in zip(self._numbers, args, strict=True)])
+
+    def crossed(self, args: tuple[Any, ...]) -> list[Any]:
+        """The arguments as a CUDA launch takes them: addresses, bytes and, as they are, numbers."""
+        values = list(args)
+        for i, cross in self._objects:
+            values[i] = cross(values[i])
+        return values
 
     def device(self, args: tuple[Any, ...]) -> int:
         """The index of the CUDA device that the first tensor or map on one names, -1 without any."""
@@ -162,17 +179,25 @@ class Kernel:
         return ValueError(f"{self.entry}: grid {grid} exceeds {_MAX_GRID}")
 
 
+def _three(sizes: int | Sequence[int]) -> tuple[int, ...]:
+    return (sizes, 1, 1) if isinstance(sizes, int) else (*sizes, 1, 1)[:3]
+
+
 class Bound:
     """A launch with its numbers converted and checked once: repeated calls of one kind cost the host half as much."""
 
     def __init__(
-        self, kernel: Kernel, grid: int | Sequence[int], block: int, numbers: Sequence[int | float], shared: int
+        self,
+        kernel: Kernel,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        numbers: Sequence[int | float],
+        shared: int,
     ):
-        self._kernel, self._block, self._shared = kernel, (block, 1, 1), shared
-        self._grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1, 1)[:3]
+        self._kernel, self._grid, self._block, self._shared = kernel, _three(grid), _three(block), shared
         tensors = len(kernel.parameters) - len(numbers)
         scalars = kernel.parameters[tensors:]
-        if tensors < 1 or any(not p.is_scalar for p in scalars) or any(p.is_scalar for p in kernel.parameters[:tensors]):
+        if tensors < 1 or [p.is_scalar for p in kernel.parameters] != [False] * tensors + [True] * len(numbers):
             raise TypeError(f"{kernel.entry}: expected tensors, then {len(numbers)} numbers, got {kernel.parameters}")
         if any(have > most for have, most in zip(self._grid, _MAX_GRID, strict=True)):
             raise kernel.refusal(self._grid, kernel.parameters)
@@ -187,8 +212,8 @@ class Bound:
         if len(tensors) != self._tensors:
             raise kernel.refusal(self._grid, tensors + self._numbers)
         index = kernel.device(tensors)
-        converters = kernel.converters(index)
-        values = (*[convert(x) for convert, x in zip(converters, tensors, strict=False)], *self._numbers)
+        args = tensors + self._numbers
+        values = args if index < 0 else kernel.crossed(args)
         kernel.compiled(index).launch(self._grid, self._block, values, self._shared)
 
 
@@ -196,29 +221,22 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _emulated_converter(entry: str, parameter: Parameter) -> Any:
-    if parameter.is_scalar:
-        return scalar_converter(entry, parameter)
-    return (lambda value: value.tobytes()) if parameter.kind == "struct" else _as_is
-
-
-def _cuda_converter(entry: str, parameter: Parameter) -> Any:
-    if parameter.is_scalar:
-        return scalar_converter(entry, parameter)
+def _crossing(entry: str, parameter: Parameter) -> Any:
+    """How an argument that is not a number goes to a CUDA launch: as an address or as bytes."""
     if parameter.kind == "struct":
         return _as_is
     if parameter.kind == "map":
-        return lambda value: value.value
-    return lambda value: _address(entry, parameter.name, value)
+        return lambda value: value.value.tobytes()
+    return partial(_address, f"{entry}: {parameter.name}")
 
 
-def _address(entry: str, name: str, value: Any) -> int:
+def _address(where: str, value: Any) -> int:
     """A pointer for a CUDA launch: a CUDA tensor, pinned host memory (mapped, same address) or None (null)."""
     if value is None:
         return 0
     if not value.is_cuda and not value.is_pinned():
-        raise TypeError(f"{entry}: {name} is in pageable host memory, expected a CUDA tensor or pinned memory")
-    return int(value.data_ptr())
+        raise TypeError(f"{where} is in pageable host memory, expected a CUDA tensor or pinned memory")
+    return value.data_ptr()  # type: ignore[no-any-return]
 
 
 @cache

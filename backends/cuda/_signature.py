@@ -1,10 +1,11 @@
 """Typed kernel signatures: `"x* y* n:i32 scale:f32 a:map"` says how each argument crosses the launch.
 
 `name*` is a pointer, `name:i32|i64|u32|f32|f64` a number, `name:map` a TMA descriptor, `name:struct` a struct by value
-(a numpy array with one element of the struct's size).
+(its bytes).
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 _INTEGERS: dict[str, Any] = {"i32": np.int32, "i64": np.int64, "u32": np.uint32}
 _FLOATS: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
+_FORMATS = {"pointer": "Q", "i32": "i", "i64": "q", "u32": "I", "f32": "f", "f64": "d"}  # of the struct module
 _LARGEST_F32 = float(np.finfo(np.float32).max)
 
 
@@ -41,6 +43,19 @@ def _parse_word(word: str, signature: str) -> Parameter:
             f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map|struct"
         )
     return Parameter(name, kind)
+
+
+def layout(parameters: tuple[Parameter, ...], sizes: Sequence[int]) -> tuple[str, list[int]]:
+    """A struct format that holds all parameters, and where each begins; `sizes` are the bytes of maps and structs.
+
+    Everything begins at a multiple of 8 bytes: the driver is told where each argument is, so gaps do not matter.
+    """
+    form, offsets = "<", []
+    for parameter, size in zip(parameters, sizes, strict=True):
+        offsets.append(struct.calcsize(form))
+        form += _FORMATS.get(parameter.kind) or f"{size}s"
+        form += f"{-struct.calcsize(form) % 8}x"
+    return form, offsets
 
 
 def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:

@@ -20,26 +20,31 @@
 
 using Element = ELEMENT;
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
 __device__ __forceinline__ unsigned pack(float low, float high) { return pair_from_floats<Element>(low, high); }
 
 // One past the last key that a query row sees. A row at or past M, which nobody stores, may see zeros past N.
 __device__ __forceinline__ int visible_keys(int row, int M, int N) { return CAUSAL ? row + 1 + N - M : N; }
 
-// What a block of a one-dimensional grid works on: BLOCK_M rows of one (batch, head) slice, and how many keys they see.
+// The shape of a call; a slice is one (batch, head), and `group` heads of q share one of k and v.
+struct Shape {
+    int slices, section, heads, group, M, N;
+};
+
+// What one turn of work is: BLOCK_M rows of one slice, and how many keys they see.
 struct Place {
     int slice, batch, head, kv_head, first_row, keys;
 };
 
-__device__ __forceinline__ Place locate(int heads, int group, int M, int N) {
-    const int row_tiles = cdiv(M, BLOCK_M), slice = blockIdx.x / row_tiles, index = blockIdx.x % row_tiles;
-    // Causal: the last rows see the most keys. Started first, they leave the short tiles to fill the tail of the grid.
-    const int first_row = (CAUSAL ? row_tiles - 1 - index : index) * BLOCK_M;
-    const int head = slice % heads;
-    return {slice, slice / heads, head, head / group, first_row, visible_keys(min(first_row + BLOCK_M, M) - 1, M, N)};
+// Work number `index`. Slices come in sections whose keys and values fit into L2 together; within one, causal work goes
+// from the last rows, which see the most keys, to the first, so that short pieces fill the gaps at the end.
+__device__ __forceinline__ Place locate(int index, const Shape& shape) {
+    const int row_tiles = cdiv(shape.M, BLOCK_M), per_section = shape.section * row_tiles;
+    const int first = index / per_section * shape.section, within = index % per_section;
+    const int together = min(shape.section, shape.slices - first), tile = within / together;
+    const int slice = first + within % together, head = slice % shape.heads;
+    const int first_row = (CAUSAL ? row_tiles - 1 - tile : tile) * BLOCK_M;
+    const int last_row = min(first_row + BLOCK_M, shape.M) - 1;
+    return {slice, slice / shape.heads, head, head / shape.group, first_row, visible_keys(last_row, shape.M, shape.N)};
 }
 
 // What to subtract from scores: a row without a finite score so far gets 0, since -inf - -inf would be NaN.

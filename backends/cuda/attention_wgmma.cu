@@ -1,8 +1,9 @@
 // attention on Hopper's warpgroup products. One thread feeds K and V tiles into a ring of STAGES through TMA; CONSUMERS
 // warpgroups own 64 query rows each. While the tensor cores compute the scores of tile t + 1 and add the values of tile
-// t, a warpgroup's other units do the softmax of t + 1; the turns let the groups' softmax phases alternate.
+// t, a warpgroup's other units do the softmax of t + 1; the turns let the groups' softmax phases alternate. Blocks are
+// persistent: the next queries and keys travel while the last output is stored.
 #include "attention.cuh"
-#include "attention_wgmma.cuh"
+#include "warpgroup.cuh"
 
 #ifndef STAGES
 #define STAGES 2
@@ -23,8 +24,6 @@
 
 static_assert(BLOCK_M == 64 * CONSUMERS, "a warpgroup product has 64 rows");
 
-using Products = Warpgroup<Element>;
-
 // What has arrived (full) and what all consumer warps have read (empty), stage by stage.
 struct Ring {
     Barrier full[STAGES], empty[STAGES];
@@ -35,7 +34,7 @@ struct alignas(1024) Shared {
     Element k[STAGES][PANELS][BLOCK_N][64];
     Element v[STAGES][PANELS][BLOCK_N][64];
     Ring keys, values;
-    Barrier queries, turn[CONSUMERS];
+    Barrier queries_full, queries_empty, turn[CONSUMERS];
 };
 
 __device__ __forceinline__ void init_barriers(Shared& shared) {
@@ -43,10 +42,20 @@ __device__ __forceinline__ void init_barriers(Shared& shared) {
         barrier_init(shared.keys.full[stage], 1), barrier_init(shared.keys.empty[stage], 4 * CONSUMERS);
         barrier_init(shared.values.full[stage], 1), barrier_init(shared.values.empty[stage], 4 * CONSUMERS);
     }
-    barrier_init(shared.queries, 1);
+    barrier_init(shared.queries_full, 1), barrier_init(shared.queries_empty, 4 * CONSUMERS);
     for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.turn[group], 4);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_init_fence();
 }
+
+// The work of this block in wave `wave`. Every other wave runs backwards: who had the longest piece of one gets the
+// shortest of the next.
+__device__ __forceinline__ int work_index(int wave) {
+    return wave * gridDim.x + (wave % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+}
+
+// Stage and parity of the tile number `count` of a block's life.
+__device__ __forceinline__ unsigned stage_of(unsigned count) { return count % STAGES; }
+__device__ __forceinline__ unsigned parity_of(unsigned count) { return count / STAGES & 1; }
 
 template <int ROWS>
 __device__ __forceinline__ void load_panels(Element (&tile)[PANELS][ROWS][64], const TensorMap& map, Barrier& barrier,
@@ -56,116 +65,136 @@ __device__ __forceinline__ void load_panels(Element (&tile)[PANELS][ROWS][64], c
 }
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                                        const Place& place, int tiles) {
-    load_panels(shared.q, q, shared.queries, place.first_row, place.head, place.batch);
-    for (int tile = 0; tile < tiles; tile++) {
-        const int stage = tile % STAGES, parity = (tile / STAGES & 1) ^ 1, row = tile * BLOCK_N;
-        barrier_wait(shared.keys.empty[stage], parity);
-        load_panels(shared.k[stage], k, shared.keys.full[stage], row, place.kv_head, place.batch);
-        barrier_wait(shared.values.empty[stage], parity);
-        load_panels(shared.v[stage], v, shared.values.full[stage], row, place.kv_head, place.batch);
+                                        const Shape& shape, int works) {
+    unsigned count = 0;
+    for (int wave = 0; work_index(wave) < works; wave++) {
+        const Place place = locate(work_index(wave), shape);
+        for (int row = 0; row < place.keys; row += BLOCK_N, count++) {
+            const unsigned stage = stage_of(count), parity = parity_of(count) ^ 1;
+            barrier_wait(shared.keys.empty[stage], parity);
+            load_panels(shared.k[stage], k, shared.keys.full[stage], row, place.kv_head, place.batch);
+            if (row == 0) {
+                barrier_wait(shared.queries_empty, wave & 1 ^ 1);
+                load_panels(shared.q, q, shared.queries_full, place.first_row, place.head, place.batch);
+            }
+            barrier_wait(shared.values.empty[stage], parity);
+            load_panels(shared.v[stage], v, shared.values.full[stage], row, place.kv_head, place.batch);
+        }
     }
 }
 
-// One warpgroup's 64 rows.
+// One warpgroup's 64 rows. `count` is the number of the key tile whose scores come next, over all works.
 struct Consumer {
     Shared& shared;
     const int group, lane, warp;
-    float o[OUT_TILES][4] = {};
+    unsigned count = 0;
+    float o[OUT_TILES][4];
     RowPair rows;
 
-    // s = Q K^T, in flight on return. [64, HEAD_DIM] x [BLOCK_N, HEAD_DIM]^T
-    __device__ __forceinline__ void issue_scores(float (&s)[KEY_TILES][4], int tile) {
-        const int stage = tile % STAGES;
-        barrier_wait(shared.keys.full[stage], tile / STAGES & 1);
+    __device__ __forceinline__ void release(Barrier& barrier) { barrier_arrive_if(lane == 0, barrier); }
+
+    // s = Q K^T of tile `count`, in flight on return. [64, HEAD_DIM] x [BLOCK_N, HEAD_DIM]^T
+    __device__ __forceinline__ void issue_scores(float (&s)[KEY_TILES][4]) {
+        const unsigned stage = stage_of(count);
+        barrier_wait(shared.keys.full[stage], parity_of(count));
         wgmma_fence();
 #pragma unroll
         for (int d = 0; d < HEAD_DIM; d += 16)
-            Products::product(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
-                              matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0);
+            wgmma<true, true>(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
+                              matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0, Element());
         wgmma_commit();
     }
 
-    // o += P V, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
-    __device__ __forceinline__ void issue_values(unsigned (&p)[BLOCK_N / 16][4], int tile) {
-        const int stage = tile % STAGES;
-        barrier_wait(shared.values.full[stage], tile / STAGES & 1);
+    // o += P V of the tile before `count`, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
+    __device__ __forceinline__ void issue_values(unsigned (&p)[BLOCK_N / 16][4]) {
+        const unsigned stage = stage_of(count - 1);
+        barrier_wait(shared.values.full[stage], parity_of(count - 1));
         pin(o), pin(p);
         wgmma_fence();
 #pragma unroll
         for (int n = 0; n < BLOCK_N; n += 16)
-            Products::product(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128));
+            wgmma(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128), Element());
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void release(Ring& ring, int tile) {
-        barrier_arrive_if(lane == 0, ring.empty[tile % STAGES]);
-    }
-
-    __device__ __forceinline__ void take_turn(int tile) {
-        if (TURNS) barrier_wait(shared.turn[group], tile & 1);
+    __device__ __forceinline__ void take_turn() {
+        if (TURNS) barrier_wait(shared.turn[group], count & 1);
     }
     __device__ __forceinline__ void pass_turn() {
-        if (TURNS) barrier_arrive_if(lane == 0, shared.turn[(group + 1) % CONSUMERS]);
+        if (TURNS) release(shared.turn[(group + 1) % CONSUMERS]);
     }
 
-    // Scores to probabilities of this tile; `decay` is what the earlier output shrinks by.
-    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int tile, int first_row, int M, int N,
+    // The scores of tile `count` have been read; after the last ones the queries may go too.
+    __device__ __forceinline__ void release_scores(bool last) {
+        release(shared.keys.empty[stage_of(count)]);
+        barrier_arrive_if(last && lane == 0, shared.queries_empty);
+        count++;
+    }
+
+    // Scores to probabilities of the tile that starts at `key`; `decay` is what the earlier output shrinks by.
+    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, int first_row, int M, int N,
                                             float scale, float (&decay)[2]) {
-        const int row = first_row + 64 * group + 16 * warp, key = tile * BLOCK_N;
+        const int row = first_row + 64 * group + 16 * warp;
         if (key + BLOCK_N > visible_keys(row, M, N)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N);
         rows.update(s, scale, decay);
     }
 
-    __device__ __forceinline__ void run(int tiles, int first_row, int M, int N, float scale) {
+    __device__ __forceinline__ void run(const Place& place, unsigned query_parity, int M, int N, float scale) {
         float s[KEY_TILES][4], decay[2];
         unsigned p[BLOCK_N / 16][4];
-        barrier_wait(shared.queries, 0);
-        take_turn(0);
-        issue_scores(s, 0);
+        rows = RowPair();
+#pragma unroll
+        for (int i = 0; i < 4 * OUT_TILES; i++) o[i / 4][i % 4] = 0.0f;
+        barrier_wait(shared.queries_full, query_parity);
+        take_turn();
+        issue_scores(s);
         pass_turn();
         wgmma_wait<0>(s);
-        release(shared.keys, 0);
-        softmax(s, 0, first_row, M, N, scale, decay);
+        release_scores(place.keys <= BLOCK_N);
+        softmax(s, 0, place.first_row, M, N, scale, decay);
         pack_rows(p, s);
-        for (int tile = 1; tile < tiles; tile++) {
-            take_turn(tile);
-            issue_scores(s, tile);
-            issue_values(p, tile - 1);
+        for (int key = BLOCK_N; key < place.keys; key += BLOCK_N) {
+            take_turn();
+            issue_scores(s);
+            issue_values(p);
             pass_turn();
             wgmma_wait<1>(s);
-            release(shared.keys, tile);
-            softmax(s, tile, first_row, M, N, scale, decay);
+            release_scores(key + BLOCK_N >= place.keys);
+            softmax(s, key, place.first_row, M, N, scale, decay);
             wgmma_wait<0>(o);
-            release(shared.values, tile - 1);
+            release(shared.values.empty[stage_of(count - 2)]);
             scale_rows(o, decay);
             pack_rows(p, s);
         }
-        issue_values(p, tiles - 1);
+        issue_values(p);
         wgmma_wait<0>(o);
+        release(shared.values.empty[stage_of(count - 1)]);
     }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-                    const __grid_constant__ TensorMap v, Element* __restrict__ out, int heads, int group, int M, int N,
-                    float scale_log2) {
+                    const __grid_constant__ TensorMap v, Element* __restrict__ out, int slices, int section, int heads,
+                    int group, int M, int N, float scale_log2, int works) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const Place place = locate(heads, group, M, N);
-    const int tiles = cdiv(place.keys, BLOCK_N), warpgroup = threadIdx.x / 128;
+    const Shape shape = {slices, section, heads, group, M, N};
+    const int warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) init_barriers(shared);
     __syncthreads();
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(shared, q, k, v, place, tiles);
+        if (threadIdx.x == 0) produce(shared, q, k, v, shape, works);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
         barrier_arrive_if(TURNS && warpgroup == CONSUMERS && lane == 0, shared.turn[0]);  // group 0 begins
-        consumer.run(tiles, place.first_row, M, N, scale_log2);
-        const int row = place.first_row + 64 * consumer.group + 16 * warp;
-        store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.o, consumer.rows, row, M);
+        for (int wave = 0; work_index(wave) < works; wave++) {
+            const Place place = locate(work_index(wave), shape);
+            consumer.run(place, wave & 1, M, N, scale_log2);
+            const int row = place.first_row + 64 * consumer.group + 16 * warp;
+            store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.o, consumer.rows, row, M);
+        }
     }
 }

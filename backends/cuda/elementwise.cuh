@@ -12,10 +12,10 @@
 #define WIDTH 1
 #endif
 #ifndef UNROLL
-#define UNROLL 4
+#define UNROLL 2
 #endif
 #ifndef BLOCK
-#define BLOCK 256
+#define BLOCK 128
 #endif
 #ifndef RANK
 #define RANK 1
@@ -49,13 +49,13 @@ __device__ __forceinline__ void map_contiguous(Op op, const T* const (&x)[Arity]
         const i64 i = first + u * BLOCK * WIDTH;
         if (i + WIDTH <= n) {
 #pragma unroll
-            for (int a = 0; a < Arity; ++a) inputs[u][a] = load_streaming<WIDTH>(x[a] + i);
+            for (int a = 0; a < Arity; ++a) inputs[u][a] = load_constant<WIDTH>(x[a] + i);
         }
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
         const i64 i = first + u * BLOCK * WIDTH;
-        if (i + WIDTH <= n) store_streaming(y + i, apply(op, inputs[u]));
+        if (i + WIDTH <= n) store(y + i, apply(op, inputs[u]));
     }
     if (WIDTH > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < n % WIDTH) {  // what is left of the last vector
         const i64 i = n - n % WIDTH + threadIdx.x;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void map_strided(Op op, const T* const (&x)[Arity], T
         }
         Elements inputs[Arity];
 #pragma unroll
-        for (int a = 0; a < Arity; ++a) inputs[a] = load<WIDTH>(x[a] + offset[a] * WIDTH);
-        store_streaming(y + i * WIDTH, apply(op, inputs));
+        for (int a = 0; a < Arity; ++a) inputs[a] = load_constant<WIDTH>(x[a] + offset[a] * WIDTH);
+        store(y + i * WIDTH, apply(op, inputs));
     }
 }

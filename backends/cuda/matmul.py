@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._matmul import THREADS, Layout, Plan, layout, majors, operand, simple_plan
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._matmul import THREADS, Plan, majors, operand, simple_plan
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
-from kernelmux.backends.cuda._runtime import Source, ctype
+from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
 
@@ -45,13 +46,13 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Te
 @lru_cache(maxsize=4096)
 def _naive(a: Layout, b: Layout) -> Plan:
     kernel = SOURCE.kernel("matmul_naive", SIGNATURE, ELEMENT=ctype(a.dtype), **majors(operand(a, 1), operand(b, 0)))
-    return simple_plan(kernel, (1, THREADS), (THREADS,), a, b)
+    return simple_plan(kernel, cdiv(a.shape[0] * b.shape[1], THREADS), THREADS, a, b)
 
 
 @lru_cache(maxsize=4096)
 def _tiled(a: Layout, b: Layout) -> Plan:
     kernel = SOURCE.kernel("matmul_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), **majors(operand(a, 1), operand(b, 0)))
-    return simple_plan(kernel, (32, 32), (32, THREADS // 32), a, b)
+    return simple_plan(kernel, cdiv(a.shape[0], 32) * cdiv(b.shape[1], 32), (32, THREADS // 32), a, b)
 
 
 @lru_cache(maxsize=4096)
@@ -61,7 +62,8 @@ def _register_tiled(a: Layout, b: Layout) -> Plan:
         "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), THREAD_N=THREAD_N, C_VECTOR=gcd(4, b.shape[1]),
         A_VECTOR=min(4, x.bytes // size), B_VECTOR=min(4, y.bytes // size), **majors(x, y),
     )  # fmt: skip
-    return simple_plan(kernel, (128, 128), (128 * 128 // (8 * THREAD_N),), a, b)
+    grid = cdiv(a.shape[0], 128) * cdiv(b.shape[1], 128)
+    return simple_plan(kernel, grid, 128 * 128 // (8 * THREAD_N), a, b)
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,9 @@ class Tf32Contiguous:
         """None, or which operand is fp32 with K strided."""
         a, b = call.arguments["a"], call.arguments["b"]
         strided = [n for n, x, axis in (("a", a, 1), ("b", b, 0)) if not operand(layout(x), axis).k_major]
-        refused = a.dtype == torch.float32 and strided
-        return f"{strided[0]} is fp32 with K strided, needs K contiguous (a row-major, b transposed)" if refused else None
+        if a.dtype != torch.float32 or not strided:
+            return None
+        return f"{strided[0]} is fp32 with K strided, needs K contiguous (a row-major, b transposed)"
 
 
 FLOATS = Dtypes("a", torch.float32, torch.float16, torch.bfloat16)

@@ -66,7 +66,7 @@ struct Operand {
     // lines, lie in different banks; for the word loads of tf32, 4 lines of 32 bytes each.
     static __device__ __forceinline__ int offset(int line, int byte) {
         constexpr int Units = LineBytes < 128 ? LineBytes / 16 : 8, Siblings = LineBytes < 128 ? 128 / LineBytes : 1;
-        const int twist = TF32 && !KMajor ? line % 4 * 2 : line / Siblings % Units;
+        const int twist = TF32 && !KMajor ? line / Siblings % (Units / 2) * 2 : line / Siblings % Units;
         return line * LineBytes + (byte ^ twist * 16);
     }
 

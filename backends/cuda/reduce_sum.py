@@ -1,18 +1,21 @@
 """Sum over one axis or over everything on CUDA: more and more threads for one sum.
 
-warp   a warp per row; a thread per column
-block  a block per row; the threads of a block share columns
-split  long rows and columns are cut into chunks for several blocks; a second launch sums the chunks
+warp     a warp per row; a thread per column
+block    a block per row; the threads of a block share columns
+split    long rows and columns are cut into chunks for several blocks; a second launch sums the chunks
+cluster  the chunks of a column are blocks of a cluster, which read one another's shared memory: no second launch
 """
 
 import torch
 
-from kernelmux.backends.cuda._reduce import COLUMN_CHUNK, ROW_CHUNK, sum_columns, sum_rows
+from kernelmux.backends.cuda._reduce import COLUMN_CHUNK, ROW_CHUNK, sum_columns, sum_columns_in_clusters, sum_rows
 from kernelmux.backends.cuda._rows import as_matrix
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Capability
 
 _COLUMN_BLOCK = 256
 _TILE_INNER = 32
+SHORTEST_IN_CLUSTERS, LONGEST_IN_CLUSTERS = 512, 16384  # rows: below, one block is enough; above, eight are too few
 _BYTES_IN_FLIGHT = 128  # per thread: eight 16-byte loads before the first addition
 
 
@@ -43,6 +46,14 @@ def reduce_sum_split(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.
     return y
 
 
+def reduce_sum_cluster(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    y, (outer, n, inner) = _empty_sum(x, axis, keepdim)
+    if inner == 1 or not SHORTEST_IN_CLUSTERS <= n <= LONGEST_IN_CLUSTERS:
+        return reduce_sum_split(x, axis, keepdim)
+    sum_columns_in_clusters(x, y, (outer, n, inner), _tile_inner(inner))
+    return y
+
+
 def _empty_sum(x: torch.Tensor, axis: int | None, keepdim: bool) -> tuple[torch.Tensor, tuple[int, int, int]]:
     """The output, not yet written, and x as (outer, n, inner) around the summed axis."""
     if axis is None:
@@ -69,4 +80,8 @@ VARIANTS = {
     "split": Implementation(
         reduce_sum_split, "chunks of a row in several blocks, summed by a second launch", layout=_LAYOUT
     ),
-}
+    "cluster": Implementation(
+        reduce_sum_cluster, "chunks of a column in the blocks of a cluster, one launch", layout=_LAYOUT,
+        requires=(Capability((9, 0)),),
+    ),
+}  # fmt: skip

@@ -45,19 +45,28 @@ rms_norm_backward_columns(
     const i64 first = blockIdx.y * (i64)chunk, last = min(rows, first + chunk);
     const Elements w = load<WIDTH>(weight + i);
     float sum[WIDTH] = {};
-#pragma unroll UNROLL
-    for (i64 row = first; row < last; ++row) {
-        const float r = stats[2 * row], c = stats[2 * row + 1];
-        const Elements held = load_streaming<WIDTH>(x + row * n + i);
-        const Elements g = load_streaming<WIDTH>(grad_out + row * n + i);
-        float d[WIDTH];
+    for (i64 start = first; start < last; start += UNROLL) {
+        Elements held[UNROLL], g[UNROLL];
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) {
-            const float z = to_float(held.v[j]), gr = to_float(g.v[j]) * r;
-            d[j] = gr * to_float(w.v[j]) - z * c;
-            sum[j] = fmaf(gr, z, sum[j]);
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u < last) {
+                held[u] = load_streaming<WIDTH>(x + (start + u) * n + i);
+                g[u] = load_streaming<WIDTH>(grad_out + (start + u) * n + i);
+            }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const i64 row = start + u;
+            if (row >= last) break;
+            const float r = stats[2 * row], c = stats[2 * row + 1];
+            float d[WIDTH];
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) {
+                const float z = to_float(held[u].v[j]), gr = to_float(g[u].v[j]) * r;
+                d[j] = gr * to_float(w.v[j]) - z * c;
+                sum[j] = fmaf(gr, z, sum[j]);
+            }
+            store_streaming(grad_x + row * n + i, from_floats<T>(d));
         }
-        store_streaming(grad_x + row * n + i, from_floats<T>(d));
     }
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) partial[blockIdx.y * (i64)n + i + j] = sum[j];

@@ -24,6 +24,6 @@ rms_norm_registers(
         float z[WIDTH];
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) z[j] = to_float(held[v].v[j]) * r * to_float(w[v].v[j]);
-        store_streaming(y + row * n + i, from_floats<T>(z));
+        store(y + row * n + i, from_floats<T>(z));
     });
 }

@@ -22,9 +22,6 @@
 #ifndef MIN_BLOCKS  // blocks per multiprocessor that the registers must allow
 #define MIN_BLOCKS 1
 #endif
-#ifndef PREFETCH  // 1: a block asks for its next row before it works on this one; more registers, no gap in the traffic
-#define PREFETCH 0
-#endif
 #ifndef UNROLL  // vectors in flight where a row does not fit in registers
 #define UNROLL 4
 #endif
@@ -39,12 +36,7 @@ __device__ __forceinline__ int column(int vector) { return (vector * GROUP + thr
 __device__ __forceinline__ void load_row(Elements (&held)[VECTORS], const T* row, int n) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (column(v) < n) held[v] = load_streaming<WIDTH>(row + column(v));
-}
-
-__device__ __forceinline__ void copy_row(Elements (&to)[VECTORS], const Elements (&from)[VECTORS]) {
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) to[v] = from[v];
+        if (column(v) < n) held[v] = load_constant<WIDTH>(row + column(v));
 }
 
 // To be called between two passes over `held`.

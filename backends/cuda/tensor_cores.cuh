@@ -56,7 +56,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&x)[4], unsigned row) {
 
 // d[16][8] += a[16][K] b[K][8], K being 32 bytes of elements; the last argument says of which type.
 #define MMA(SHAPE, TYPE)                                                       \
-    asm("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                \
+    asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                \
         ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))

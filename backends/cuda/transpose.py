@@ -15,10 +15,13 @@ from kernelmux.registry.backend import Implementation
 
 SOURCE = Source(__file__)
 VECTORIZED = Source(__file__, "transpose_vectorized.cu")
+UNALIGNED = Source(__file__, "transpose_unaligned.cu")
 _SIGNATURE = "x* y* M:i32 N:i32 ldx:i64"
 _TILE, _TILE_ROWS = 32, 8  # 256 threads: each moves 4 elements
-# Bytes per row of the tile along N and M, and threads, by item size: every thread reads and writes 64 bytes.
-_TILES = {1: (128, 128, 256), 2: (64, 64, 128), 4: (64, 64, 256), 8: (32, 32, 128)}
+# Tile along M and N and threads, by item size. H200, 8192 x 8192: 44, 72, 138 and 284 us, which are 71, 88, 92 and
+# 88 % of what a large copy reaches.
+_TILES = {1: (128, 128, 256), 2: (128, 128, 256), 4: (64, 64, 256), 8: (32, 32, 128)}
+_UNALIGNED_TILES = {1: (128, 128, 256), 2: (64, 64, 256), 4: (64, 64, 256), 8: (32, 32, 128)}
 
 
 def _through_tiles(entry: str, x: torch.Tensor) -> torch.Tensor:
@@ -46,16 +49,19 @@ def transpose_padded(x: torch.Tensor) -> torch.Tensor:
 
 
 def transpose_vectorized(x: torch.Tensor) -> torch.Tensor:
-    """16-byte accesses; where sizes or addresses are not multiples of 16 bytes, the padded tiles."""
+    """16-byte accesses; where sizes or addresses are not multiples of 16 bytes, each row by its own alignment."""
     M, N = x.shape
-    vector = ACCESS_BYTES // x.element_size()
+    size = x.element_size()
+    vector = ACCESS_BYTES // size
     if M % vector or N % vector or x.stride(0) % vector or common_width((x,)) != vector:
-        return transpose_padded(x)
+        return _by_tiles(UNALIGNED, "transpose_unaligned", _UNALIGNED_TILES[size], x)
+    return _by_tiles(VECTORIZED, "transpose_vectorized", _TILES[size], x)
+
+
+def _by_tiles(source: Source, entry: str, tile: tuple[int, int, int], x: torch.Tensor) -> torch.Tensor:
+    (M, N), (tile_m, tile_n, block) = x.shape, tile
     y = x.new_empty(N, M)
-    tile_m, tile_n, block = _TILES[x.element_size()]
-    kernel = VECTORIZED.kernel(
-        "transpose_vectorized", _SIGNATURE, ELEMENT=bits_type(x.dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block
-    )
+    kernel = source.kernel(entry, _SIGNATURE, ELEMENT=bits_type(x.dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block)
     kernel(cdiv(M, tile_m) * cdiv(N, tile_n), block, x, y, M, N, x.stride(0))
     return y
 

@@ -18,9 +18,6 @@
 #ifndef TILE_N
 #define TILE_N 64
 #endif
-#ifndef BAND  // tiles that are neighbours in m are moved at the same time: their rows of y meet in memory pages
-#define BAND 1
-#endif
 #ifndef BLOCK
 #define BLOCK 256
 #endif
@@ -38,9 +35,8 @@ __device__ __forceinline__ int place(int n, int offset) { return n * PITCH + (of
 extern "C" __global__ void __launch_bounds__(BLOCK)
 transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx) {
     __shared__ alignas(16) unsigned char tile[TILE_N * PITCH];
-    const int tiles_n = cdiv(N, TILE_N), band = blockIdx.x / (BAND * tiles_n) * BAND;
-    const int height = min(BAND, cdiv(M, TILE_M) - band), place_in_band = blockIdx.x - band * tiles_n;
-    const int m0 = (band + place_in_band % height) * TILE_M, n0 = place_in_band / height * TILE_N;
+    const int tiles_n = cdiv(N, TILE_N);
+    const int m0 = blockIdx.x / tiles_n * TILE_M, n0 = blockIdx.x % tiles_n * TILE_N;
     Vec<T, VECTOR> rows[READS / BLOCK][PACK];
     int m[READS / BLOCK], n[READS / BLOCK];
 #pragma unroll
@@ -50,7 +46,7 @@ transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i
         n[u] = (group % (TILE_N / VECTOR / 8) * 8 + slot % 8) * VECTOR;
         if (m0 + m[u] < M && n0 + n[u] < N)
 #pragma unroll
-            for (int k = 0; k < PACK; ++k) rows[u][k] = load_streaming<VECTOR>(x + (i64)(m0 + m[u] + k) * ldx + n0 + n[u]);
+            for (int k = 0; k < PACK; ++k) rows[u][k] = load_constant<VECTOR>(x + (i64)(m0 + m[u] + k) * ldx + n0 + n[u]);
     }
 #pragma unroll
     for (int u = 0; u < READS / BLOCK; ++u)
@@ -69,7 +65,7 @@ transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i
         const int row = slot / (TILE_M / VECTOR), start = slot % (TILE_M / VECTOR) * VECTOR;
         if (n0 + row < N && m0 + start < M) {
             const auto column = load<VECTOR>(reinterpret_cast<const T*>(tile + place(row, start * SIZE)));
-            store_streaming(y + (i64)(n0 + row) * M + m0 + start, column);
+            store(y + (i64)(n0 + row) * M + m0 + start, column);
         }
     }
 }

@@ -16,8 +16,6 @@ from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, 
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Axis, Scalar, Tensor
 
-NEWEST = (99, 0)
-
 
 def run(probe: Probe) -> None:
     requires = probe.implementation.requires
@@ -30,7 +28,7 @@ def run(probe: Probe) -> None:
     for base in sample:
         for condition in requires:
             if isinstance(condition, Capability):
-                asked += _older_gpu(probe, base, condition)
+                asked += _other_gpus(probe, base, condition)
                 continue
             with probe.judge(replace(base, note=condition.text)) as judge:
                 judge.require((why := condition.check(base.call)) is None, f"refuses a call that meets it: {why}")
@@ -43,9 +41,10 @@ def run(probe: Probe) -> None:
 
 
 def _runs_something(probe: Probe) -> None:
-    """On a GPU that is new enough some case must meet all conditions: else no check of the variant means anything."""
+    """On a GPU of the right kind some case must meet all conditions: else no check of the variant means anything."""
+    newest = max((c.minimum for c in probe.implementation.requires if isinstance(c, Capability)), default=None)
     made = [probe.make(case, dtype) for case, dtype in probe.pairs()]
-    able = any(not probe.implementation.reasons(replace(t.call, capability=NEWEST)) for t in made)
+    able = any(not probe.implementation.reasons(replace(t.call, capability=newest)) for t in made)
     with probe.judge(made[0]) as judge:
         judge.require(
             able, f"no case meets all of its conditions, the first for example not: {'; '.join(probe.reasons(made[0]))}"
@@ -63,15 +62,14 @@ def _refused(judge: Judge, condition: Condition) -> None:
     judge.require(False, f"{condition.text} is not met, but the call ran")
 
 
-def _older_gpu(probe: Probe, base: Trial, condition: Capability) -> int:
-    """A capability cannot be changed, but a call that claims to have a lower one must be judged unable."""
-    older = (condition.minimum[0] - 1, 0)
-    with probe.judge(replace(base, note=f"on sm_{older[0]}0")) as judge:
-        reasons = probe.implementation.reasons(replace(base.call, capability=older))
-        judge.require(
-            any(condition.text in r for r in reasons), f"expected {condition.text} among the reasons, got {reasons}"
-        )
-    return 1
+def _other_gpus(probe: Probe, base: Trial, condition: Capability) -> int:
+    """A capability cannot be changed, but a call that claims to have one outside must be judged unable."""
+    outside = [(condition.minimum[0] - 1, 0), *([condition.below] if condition.below else [])]
+    for capability in outside:
+        with probe.judge(replace(base, note=f"on sm_{capability[0]}{capability[1]}")) as judge:
+            reasons = probe.implementation.reasons(replace(base.call, capability=capability))
+            judge.require(any(condition.text in r for r in reasons), f"expected {condition.text!r} in {reasons}")
+    return len(outside)
 
 
 def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:

@@ -9,14 +9,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kernelmux import emulator
+from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.recording import Launch
 from kernelmux.emulator.resources import Resources, multiprocessor, resources
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.cases import Case
 
+ODD = 32  # a length beyond it needs more than one of the narrowest tiles
 BUDGETS = Path(__file__).parents[1] / "resource_budgets.toml"
 
 
@@ -43,10 +48,10 @@ def run(probe: Probe) -> None:
 
 
 def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
-    """Each different kernel that small calls in every dtype launch, with the largest shared memory it was given."""
+    """Each different kernel that the trials launch, with the largest shared memory it was given; none of them runs."""
     found: dict[object, tuple[Trial, Launch]] = {}
-    for trial in _trials(probe):
-        with emulator.recorder() as log:
+    for trial in (*_small(probe), *_large(probe)):
+        with emulator.recorder(run=False) as log:
             probe.call(trial.values)
         for launch in log:
             if launch.recipe is None:
@@ -57,19 +62,34 @@ def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     return list(found.values())
 
 
-def _trials(probe: Probe) -> Iterator[Trial]:
-    """The smallest call in each dtype, and the first case of the spec, which is an ordinary one."""
-    seen = set()
-    for trial in [*probe.sample(len(probe.spec.dtypes)), *_ordinary(probe)]:
-        if (trial.case, trial.dtype) not in seen:
-            seen.add((trial.case, trial.dtype))
-            yield trial
+def _small(probe: Probe) -> list[Trial]:
+    """The first case that the variant can run, in every dtype, and one with an odd length, which takes masks."""
+    cases = [c for c in probe.cases if all(0 not in shape for shape in c.shapes.values())]
+    odd = [c for c in cases if any(n > ODD and n % 2 for shape in c.shapes.values() for n in shape)]
+    return [*_able(probe, cases), *_able(probe, odd)[-1:]]
 
 
-def _ordinary(probe: Probe) -> list[Trial]:
-    cases = probe.cases[:1]
-    made = [probe.make(c, d) for c in cases for d in probe.options.dtypes_of(probe.spec, c)]
-    return [t for t in made if not probe.reasons(t)]
+def _able(probe: Probe, cases: list[Case]) -> list[Trial]:
+    """The first of the cases that the variant can run at all, in every dtype in which it can."""
+    for case in cases:
+        made = [probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case)]
+        if able := [trial for trial in made if not probe.reasons(trial)]:
+            return able
+    return []
+
+
+def _large(probe: Probe) -> Iterator[Trial]:
+    """Workloads, on memory that nobody touches: these choose the tiles that matter for speed."""
+    thorough = probe.options.tier in ("full", "huge")
+    workloads = () if probe.options.cases else probe.spec.workloads
+    for case in workloads if thorough else workloads[:1]:
+        formats = probe.options.dtypes_of(probe.spec, case)
+        for dtype in formats if thorough else formats[-1:]:
+            tensors = {t.name: torch.empty(case.shapes[t.name], dtype=dtype) for t in probe.spec.tensors}
+            given = trials.values(probe.spec, case, tensors, probe.device)
+            trial = Trial(probe.spec, case.name, case.text, dtype, probe.options.seed, given)
+            if not probe.reasons(trial):
+                yield trial
 
 
 def _refusals(probe: Probe, trial: Trial, arch: str) -> list[str]:

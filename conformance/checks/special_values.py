@@ -28,7 +28,7 @@ def value_of(name: str, dtype: torch.dtype) -> float:
 def run(probe: Probe) -> None:
     undefined = probe.spec.special.undefined
     for base in probe.sample(2 if probe.emulated else 6, least=64):
-        if not base.dtype.is_floating_point:
+        if not base.dtype.is_floating_point or not probe.spec.special.on(base.call.arguments):
             continue
         for name in NAMES:
             reason = (

@@ -10,7 +10,7 @@ from kernelmux.conformance import guard, layouts
 X = torch.arange(3 * 5 * 8, dtype=torch.float16).reshape(3, 5, 8)
 
 
-@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda l: l.name)
+@pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.name)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 8), (3, 5, 8), (1, 1), (2, 1, 3)], ids=str)
 def test_a_layout_keeps_shape_and_values(layout: layouts.Layout, shape: tuple[int, ...]) -> None:
     x = torch.arange(max(torch.Size(shape).numel(), 1), dtype=torch.float16).reshape(shape)
@@ -33,13 +33,13 @@ def test_the_gaps_hold_nan() -> None:
 
 @pytest.mark.parametrize("modulo", [2, 4, 8])
 def test_addresses_are_misaligned_as_named(modulo: int) -> None:
-    layout = next(l for l in layouts.LAYOUTS if l.name == f"address {modulo} modulo 16")
+    layout = next(one for one in layouts.LAYOUTS if one.name == f"address {modulo} modulo 16")
     made = layout.of(X)
     assert made is not None and made.data_ptr() % 16 == modulo
 
 
 def test_windows_overlap() -> None:
-    made = next(l for l in layouts.LAYOUTS if l.name == "sliding windows").of(X)
+    made = next(one for one in layouts.LAYOUTS if one.name == "sliding windows").of(X)
     assert made is not None and made.stride()[-2:] == (1, 1)
     assert torch.equal(made[0, 1, :-1], made[0, 0, 1:])
 

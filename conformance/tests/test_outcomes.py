@@ -21,15 +21,25 @@ from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
 
 ITEM = Item("softmax", "torch_ref", "eager", "accuracy")
-KNOWN = (Expected("softmax-*-accuracy", "a reason", "cpu"),)
+KNOWN = (Expected("softmax-*-accuracy", "a reason", device="cpu"),)
 
 
 def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> None:
-    failed = expected.applied(Outcome(ITEM, "failed", "wrong"), "cpu", KNOWN)
+    failed = expected.applied(Outcome(ITEM, "failed", "wrong"), Options(), KNOWN)
     assert (failed.status, failed.text) == ("expected", "expected failure: a reason")
     assert report.counts([failed]) == {"passed": 0, "failed": 0, "skipped": 1}
-    assert expected.applied(Outcome(ITEM, "passed"), "cpu", KNOWN).status == "failed"
-    assert expected.applied(Outcome(ITEM, "failed", "wrong"), "cuda", KNOWN).status == "failed"
+    assert expected.applied(Outcome(ITEM, "passed"), Options(), KNOWN).status == "failed"
+    assert expected.applied(Outcome(ITEM, "passed"), Options(dtypes=("fp16",)), KNOWN).status == "passed"
+    assert expected.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
+
+
+def test_an_expected_failure_covers_its_trials_only() -> None:
+    known = (Expected("softmax-*", "a reason", "x17 *"),)
+    records = [Record(case, "fp16", "", 0, "failed") for case in ("x17", "x4x100")]
+    assert (
+        expected.applied(Outcome(ITEM, "failed", "wrong", records=records[:1]), Options(), known).status == "expected"
+    )
+    assert expected.applied(Outcome(ITEM, "failed", "wrong", records=records), Options(), known).status == "failed"
 
 
 def test_an_entry_that_matches_nothing_is_stale() -> None:

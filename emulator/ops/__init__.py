@@ -11,8 +11,9 @@ A module registers builders. A builder looks at one parsed instruction once, whe
 
     def run(group: Group, *inputs): ...                 # returns one value, or a tuple in the order of outputs
 
-Values: every input is an array `(n,)` of the named dtype, n = lanes of the group, or a numpy scalar when all lanes agree
-(`group.full(x)` makes it an array). Inputs must not be changed in place. `run` returns arrays `(n,)` or scalars of the output dtypes.
+Values: every input is an array `(n,)` of the named dtype, n = lanes of the group, or a numpy scalar when all lanes
+agree (`group.full(x)` makes it an array). Inputs must not be changed in place. `run` returns arrays `(n,)` or scalars
+of the output dtypes.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ class Action:
     run      `run(group, *inputs)`.
     inputs   (operand, dtype) pairs; an `Address` operand arrives as base + offset in int64, whatever its dtype says.
     outputs  (operand, dtype) pairs; a sink `_` may be among them.
-    scope    "thread": any set of lanes. "warp": only whole warps arrive, in lane order, so `x.reshape(-1, 32)` is one row
-             per warp. "warpgroup": whole groups of four warps, rows of 128. "members": the lanes that `members` names.
+    scope    which lanes must be there.
+             "thread": any. "warp": only whole warps arrive, in lane order, so `x.reshape(-1, 32)` is one row per warp.
+             "warpgroup": whole groups of four warps, rows of 128. "members": the lanes that `members` names.
              "barrier": the threads of a block (see ops/barrier.py).
-    members  for scope "members": the position in `inputs` of the mask of lanes that take part (shfl, vote, bar.warp).
+    members  for scope "members": the position in `inputs` of the mask of lanes that take part (shfl, vote).
+    ready    blocking instruction: `ready(group, *inputs)` -> bool array (n,) or bool. Lanes that are not ready wait
+             and ask again when other lanes have run; if nobody can go on, the launch ends with a deadlock error.
     pure     a function of the inputs alone: called as `run(*inputs)`, may be run for lanes whose guard is off.
-    code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`; takes the place of `run`.
+    code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`, instead of `run`.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
-    partly   `partly(wanted)` -> what takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
+    partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
     effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
-    ready    blocking instruction: `ready(group, *inputs)` -> bool array (n,) or bool. Lanes that are not ready wait and ask
-             again when other lanes have run; if nobody can go on, the launch ends with a deadlock error.
     """
 
     run: Callable[..., Any] | None = None
@@ -65,7 +67,10 @@ class Action:
 
 
 def operation(*names: str) -> Callable[[Builder], Builder]:
-    """Registers a builder for instructions whose name starts with one of `names` ("mma", "cp.async.bulk"); the longest match wins."""
+    """Registers a builder for instructions whose name starts with one of `names` ("mma", "cp.async.bulk").
+
+    The longest match wins.
+    """
 
     def register(builder: Builder) -> Builder:
         for name in names:

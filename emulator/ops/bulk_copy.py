@@ -32,7 +32,7 @@ BULK_ALIGNMENT = 16  # of both ends and the size of a plain bulk copy, bytes
 # --- places in shared memory ----------------------------------------------------------------------------------
 
 
-def _maps(group: Any, where: Any) -> list[TileMap]:
+def tensor_maps(group: Any, where: Any) -> list[TileMap]:
     """The tensor map of every lane, read like any memory: parameters, constants and global memory can hold one."""
     halves = [group.load("generic", where + offset, np.uint64, count=8) for offset in (0, 64)]
     contents = [row.tobytes() for row in np.broadcast_to(np.concatenate(halves, axis=-1), (group.n, 16))]
@@ -136,7 +136,7 @@ def tensor_copy(ins: Instruction) -> Action:
 
 
 def _load_tile(ins: Instruction, rank: int, group: Any, to: Array, map_: Array, bar: Array, *rest: Any) -> None:
-    maps, targets, barriers = _maps(group, map_), _places(group, to), _places(group, bar)
+    maps, targets, barriers = tensor_maps(group, map_), _places(group, to), _places(group, bar)
     masks = group.full(rest[rank]).tolist() if len(rest) > rank else [None] * group.n
     for i, (at,) in enumerate(_per_lane(group, rest[:rank])):
         tile, (block, start) = maps[i], targets[i]
@@ -216,7 +216,7 @@ def _start_store(ins: Instruction, group: Any, i: int, offsets: Array, rows: Any
 
 
 def _store_tile(ins: Instruction, group: Any, source: Array, map_: Array, *coordinates: Array) -> None:
-    maps = _maps(group, map_)
+    maps = tensor_maps(group, map_)
     for i, (start, at) in enumerate(_per_lane(group, coordinates, source)):
         tile = maps[i]
         _check_rank(group, i, tile, at)

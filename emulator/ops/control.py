@@ -45,14 +45,14 @@ def _trap(group: Group) -> None:
 
 @operation("call")
 def call(ins: Instruction) -> Action:
-    operands = list(ins.operands)
-    results = operands.pop(0) if isinstance(operands[0], Vector) else Vector(())
-    target = operands.pop(0)
-    arguments = operands[0] if operands and isinstance(operands[0], Vector) else Vector(())
+    lists = [o.items for o in ins.operands if isinstance(o, Vector)]
+    results = lists.pop(0) if isinstance(ins.operands[0], Vector) else ()
+    arguments = lists[0] if lists else ()
+    target = next((o for o in ins.operands if not isinstance(o, Vector)), None)
     if not isinstance(target, Symbol):
         raise Unsupported("calls through a function pointer are not emulated")
     run = _BUILT_IN.get(target.name) or _caller(target.name)
-    return Action(run, tuple((o, None) for o in arguments.items), tuple((o, None) for o in results.items))
+    return Action(run, tuple((o, None) for o in arguments), tuple((o, None) for o in results))
 
 
 def _caller(name: str) -> Any:

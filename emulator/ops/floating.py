@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,17 @@ def _rounded(ins: Instruction, code: str, sources: int, exact: Callable[..., Any
     """Nearest even by numpy; other directions from `exact`, the float64 result for float32 operands."""
     direction = _direction(ins)
     if direction is None:
-        plain = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "one": F4.type(1)})
-        return _action(ins, plain, sources, code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)"))
+        return _action(ins, _function(code), sources, code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)"))
     if ins.type == "f64":
         raise Unsupported(f"{ins.opcode}: directed rounding of float64 is not emulated")
     return _action(ins, lambda *v: directed(exact(*v), direction, F4), sources)
+
+
+@cache
+def _function(code: str) -> Callable[..., Any]:
+    """The expression as a function of one or two operands."""
+    function: Callable[..., Any] = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "one": F4.type(1)})
+    return function
 
 
 @by_type("add", *FLOATS)

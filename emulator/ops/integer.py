@@ -89,7 +89,8 @@ def _widened(
     operands: tuple[Operand, ...], narrow: np.dtype[Any], wide: np.dtype[Any]
 ) -> tuple[tuple[Any, ...], list[str]]:
     """Slots and expressions of the operands as `wide`; numbers are widened here, once."""
-    slots, code = [], []
+    slots: list[tuple[Any, ...]] = []
+    code: list[str] = []
     for i, operand in enumerate(operands):
         if isinstance(operand, Immediate):
             slots.append((Immediate(str(int(operand.value(narrow)))), wide))

@@ -63,7 +63,7 @@ def _storer(space: str, release: bool) -> Any:
 
 
 def _acquires(ins: Instruction) -> bool:
-    """Whether the access orders others; the emulator then forgets what it knows of shared memory's readers and writers."""
+    """Whether the access orders others: what is known of shared memory's readers and writers is then void."""
     return ins.has("acquire") or ins.has("release")
 
 
@@ -106,10 +106,10 @@ def _store_parameter(target: Any, values: Any) -> Action:
     size, dtype = int(target.base.type[len(PARAMETER) :]), np.dtype(values[0][1])
 
     def run(group: Group, data: Any, *fields: Any) -> np.ndarray:
-        data = data.copy() if np.ndim(data) == 2 else np.zeros((group.n, size), np.uint8)
+        changed: np.ndarray = data.copy() if np.ndim(data) == 2 else np.zeros((group.n, size), np.uint8)
         for i, field in enumerate(fields):
             at = target.offset + i * dtype.itemsize
-            data[:, at : at + dtype.itemsize] = np.ascontiguousarray(group.full(field))[:, None].view(np.uint8)
-        return data
+            changed[:, at : at + dtype.itemsize] = np.ascontiguousarray(group.full(field))[:, None].view(np.uint8)
+        return changed
 
     return Action(run, ((target.base, None), *values), ((target.base, None),))

@@ -348,7 +348,7 @@ def _dot(ins: Instruction, count: int, column: Any) -> Action:
     def run(a: Any, b: Any, c: Any) -> Any:
         rows_a = np.atleast_1d(a).view(part_a).reshape(-1, count).astype(I8)
         rows_b = np.atleast_1d(b).view(part_b).reshape(-1, 4).astype(I8)
-        total = sum(rows_a[:, i] * column(rows_b, i) for i in range(count)).astype(U4)  # type: ignore[union-attr]
+        total = np.sum([rows_a[:, i] * column(rows_b, i) for i in range(count)], axis=0).astype(U4)
         return total + c if any(np.ndim(v) for v in (a, b, c)) else total[0] + c
 
     return Action(run, tuple((o, U4) for o in ins.operands[1:]), ((ins.operands[0], U4),), pure=True)

@@ -60,8 +60,8 @@ def _one(group: Group, match: re.Match[str], data: bytes) -> str:
     kind = match[2]
     spec = match[0][:-1].removesuffix(match[1] or "") + ("x" if kind == "p" else "d" if kind == "u" else kind)
     if kind in "eEfFgG":
-        return spec % struct.unpack("<d", data)
+        return str(spec % struct.unpack("<d", data))
     value = int.from_bytes(data, "little", signed=kind in "di")
     if kind == "s":
-        return spec % group.run.access.text(group, np.frombuffer(data, np.uint8)[None])
-    return spec % (chr(value & 255) if kind == "c" else value)
+        return str(spec % group.run.access.text(group, np.frombuffer(data, np.uint8)[None]))
+    return str(spec % (chr(value & 255) if kind == "c" else value))

@@ -51,7 +51,10 @@ def _complete(group: Group, mask: Any) -> bool:
 
 
 def _source(mode: str, lane: np.ndarray, operand: Any, clamp: Any) -> tuple[Any, Any]:
-    """The lane to read from, and whether it is in range. clamp: a segment mask in bits 8 to 12, a bound in bits 0 to 4."""
+    """The lane to read from, and whether it is in range.
+
+    clamp holds a segment mask in bits 8 to 12 and a bound in bits 0 to 4.
+    """
     operand = operand.astype(I8) & 31
     clamp = clamp.astype(I8)
     segment, bound = clamp >> 8 & 31, clamp & 31
@@ -68,7 +71,7 @@ def _positions(group: Group, source: np.ndarray, mask: Any) -> np.ndarray:
     """Where in the group the source lanes are; fails if one does not take part."""
     named = (lane_bits(source) & mask) != 0
     wanted = group.index - group.lane + source
-    position = np.minimum(np.searchsorted(group.index, wanted), group.n - 1)
+    position: np.ndarray = np.minimum(np.searchsorted(group.index, wanted), group.n - 1)
     missing = (group.index[position] != wanted) | ~named
     if missing.any():
         at = int(source[np.flatnonzero(missing)[0]])
@@ -79,8 +82,8 @@ def _positions(group: Group, source: np.ndarray, mask: Any) -> np.ndarray:
 def _per_warp(group: Group, bits: np.ndarray, ufunc: np.ufunc = np.bitwise_or) -> np.ndarray:
     """`bits` combined over the lanes of each warp that are in the group, given to all of them."""
     if group.lanes.whole_warps:
-        return ufunc.reduce(bits.reshape(-1, 32), axis=1).repeat(32)  # type: ignore[no-any-return]
-    return ufunc.reduceat(bits, group.lanes.warp_starts)[group.lanes.warp_rank]  # type: ignore[no-any-return]
+        return ufunc.reduce(bits.reshape(-1, 32), axis=1, dtype=bits.dtype).repeat(32)  # type: ignore[no-any-return]
+    return ufunc.reduceat(bits, group.lanes.warp_starts, dtype=bits.dtype)[group.lanes.warp_rank]  # type: ignore[no-any-return]
 
 
 def _classes(group: Group, mask: Any) -> np.ndarray | None:
@@ -175,7 +178,7 @@ def _reduce_classes(group: Group, value: np.ndarray, mask: np.ndarray, ufunc: np
     new = np.ones(group.n, bool)
     new[1:] = (np.diff(group.warp[order]) != 0) | (mask[order][1:] != mask[order][:-1])
     result = np.empty_like(value)
-    result[order] = ufunc.reduceat(value[order], np.flatnonzero(new))[np.cumsum(new) - 1]
+    result[order] = ufunc.reduceat(value[order], np.flatnonzero(new), dtype=value.dtype)[np.cumsum(new) - 1]
     return result
 
 

@@ -1,6 +1,6 @@
 """One PTX instruction as a kernel: `run("add.s32 %d0, %a0, %a1;", "b32", ["b32", "b32"], arrays)`."""
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,15 @@ from kernelmux.emulator.settings import checks
 BITS = {"b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "pred": np.uint32}
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel(code: str, result: str, operands: tuple[str, ...]) -> Kernel:
     """A kernel whose thread i applies `code` to element i of every operand; a predicate is stored as 0 or 1."""
     pointers = [f".param .u64 p{i}" for i in range(len(operands) + 1)]
     load_store = [_load(i, kind) for i, kind in enumerate(operands)]
     registers = "\n".join(f".reg .{kind} %a{i};" for i, kind in enumerate(operands))
-    stored = (
-        "selp.b32 %flag, 1, 0, %d0; st.global.b32 [%q], %flag;"
-        if result == "pred"
-        else f"st.global.{result} [%q], %d0;"
-    )
+    stored = f"st.global.{result} [%q], %d0;"
+    if result == "pred":
+        stored = "selp.b32 %flag, 1, 0, %d0; st.global.b32 [%q], %flag;"
     return load(
         f"""
 .version 9.0
@@ -53,7 +51,7 @@ def _load(i: int, kind: str) -> str:
 
 
 def run(code: str, result: str, operands: list[str], arrays: list[Any]) -> np.ndarray:
-    """Results as bits. The arrays are bits too, at most 1024 each; a launch of one thread takes the path for scalars."""
+    """Results as bits. The arrays are bits too, at most 1024 each; one thread alone takes the path for scalars."""
     bits = [np.ascontiguousarray(a, BITS[k]) for a, k in zip(arrays, operands, strict=True)]
     out = np.zeros(len(bits[0]), BITS[result])
     with checks("full"):
@@ -64,6 +62,6 @@ def run(code: str, result: str, operands: list[str], arrays: list[Any]) -> np.nd
     return out
 
 
-def _is_nan(bits: np.generic) -> bool:
+def _is_nan(bits: Any) -> bool:
     """Whether the bits could be a NaN, whose other bits are nobody's business."""
     return bool(np.isnan(bits.view(f"f{bits.itemsize}"))) or (bits.itemsize == 2 and bits & 0x7FFF > 0x7F80)

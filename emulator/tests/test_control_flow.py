@@ -1,5 +1,6 @@
 """Random programs with branches, loops and early ends: every thread ends with what it would compute alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -54,7 +55,7 @@ class End:
     bit: int
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "add.u32": lambda a, b: a + b,
     "mul.lo.u32": lambda a, b: a * b,
     "xor.b32": lambda a, b: a ^ b,
@@ -64,7 +65,9 @@ OPERATIONS = {
 
 index = st.integers(0, REGISTERS - 1)
 bits = st.integers(0, 7)
-assignment = st.builds(Set, st.sampled_from(sorted(OPERATIONS)), index, index, st.one_of(index, st.integers(10, 99)), st.none() | bits)
+assignment = st.builds(
+    Set, st.sampled_from(sorted(OPERATIONS)), index, index, st.one_of(index, st.integers(10, 99)), st.none() | bits
+)
 
 
 def blocks(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -72,7 +75,9 @@ def blocks(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(inner, st.builds(If, index, bits, body, body), st.builds(Loop, index, body, st.none() | bits))
 
 
-statement = st.recursive(st.one_of(assignment, assignment, st.builds(End, index, st.integers(5, 9))), blocks, max_leaves=14)
+statement = st.recursive(
+    st.one_of(assignment, assignment, st.builds(End, index, st.integers(5, 9))), blocks, max_leaves=14
+)
 programs = st.lists(statement, min_size=1, max_size=8).map(tuple)
 
 
@@ -158,7 +163,8 @@ class Writer:
 .address_size 64
 .visible .entry program(.param .u64 out)
 {{
-.reg .b32 %r<{REGISTERS}>; .reg .b32 %t; .reg .b32 %i; .reg .b32 %n; .reg .b64 %a; .reg .b64 %o; .reg .pred %p; {counters}
+.reg .b32 %r<{REGISTERS}>; .reg .b32 %t; .reg .b32 %i; .reg .b32 %n; .reg .b64 %a; .reg .b64 %o; .reg .pred %p;
+{counters}
 mov.u32 %i, %ctaid.x; mov.u32 %n, %ntid.x; mov.u32 %t, %tid.x; mad.lo.u32 %i, %i, %n, %t;
 {start}
 {chr(10).join(self.lines)}

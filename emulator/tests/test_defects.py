@@ -1,4 +1,4 @@
-"""Defects that kernels have, planted one by one: each is reported with its kind and its line, or declared as not seen."""
+"""Defects that kernels have, planted one by one: each is reported with its kind and its line, or known as not seen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ DEFECTS = {
         says="no barrier since thread",
     ),
     "barrier missing before reuse": Defect(
-        f"__shared__ float t[64]; {LOAD} __syncthreads();\n float v = t[63 - i];\n t[i] = v;\n __syncthreads(); y[i] = t[i];",
+        f"__shared__ float t[64]; {LOAD} __syncthreads();\n float v = t[63 - i];\n t[i] = v;\n __syncthreads();",
         "race",
         "t[i] = v",
         fast=False,
@@ -140,17 +140,26 @@ DEFECTS = {
     ),
 }
 
-DEEP = "__device__ __noinline__ float deep(int n, const float* x) { volatile float b[64]; b[n & 63] = n; return n ? deep(n - 1, x) + b[n & 31] : 0; }\n"
+DEEP = """__device__ __noinline__ float deep(int n, const float* x) {
+    volatile float b[64];
+    b[n & 63] = n;
+    return n ? deep(n - 1, x) + b[n & 31] : 0;
+}
+"""
 
 NOT_SEEN = {
-    "overrun into the next row of one array": "__shared__ float t[8][8]; t[i / 8][i % 8] = x[i]; __syncthreads(); y[i] = t[i / 8][i % 8 + 1 - (i == 63)];",
+    "overrun into the next row of one array": (
+        "__shared__ float t[8][8]; t[i / 8][i % 8] = x[i]; __syncthreads(); y[i] = t[i / 8][i % 8 + 1 - (i == 63)];"
+    ),
     "write through a const pointer": "((float*)x)[i] = 1.f;",
     "division by zero": "y[i] = 7 % (n - 64);",
 }
 
 
 def _text(body: str) -> str:
-    return f'{DEEP if "deep" in body else ""}extern "C" __global__ void k(const float* x, float* y, int n) {{\nconst int i = threadIdx.x;\n{body}\n}}\n'
+    helper = DEEP if "deep" in body else ""
+    head = 'extern "C" __global__ void k(const float* x, float* y, int n) {\nconst int i = threadIdx.x;'
+    return f"{helper}{head}\n{body}\n}}\n"
 
 
 def _run(defect: Defect, mode: str) -> None:
@@ -203,10 +212,8 @@ def test_known_blind_spots(name: str) -> None:
 
 def test_block_and_thread_are_named() -> None:
     x, y = torch.zeros(37, 100), torch.zeros(37, 100)
-    text = source("rows").replace(
-        "y[(long long)blockIdx.x * n + i]",
-        "y[(long long)blockIdx.x * n + i + (blockIdx.x == 36 && i == 70 ? 5000 : 0)]",
-    )
+    place = "y[(long long)blockIdx.x * n + i"
+    text = source("rows").replace(place, f"{place} + (blockIdx.x == 36 && i == 70 ? 5000 : 0)")
     with pytest.raises(EmulatorError) as caught:
         launch(text, "softmax_rows", 37, 64, x, y, i32(100), names=("x", "y", "n"))
     assert (caught.value.block, caught.value.thread) == ((36, 0, 0), (6, 0, 0))
@@ -229,16 +236,7 @@ REMOVALS: dict[str, tuple[str, str, str, Callable[[], Any]]] = {
         "tiles",
         "        __syncthreads();  // before the tiles are overwritten\n",
         "matmul_tiles",
-        lambda: (
-            (2, 2),
-            (16, 16),
-            torch.randn(32, 48),
-            torch.randn(48, 32),
-            torch.empty(32, 32),
-            i32(32),
-            i32(32),
-            i32(48),
-        ),
+        lambda: ((2, 2), (16, 16), *(torch.randn(n) for n in (32 * 48, 48 * 32, 32 * 32)), i32(32), i32(32), i32(48)),
     ),
 }
 

@@ -20,7 +20,7 @@ NAN, INF = math.nan, math.inf
 
 def decode(bits: int, kind: str) -> float:
     """The value of the bits of a format."""
-    digits, low, high = FORMATS[kind]
+    digits, low, _ = FORMATS[kind]
     exponent_bits = WIDTH[kind] - digits
     field, mantissa = bits >> (digits - 1) & (1 << exponent_bits) - 1, bits & (1 << digits - 1) - 1
     sign = -1.0 if bits >> (WIDTH[kind] - 1) else 1.0
@@ -295,7 +295,7 @@ def test_integer_to_float(target: str, source: str, values: list[int]) -> None:
         assert decode(int(result), target) == rounded(Fraction(number), target)
 
 
-COMPARISONS = {
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
     "lt": lambda a, b: a < b,

@@ -44,7 +44,7 @@ def test_histogram(mode: str) -> None:
 
 
 def test_last_block_sums(mode: str) -> None:
-    """Blocks hand values to the last one with a fence and an atomic: no race is reported. Twice: the ticket is reset."""
+    """Blocks hand values to the last one with a fence and an atomic: no race. Twice, because the ticket is reset."""
     x = torch.randint(-50, 50, (30001,)).float()
     for _ in range(2):
         partial, out = torch.empty(100), torch.empty(1)
@@ -56,6 +56,14 @@ def test_spin_lock(mode: str) -> None:
     count = torch.zeros(1, dtype=torch.int32)
     launch(source("atomics"), "locked_increment", 3, 128, count, mode=mode)
     assert count.item() == 12
+
+
+def test_blocks_wait_for_one_another(mode: str) -> None:
+    """More blocks than run in one chunk otherwise."""
+    x = torch.arange(132, dtype=torch.int32)
+    text = source("atomics") + f"__device__ int grid_of_{mode} = 1;\n"
+    launch(text, "reverse_blocks", 132, 256, x, mode=mode)
+    assert torch.equal(x, torch.arange(131, -1, -1, dtype=torch.int32))
 
 
 def test_atomics_return_what_they_found(mode: str) -> None:

@@ -13,7 +13,8 @@ from kernelmux.emulator.tests.launching import launch, needs_nvrtc
 pytestmark = needs_nvrtc
 
 SCALE = """
-extern "C" __global__ void scale(const float* x, float* y, long long stride_x, long long stride_y, int n, float factor) {
+extern "C" __global__ void scale(const float* x, float* y, long long stride_x, long long stride_y, int n,
+                                 float factor) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i * stride_y] = x ? x[i * stride_x] * factor : factor;
 }
@@ -54,7 +55,7 @@ def test_strided_and_expanded_views() -> None:
 
 
 def test_hull_is_the_limit() -> None:
-    """Elements between the first and the last of a view may be touched; those outside of it may not, though they exist."""
+    """What lies between the first and the last element of a view may be touched, what lies outside may not."""
     base = torch.zeros(100)
     scale(base[10:20], base[50:60])
     with refused("out of bounds", "byte offset 40 of x of shape 10", "has 40 bytes"):
@@ -91,7 +92,10 @@ def test_null_pointer() -> None:
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 4, 8])
 def test_alignment_is_that_of_the_real_address(offset: int) -> None:
     """A view that begins in the middle of 16 bytes is found, as on a GPU."""
-    text = 'extern "C" __global__ void k(const float4* x, float* y) { float4 v = x[threadIdx.x]; y[threadIdx.x] = v.x + v.y + v.z + v.w; }'
+    text = """extern "C" __global__ void k(const float4* x, float* y) {
+        float4 v = x[threadIdx.x];
+        y[threadIdx.x] = v.x + v.y + v.z + v.w;
+    }"""
     base, y = torch.arange(64.0), torch.zeros(8)
     x = base[offset : offset + 32]
     if x.data_ptr() % 16 == 0:
@@ -179,7 +183,9 @@ def test_grid_and_block_coordinates() -> None:
     text = """extern "C" __global__ void k(int* y) {
         int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
         int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-        y[block * blockDim.x * blockDim.y * blockDim.z + thread] = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z + 1000 * threadIdx.x + 10000 * threadIdx.y + 100000 * threadIdx.z;
+        int where = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;
+        where += 1000 * threadIdx.x + 10000 * threadIdx.y + 100000 * threadIdx.z;
+        y[block * blockDim.x * blockDim.y * blockDim.z + thread] = where;
     }"""
     y = torch.zeros(4, 3, 2, 2, 3, 5, dtype=torch.int32)
     launch(text, "k", (2, 3, 4), (5, 3, 2), y)

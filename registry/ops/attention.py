@@ -104,11 +104,13 @@ SPEC = OpSpec(
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"] + axes["D"], intermediate=rounded, flushes=True),
     exact=exact,
     special=SpecialValues(
+        # What lies behind the mask is read by some tilings, and not by others.
+        on=lambda arguments: not arguments["causal"],
         undefined={
             "largest": "scores beyond fp32 overflow before the softmax brings them back",
             "inf": "inf - inf and 0 * inf arise at places that depend on the tiling",
             "-inf": "inf - inf and 0 * inf arise at places that depend on the tiling",
-        }
+        },
     ),
     cases=(
         _case("1x2x32x64", "1x2x48x64", tier="smoke"),

@@ -49,3 +49,18 @@ extern "C" __global__ void positions(const int* keys, int* next, int* place, int
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) place[i] = atomicAdd(&next[keys[i]], 1);
 }
+
+__device__ unsigned arrived = 0;
+
+// A barrier of the whole grid: right as long as all blocks are resident.
+extern "C" __global__ void reverse_blocks(int* x) {
+    const int own = x[blockIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(&arrived, 1u);
+        while (*(volatile unsigned*)&arrived < gridDim.x) {}
+    }
+    __syncthreads();
+    x[gridDim.x - 1 - blockIdx.x] = own;
+}

@@ -1,0 +1,61 @@
+"""Which source lines a picture shows: those that access memory, and their neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+CONTEXT = 2  # lines above and below one that accesses memory
+MOST_LINES = 14  # that access memory
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the excerpt; number None: something was left out, or a heading; line: its counts if it has any."""
+
+    number: int | None
+    text: str
+    line: Any = None
+
+    @property
+    def traffic(self) -> list[Any]:
+        """The accesses to draw."""
+        return [t for t in self.line.traffic if t.space in ("global", "shared")] if self.line else []
+
+
+def rows(launch: Any) -> list[Row]:
+    """The excerpt of a `LaunchTrace`."""
+    busy = [line for line in launch.lines if any(t.space in ("global", "shared") for t in line.traffic)]
+    costly = sorted(busy, key=lambda line: -sum(t.cost for t in line.traffic))[:MOST_LINES]
+    own = {line.number: line for line in costly if line.file == launch.file}
+    found = _undented(list(_own(launch, own)))
+    for line in costly:
+        if line.file != launch.file:
+            found += [Row(None, f"{line.file}:"), Row(line.number, line.text.strip(), line)]
+    if len(busy) > len(costly):
+        found.append(Row(None, f"{len(busy) - len(costly)} more lines access memory, less often"))
+    return found
+
+
+def _own(launch: Any, busy: dict[int, Any]) -> Iterator[Row]:
+    wanted = sorted({n for number in busy for n in _around(number)})
+    shown = [n for n in wanted if n in busy or launch.text(n).strip()]
+    last = None
+    for number in shown:
+        if last is not None and any(launch.text(n).strip() for n in range(last + 1, number)):
+            yield Row(None, "⋮")
+        yield Row(number or None, launch.text(number) if number else "(no line of the source)", busy.get(number))
+        last = number
+
+
+def _around(number: int) -> range:
+    """A line and its neighbours; 0 is no line."""
+    return range(max(1, number - CONTEXT), number + CONTEXT + 1) if number else range(1)
+
+
+def _undented(found: list[Row]) -> list[Row]:
+    """Without the indentation that all lines share."""
+    depths = [len(row.text) - len(row.text.lstrip()) for row in found if row.number and row.text.lstrip()[:1] != "#"]
+    depth = min(depths, default=0)
+    return [Row(row.number, row.text[min(depth, len(row.text) - len(row.text.lstrip())) :] if row.number else row.text, row.line) for row in found]

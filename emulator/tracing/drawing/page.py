@@ -1,0 +1,59 @@
+"""The launches of a trace one below the other, with a legend: an SVG image, or an HTML page around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from kernelmux.emulator.tracing.drawing import section
+from kernelmux.emulator.tracing.drawing.svg import BLUE, GREEN, GREY, INK, RED, RULE, YELLOW, Canvas
+
+LEGEND = (
+    (GREEN, "coalesced; free of bank conflicts"),
+    (RED, "more sectors than needed"),
+    (BLUE, "more sectors than needed, but mostly touched before by the block: a cache serves them"),
+    (YELLOW, "bank conflicts"),
+)
+NOTES = (
+    "Global memory: 32 threads of a warp above, the 32-byte sectors that their request moves below; what is filled is "
+    "used. Small numbers are byte offsets in the array.",
+    "Shared memory: a column is a bank, a row is one pass over all banks; a number is the thread that is served, ×n "
+    "threads share a word. Map: yellow is the drawn block, dark its drawn warp.",
+)
+
+
+def write(launches: Sequence[Any], path: Path, title: str = "") -> None:
+    """Draws `LaunchTrace`s into a file; the name's end says how: .svg, else HTML."""
+    image = draw(launches, title)
+    path.write_text(image + "\n" if path.suffix == ".svg" else _page(image, title or "memory accesses"), encoding="utf-8")
+
+
+def draw(launches: Sequence[Any], title: str = "") -> str:
+    """The image as SVG text."""
+    canvas, y = Canvas(), section.MARGIN
+    for i, launch in enumerate(launches):
+        if i:
+            canvas.line(0, y, section.WIDTH, y, RULE, 6)
+            y += 26
+        y = section.draw(canvas, y, launch, title)
+    return canvas.image(section.WIDTH, _legend(canvas, y) + 14)
+
+
+def _legend(canvas: Canvas, y: float) -> float:
+    canvas.line(section.MARGIN, y, section.WIDTH - section.MARGIN, y, RULE)
+    x, y = section.MARGIN, y + 24
+    for tint, text in LEGEND:
+        canvas.rect(x, y - 10, 12, 12, tint.fill, radius=2)
+        canvas.text(x + 18, y, text, 11.5, INK)
+        x += 46 + 6.4 * len(text)
+    for i, note in enumerate(NOTES):
+        canvas.text(section.MARGIN, y + 22 + 17 * i, note, 11, GREY)
+    return y + 22 + 17 * len(NOTES)
+
+
+def _page(image: str, title: str) -> str:
+    style = "body{margin:0;background:#f1f4f7}main{max-width:1220px;margin:24px auto;background:#fff;box-shadow:0 1px 6px #0002}"
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+    return f"{head}<style>{style}svg{{display:block;width:100%;height:auto}}</style></head><body><main>\n{image}\n</main></body></html>\n"

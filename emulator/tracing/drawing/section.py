@@ -1,0 +1,158 @@
+"""One launch: figures, what they mean, who owns which tile of the output, and the source beside one warp's accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
+from kernelmux.emulator.tracing.drawing.svg import (
+    FAINT, GREEN, GREY, INK, MONO_WIDTH, PLAIN, RULE, TINTS, Canvas, Tint, clipped,
+)  # fmt: skip
+from kernelmux.emulator.tracing.reading import FINE, number, readings
+
+MARGIN, WIDTH = 28.0, 1220.0
+CODE, CODE_WIDTH, CODE_SIZE, CODE_ROW = MARGIN, 408.0, 11.5, 17.0
+GUTTER = 30.0  # line numbers
+PANELS = WIDTH - MARGIN - requests.WIDTH
+BETWEEN = 14.0  # panels of one line
+WORST = ("uncoalesced", "conflicts", "cached", "coalesced", "conflict-free", "plain")
+
+
+def draw(canvas: Canvas, y: float, launch: Any, title: str) -> float:
+    """Draws a launch from `y` on; returns where it ends."""
+    bottom = _head(canvas, y, launch, title)
+    canvas.line(MARGIN, bottom, WIDTH - MARGIN, bottom, RULE)
+    return _body(canvas, bottom + 16, launch)
+
+
+# --- the head -------------------------------------------------------------------------------------------------
+
+
+def _head(canvas: Canvas, y: float, launch: Any, title: str) -> float:
+    canvas.text(MARGIN, y + 18, launch.kernel, 18, INK, bold=True)
+    canvas.text(MARGIN, y + 38, "   ·   ".join(_facts(launch, title)), 11.5, GREY)
+    _figures(canvas, MARGIN, y + 56, launch)
+    end = _sentences(canvas, MARGIN, y + 132, launch)
+    x = WIDTH - MARGIN
+    for name, owners in list(launch.owners.items())[:2]:
+        if owners.known and (owners.block >= 0).any():
+            width, height = tiles.size(owners)
+            x -= width
+            tiles.draw(canvas, x, y, name, owners, launch.drawn.block)
+            x, end = x - 24, max(end, y + height)
+    return end + 14
+
+
+def _facts(launch: Any, title: str) -> Iterator[str]:
+    if title:
+        yield title
+    yield launch.file
+    yield f"grid {extent(launch.grid)}, block {extent(launch.block)}"
+    yield f"drawn: warp {launch.drawn.warp} of block {launch.drawn.block}"
+
+
+def extent(triple: tuple[int, int, int]) -> str:
+    """A grid or a block, without ones at its end."""
+    sizes = list(triple)
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return "x".join(map(str, sizes))
+
+
+def _figures(canvas: Canvas, x: float, y: float, launch: Any) -> None:
+    for big, small, least, tint in _numbers(launch):
+        width = max(148, 24 + 5.9 * len(small))
+        canvas.rect(x, y, width, 58, tint.pale, radius=5)
+        canvas.text(x + 12, y + 29, big, 22, tint.text, bold=True)
+        canvas.text(x + 18 + 13.2 * len(big), y + 29, least, 11, tint.text)
+        canvas.text(x + 12, y + 47, small, 10.5, tint.text)
+        x += width + 12
+
+
+def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
+    """Number, what it is, the least possible, colour."""
+    for name, operations in (("load", ("load", "copy")), ("store", ("store",)), ("atomic", ("atomic", "reduction"))):
+        found = [t for t in launch.traffic if t.space == "global" and t.operation in operations]
+        if found:
+            requests_, cost, least = (sum(getattr(t, n) for t in found) for n in ("requests", "sectors", "least"))
+            verdict = worst(found)
+            yield number(cost / requests_), f"sectors per {name}", f"of {number(least / requests_)}", TINTS[verdict]
+    shared = [t for t in launch.traffic if t.space == "shared"]
+    if shared:
+        yield f"{sum(t.conflicts for t in shared):,}", "bank conflicts", "", TINTS[worst(shared)]
+    if (fits := launch.occupancy()) is not None:
+        yield f"{fits.fraction:.0%}", f"occupancy, by {fits.limited_by}", "", GREEN if fits.fraction >= 0.5 else PLAIN
+
+
+def worst(found: list[Any]) -> str:
+    """The verdict that a reader has to see."""
+    return min((t.verdict for t in found), key=WORST.index)
+
+
+def _sentences(canvas: Canvas, x: float, y: float, launch: Any) -> float:
+    found = [r for r in readings(launch) if r.wasted][:3]
+    if not found:
+        canvas.text(x, y + 8, f"✓ {FINE}", 12.5, GREEN.text)
+        return y + 12
+    for reading in found:
+        for i, text in enumerate(wrapped(f"{reading.place(launch.file)}{reading.text}", 112)):
+            canvas.text(x + 12 * (i > 0), y + 8, text, 12.5, TINTS[reading.verdict].text)
+            y += 18
+    return y
+
+
+def wrapped(text: str, most: int) -> list[str]:
+    """Text in lines of at most so many letters."""
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) + 1 > most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+# --- the source, and the accesses beside it -------------------------------------------------------------------
+
+
+def _body(canvas: Canvas, y: float, launch: Any) -> float:
+    for row in excerpt.rows(launch):
+        panel = y + 1
+        y = bottom = y + _code(canvas, y, row)
+        for traffic in row.traffic:
+            requests.draw(canvas, PANELS, panel, traffic)
+            panel += requests.height(traffic) + BETWEEN
+            bottom = max(bottom, panel)
+        y = bottom
+    return y + 12
+
+
+def _code(canvas: Canvas, y: float, row: excerpt.Row) -> float:
+    """A line, over several rows if it accesses memory and is long; returns its height."""
+    if row.number is None:
+        canvas.text(CODE + GUTTER, y + 12, row.text, CODE_SIZE, FAINT)
+        return CODE_ROW
+    most = int((CODE_WIDTH - GUTTER - 4) / (CODE_SIZE * MONO_WIDTH))
+    texts = _folded(row.text, most) if row.traffic else [clipped(row.text, CODE_WIDTH - GUTTER - 4, CODE_SIZE)]
+    height = CODE_ROW * len(texts)
+    if row.traffic:
+        tint = TINTS[worst(row.traffic)]
+        canvas.rect(CODE - 4, y - 1, CODE_WIDTH + 4, height, tint.pale, radius=3)
+        canvas.rect(CODE - 4, y - 1, 3, height, tint.fill)
+    canvas.text(CODE + GUTTER - 8, y + 12, str(row.number), CODE_SIZE - 1, FAINT, "end", mono=True)
+    for i, text in enumerate(texts):
+        colour = INK if row.traffic else GREY
+        canvas.text(CODE + GUTTER, y + 12 + i * CODE_ROW, text, CODE_SIZE, colour, mono=True)
+    return height
+
+
+def _folded(text: str, most: int) -> list[str]:
+    """A line of code in pieces, broken at spaces where there are some, indented from the second on."""
+    indent = len(text) - len(text.lstrip()) + 4
+    pieces = []
+    while len(text) > most and len(pieces) < 5:
+        cut = text.rfind(" ", indent + 1, most + 1)
+        cut = cut if cut > 0 else most
+        pieces.append(text[:cut])
+        text = " " * indent + text[cut:].lstrip()
+    return [*pieces, text]

@@ -1,0 +1,115 @@
+"""Sentences about a trace: what an access costs, what it would cost at best, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmux.emulator.tracing.traffic import Traffic
+from kernelmux.emulator.tracing.warp_requests import BANKS, NOBODY, SECTOR, WORD
+
+VERBS = {"load": "loads", "store": "stores", "atomic": "atomics", "reduction": "reductions", "copy": "copies"}
+PREPOSITIONS = {"load": "of", "store": "to", "atomic": "on", "reduction": "on", "copy": "of"}
+FINE = "every access to global memory is coalesced, no access to shared memory waits for a bank"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One sentence about a `Line`; wasted: sectors or passes over the banks above the least."""
+
+    line: Any
+    wasted: int
+    verdict: str
+    text: str
+
+    def place(self, file: str) -> str:
+        """ "line 34: ", with the name of a file that is not `file`; nothing for code without a line."""
+        if not self.line.number:
+            return ""
+        return f"line {self.line.number}: " if self.line.file == file else f"{self.line.file}:{self.line.number}: "
+
+
+def readings(launch: Any) -> list[Reading]:
+    """What keeps a launch (a `LaunchTrace`) from the least traffic, the most wasteful first."""
+    found = [_reading(line, t) for line in launch.lines for t in line.traffic if t.cost > t.least]
+    split = [
+        Reading(line, 0, "divergence", f"{line.divergent:,} of {line.branches:,} branches split their warp")
+        for line in launch.lines
+        if line.divergent
+    ]
+    return sorted(found, key=lambda r: -r.wasted) + split
+
+
+def _reading(line: Any, traffic: Traffic) -> Reading:
+    describe = _conflicts if traffic.space == "shared" else _sectors
+    return Reading(line, traffic.cost - traffic.least, traffic.verdict, describe(traffic))
+
+
+def subject(traffic: Traffic) -> str:
+    """Who accesses what: "stores to y", "loads of shared memory"."""
+    place = "shared memory" if traffic.space == "shared" else traffic.argument
+    return f"{VERBS[traffic.operation]} {PREPOSITIONS[traffic.operation]} {place}"
+
+
+def _sectors(traffic: Traffic) -> str:
+    text = f"{subject(traffic)} touch {counted(traffic.per_request, 'sectors')} per request where "
+    text += f"{number(traffic.least_per_request)} would do: {_why_sectors(traffic)}"
+    if traffic.verdict == "cached":
+        text += f"; {traffic.reuse:.0%} of them the block had touched before, which the L1 cache can serve"
+    return text
+
+
+def _why_sectors(traffic: Traffic) -> str:
+    stride, share = spacing(traffic)
+    if stride is None or share < 0.7:
+        return "the addresses of a warp follow no single stride"
+    if abs(stride) != traffic.size:
+        return f"consecutive threads {'write' if traffic.operation == 'store' else 'access'} {abs(stride):,} bytes apart"
+    if traffic.example is not None and (first := int(traffic.example[traffic.example != NOBODY][0]) % SECTOR):
+        return f"consecutive threads are side by side, but the first is {first} bytes past the start of a sector"
+    return "consecutive threads are side by side, in rows that begin inside of a sector"
+
+
+def _conflicts(traffic: Traffic) -> str:
+    text = f"{subject(traffic)} take {counted(traffic.per_request, 'passes')} over the banks where "
+    text += f"{number(traffic.least_per_request)} would do: "
+    stride, share = spacing(traffic)
+    if stride is None or share < 0.7:
+        return text + "different words of one bank meet in a pass"
+    if stride == 0:
+        return text + "all threads update one word, in turn"
+    period = BANKS * WORD
+    if stride % period == 0:
+        return text + f"consecutive threads are {abs(stride):,} bytes apart, all in the same bank"
+    return text + f"consecutive threads are {abs(stride):,} bytes apart, and the banks repeat every {period}"
+
+
+def spacing(traffic: Traffic) -> tuple[int | None, float]:
+    """The most common distance of neighbouring lanes in the example, in bytes, and how many of them have it."""
+    if traffic.example is None:
+        return None, 0.0
+    addresses = traffic.example
+    pairs = (addresses[:-1] != NOBODY) & (addresses[1:] != NOBODY)
+    steps = Counter((addresses[1:] - addresses[:-1])[pairs].tolist())
+    if not steps:
+        return None, 0.0
+    stride, count = steps.most_common(1)[0]
+    return int(stride), count / steps.total()
+
+
+def percent(share: float) -> str:
+    """A share: 100%, 88%, 12.5%; small ones with a fraction."""
+    text = f"{100 * share:.1f}".removesuffix(".0")
+    return f"{text}%" if share < 0.2 else f"{share:.0%}"
+
+
+def counted(value: float, unit: str) -> str:
+    """An average with its unit: "1 pass", "4 sectors"; unit in the plural."""
+    singular = "pass" if unit == "passes" else unit.removesuffix("s")
+    return f"{number(value)} {singular if number(value) == '1' else unit}"
+
+
+def number(value: float) -> str:
+    """An average: whole numbers without a fraction."""
+    return f"{value:.0f}" if abs(value - round(value)) < 0.05 else f"{value:.1f}"

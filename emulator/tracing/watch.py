@@ -1,0 +1,163 @@
+"""The hooks: what a watched launch reports, turned into counts per step of each function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmux.emulator.flow import Flow, Step, uses
+from kernelmux.emulator.memory import OFFSET, SHIFT
+from kernelmux.emulator.ops.bulk_copy import tensor_maps
+from kernelmux.emulator.tracing import warp_requests
+from kernelmux.emulator.tracing.accesses import Access, accesses, space_of
+from kernelmux.emulator.tracing.owners import ArrayArgument, Owners
+from kernelmux.emulator.tracing.reuse import Reuse
+from kernelmux.emulator.tracing.traffic import Traffic
+from kernelmux.emulator.tracing.warp_requests import NOBODY, SECTOR, WARP
+
+Array = NDArray[Any]
+Key = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The warp whose addresses are kept: linear number of its block in the grid, and its number in the block."""
+
+    block: int
+    warp: int
+
+
+class LaunchCounts:
+    """Everything that is counted in one launch."""
+
+    def __init__(self, drawn: Drawn, arrays: dict[str, ArrayArgument]) -> None:
+        self.drawn, self.arrays = drawn, arrays
+        self.functions: dict[int, FunctionCounts] = {}
+        self.owners: dict[str, Owners] = {}
+        self.reuse = Reuse()
+        self.argument_at = sorted((a.address, a.name) for a in arrays.values())
+
+    def of(self, flow: Flow) -> FunctionCounts:
+        """See `observing.LaunchWatch`."""
+        found = self.functions.get(id(flow))
+        if found is None:
+            found = self.functions[id(flow)] = FunctionCounts(self, flow)
+        return found
+
+    def finish(self) -> None:
+        """See `observing.LaunchWatch`."""
+        self.reuse.forget()
+
+    def argument(self, address: int) -> str:
+        """The argument that an address belongs to: the last that begins at or before it in its segment."""
+        names = [name for start, name in self.argument_at if start <= address and start >> SHIFT == address >> SHIFT]
+        return names[-1] if names else "global memory"
+
+    def store(self, name: str, table: Array, block: Array, drawn: Array, size: int) -> None:
+        """Notes who writes to an argument."""
+        if name in self.arrays:
+            owners = self.owners.setdefault(name, Owners(self.arrays[name]))
+            owners.write(table, block, drawn, size)
+
+
+class FunctionCounts:
+    """Counts per step of one function; see `observing.FunctionWatch` for the hooks."""
+
+    def __init__(self, launch: LaunchCounts, flow: Flow) -> None:
+        self.launch, self.flow = launch, flow
+        steps = len(flow.steps)
+        self.warps, self.threads = [0] * steps, [0] * steps
+        self.branches, self.divergent = [0] * steps, [0] * steps
+        self.traffic: list[dict[Key, Traffic]] = [{} for _ in range(steps)]
+        used = {name for step in flow.steps for name in uses(step)}
+        self.plans = [accesses(step, used) for step in flow.steps]
+        # A guarded instruction with side effects is a jump around it here: counted once, and not as a branch.
+        self.around = [_is_around(flow.steps, pc) for pc in range(steps)]
+        self.guarded = [False, *self.around[:-1]] if steps else []
+
+    def step(self, pc: int, group: Any) -> None:
+        if not self.guarded[pc]:
+            self.warps[pc] += len(group.lanes.warp_starts)
+            self.threads[pc] += group.n
+
+    def branch(self, pc: int, group: Any, condition: Any) -> None:
+        if self.around[pc]:
+            return
+        starts = group.lanes.warp_starts
+        self.branches[pc] += len(starts)
+        if np.ndim(condition):
+            jumps, falls = np.logical_or.reduceat(condition, starts), np.logical_or.reduceat(~condition, starts)
+            self.divergent[pc] += int((jumps & falls).sum())
+
+    def access(self, pc: int, group: Any, mask: Any, *inputs: Any) -> None:
+        for access in self.plans[pc]:
+            lanes = _taking_part(access, group, mask, inputs)
+            address = np.asarray(group.full(inputs[access.slot]))[lanes]
+            if access.space == "bulk":
+                self._count_bulk(pc, group, access, inputs[access.slot], inputs[0 if access.operation == "store" else 1])
+            elif len(address):
+                self._count(pc, group, access, lanes, address)
+
+    def _count(self, pc: int, group: Any, access: Access, lanes: Array, address: Array) -> None:
+        space = space_of(access, address)
+        if space == "param":
+            return
+        table, first = _table(group, lanes, address if space == "global" else address & OFFSET)
+        block = group.block[first] + group.run.geometry.first
+        drawn = (block == self.launch.drawn.block) & (group.thread[first] // WARP == self.launch.drawn.warp)
+        name = self.launch.argument(int(address[0])) if space == "global" else space
+        traffic = self._of(pc, (space, access.operation, name, access.size))
+        traffic.add(table, drawn)
+        if space == "global":
+            row, sector = warp_requests.distinct_pairs(np.where(table == NOBODY, NOBODY, table // SECTOR))
+            traffic.sectors += len(row)
+            self.launch.reuse.note(traffic, group.block[first][row], sector)
+            if access.operation in ("store", "atomic", "reduction"):
+                self.launch.store(name, table, block, drawn, access.size)
+
+
+    def _of(self, pc: int, key: Key) -> Traffic:
+        if key not in self.traffic[pc]:
+            array = self.launch.arrays.get(key[2])
+            self.traffic[pc][key] = Traffic(*key, base=array.address if array else None)
+        return self.traffic[pc][key]
+
+    def _count_bulk(self, pc: int, group: Any, access: Access, what: Any, place: Any) -> None:
+        """A copy of the TMA unit: `what` is the tensor map, or the number of bytes at the global address `place`."""
+        if access.size:
+            moved = [(tile.address, tile.tile_bytes) for tile in tensor_maps(group, what)]
+        else:
+            moved = list(zip(group.full(place).tolist(), group.full(what).tolist(), strict=True))
+        for address, size in moved:
+            traffic = self._of(pc, ("bulk", access.operation, self.launch.argument(int(address)), int(size)))
+            traffic.requests += 1
+            traffic.lanes += 1
+
+
+def _is_around(steps: list[Step], pc: int) -> bool:
+    """Whether a step is the jump that stands for the guard of the next one."""
+    step = steps[pc]
+    return step.instruction.opcode == "bra" and pc + 1 < len(steps) and (
+        step.instruction.text == steps[pc + 1].instruction.text and steps[pc + 1].action is not None
+    )  # fmt: skip
+
+
+def _taking_part(access: Access, group: Any, mask: Any, inputs: tuple[Any, ...]) -> Array:
+    """Positions of the lanes that access memory."""
+    active = np.ones(group.n, bool) if mask is None else np.array(np.broadcast_to(mask, (group.n,)))
+    if access.lanes < WARP:
+        active &= group.lane < access.lanes
+    if access.limit is not None:
+        active &= group.full(inputs[access.limit]).astype(bool) != access.ignores
+    return np.flatnonzero(active)
+
+
+def _table(group: Any, lanes: Array, address: Array) -> tuple[Array, Array]:
+    """Addresses as one row per warp that takes part, and the position of the first lane of each row."""
+    warp = group.warp[lanes]
+    starts = np.flatnonzero(np.diff(warp, prepend=-1))
+    rank = np.cumsum(np.diff(warp, prepend=-1) != 0) - 1
+    return warp_requests.rows(address, rank, group.lane[lanes], len(starts)), lanes[starts]

@@ -1,0 +1,149 @@
+"""`kernelmux emulate <op> --backend cuda/naive --shape x=64x64`: one call on the emulator, as a profiler sees it.
+
+Prints, beside the source of every kernel that is launched: instructions of warps, sectors per request and how few it
+could be, bank conflicts, bytes. Draws a picture of one warp's accesses on request. Needs no GPU, and uses none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from kernelmux import emulator
+from kernelmux.emulator.tracing.collector import Trace
+from kernelmux.perf import emulate_table
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch, selection
+from kernelmux.registry.cases import draw, generator
+from kernelmux.registry.cli import hypothetical
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError
+from kernelmux.registry.spec import Call
+
+OK, FAILED, USAGE = 0, 1, 2
+WIDTH = 150  # of a table that goes into a file
+EPILOG = """examples:
+  kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
+  kernelmux emulate transpose --backend cuda/padded --shape x=64x64:fp32 --picture padded.html
+  kernelmux emulate softmax --backend triton --shape x=37x1000:fp16 --block 3 --warp 1 --picture softmax.html
+  kernelmux emulate matmul --backend cuda/tiled --shape a=64x64,b=64x64 --lines 6 --json matmul.json
+
+Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 the command makes no sense.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="kernelmux emulate",
+        description="Runs one call on the emulator and says what its kernels do to memory, line by line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("op")
+    made.add_argument("--backend", required=True, metavar="B", help="cuda, triton, or one variant: cuda/tiled")
+    made.add_argument("--shape", required=True, metavar="NAME=MxN[:dtype],...", help="as for `kernelmux explain`")
+    made.add_argument("--block", type=int, default=0, metavar="B", help="the block to draw, by its linear number")
+    made.add_argument("--warp", type=int, default=0, metavar="W", help="its warp to draw")
+    made.add_argument("--lines", type=int, metavar="N", help="only the N lines that cost most (default: all)")
+    made.add_argument("--picture", type=Path, metavar="FILE", help="draw the accesses of the warp: .html or .svg")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all counts")
+    made.add_argument(
+        "--limit", type=float, default=120.0, metavar="S", help="seconds that one launch may take (default: 120)"
+    )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    options = parser().parse_args(arguments)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        _check(options)
+        label, trace = run(options)
+        _check_drawn(options, trace)
+        _report(console, options, label, trace)
+    except KernelmuxError as error:
+        errors.print(f"kernelmux emulate: {escape(str(error))}")
+        return USAGE
+    except emulator.EmulatorError as error:
+        errors.print(f"kernelmux emulate: the kernel failed on the emulator\n{escape(str(error))}")
+        return FAILED
+    return OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in ("block", "warp"):
+        if getattr(options, name) < 0:
+            raise ArgumentError(f"--{name}: expected a number from 0 on, got {getattr(options, name)}")
+    if options.lines is not None and options.lines < 1:
+        raise ArgumentError(f"--lines: expected at least 1, got {options.lines}")
+    if options.picture is not None and options.picture.suffix not in (".html", ".svg"):
+        raise ArgumentError(f"--picture: expected a file named .html or .svg, got {str(options.picture)!r}")
+
+
+def run(options: argparse.Namespace) -> tuple[str, Trace]:
+    """The variant that ran, and what its launches did."""
+    spec = catalog.spec(options.op)
+    shaped = hypothetical(spec, options.shape, "cpu")
+    chosen = _choose(shaped, options.backend)
+    inputs = {t.name: _drawn(shaped, t.name) for t in spec.tensors}
+    scalars = {s.name: shaped.arguments[s.name] for s in spec.scalars}
+    with warnings.catch_warnings(), emulator.time_limit(options.limit):
+        warnings.filterwarnings("ignore", message=".*on the emulator.*")  # that is what was asked for
+        warnings.filterwarnings("ignore", module="triton.*")
+        with emulator.trace(options.block, options.warp) as trace:
+            dispatch.function(spec.name)(**inputs, **scalars, backend=chosen)
+    if not trace.launches:
+        raise UnsupportedError(f"{spec.name}: {chosen} launches no kernel for {options.shape}; nothing to trace")
+    return f"{spec.name} {chosen} {options.shape}", trace
+
+
+def _choose(shaped: Call, backend: str) -> str:
+    """The variant that would run; an error if none can, or it is none that the emulator sees."""
+    request = selection.requested(shaped.spec.name, backend)
+    decision = dispatch.decide(shaped, request)
+    if decision.chosen is None:
+        raise UnsupportedError(f"{decision}")
+    if not registered.backend(decision.chosen.backend).emulates:
+        able = [name for name in registered.backends() if registered.backend(name).emulates]
+        raise ArgumentError(
+            f"--backend: expected one whose kernels run on the emulator ({', '.join(able)}), got {backend!r}"
+        )
+    return decision.chosen.name
+
+
+def _drawn(shaped: Call, name: str) -> Any:
+    tensor = shaped.arguments[name]
+    return draw(tuple(tensor.shape), tensor.dtype, generator(shaped.spec.name, name))
+
+
+def _check_drawn(options: argparse.Namespace, trace: Trace) -> None:
+    """The block and the warp to draw must exist in some launch."""
+    sizes = [(launch.grid[0] * launch.grid[1] * launch.grid[2], -(-launch.threads // 32)) for launch in trace.launches]
+    most = max(blocks for blocks, _ in sizes), max(warps for _, warps in sizes)
+    for name, asked, count in zip(("block", "warp"), (options.block, options.warp), most, strict=True):
+        if asked >= count:
+            raise ArgumentError(f"--{name}: expected 0 to {count - 1} for this call, got {asked}")
+
+
+def _report(console: Console, options: argparse.Namespace, label: str, trace: Trace) -> None:
+    for launch in trace.launches:
+        emulate_table.show(console, launch, options.lines)
+    if options.json is not None:
+        found = {"schema": 1, "call": label, "launches": [launch.as_dict() for launch in trace.launches]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.picture is not None:
+        trace.picture(options.picture, label)
+        console.print(f"picture: {options.picture}", markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

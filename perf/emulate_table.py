@@ -1,0 +1,164 @@
+"""The table of a trace: every source line beside what its accesses cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kernelmux.emulator.tracing.collector import LaunchTrace, Line
+from kernelmux.emulator.tracing.reading import FINE, number, percent, readings
+from kernelmux.emulator.tracing.traffic import Traffic
+
+STYLES = {
+    "coalesced": "green",
+    "conflict-free": "green",
+    "cached": "blue",
+    "uncoalesced": "red",
+    "conflicts": "yellow",
+    "plain": "dim",
+}
+LARGEST_GAP = 2  # lines without instructions that are shown between two that have some
+# Right of the source, with their least widths: "per request" are sectors or passes, (the least possible) behind.
+COLUMNS = {"warp instr.": 11, "access": 18, "requests": 8, "per request": 11, "efficiency": 10, "conflicts": 9, "moved": 9}
+OTHERS = 5 + sum(COLUMNS.values()) + 2 * len(COLUMNS) + 6  # columns besides the source
+
+
+def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None:
+    """Prints one launch: the table, a summary, and what it means. most: only so many lines."""
+    console.print(_table(console, launch, most))
+    for name, text in summary(launch):
+        console.print(f"  {name:<12} {escape(text)}", soft_wrap=True)
+    for sentence in sentences(launch):
+        console.print(f"[bold]->[/bold] {escape(sentence)}", soft_wrap=True)
+    console.print()
+
+
+def sentences(launch: LaunchTrace) -> Iterator[str]:
+    """The readings of a launch, or that there is nothing to say."""
+    found = readings(launch)
+    for reading in found[:4]:
+        yield reading.place(launch.file) + reading.text
+    if not any(reading.wasted for reading in found):
+        yield FINE
+
+
+def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
+    title = f"{launch.kernel}   {launch.file}   grid {_size(launch.grid)}   block {_size(launch.block)}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("line", justify="right", no_wrap=True)
+    table.add_column("source", no_wrap=True, max_width=max(20, console.width - OTHERS))
+    for name, width in COLUMNS.items():
+        table.add_column(name, justify="left" if name == "access" else "right", no_wrap=True, min_width=width)
+    for item in _chosen(launch, most):
+        if isinstance(item, Line):
+            _add(table, item)
+        else:
+            table.add_row("", Text(item, style="dim"))
+    return table
+
+
+def _size(triple: tuple[int, int, int]) -> str:
+    return "x".join(map(str, triple))
+
+
+def _chosen(launch: LaunchTrace, most: int | None) -> Iterator[Line | str]:
+    """The lines to show, and the text of what stands in between."""
+    lines = launch.lines
+    if most is not None:
+        costly = sorted(lines, key=lambda line: (-sum(t.cost for t in line.traffic), -line.warps))[:most]
+        lines = [line for line in lines if line in costly]
+    last: Line | None = None
+    for line in lines:
+        if last is not None and last.file == line.file:
+            yield from _between(launch, last, line)
+        elif line.file != launch.file:
+            yield f"--- {line.file}"
+        yield line
+        last = line
+
+
+def _between(launch: LaunchTrace, last: Line, line: Line) -> Iterator[str]:
+    """Lines without instructions, if they are few; a mark that there are some if they are many."""
+    gap = range(last.number + 1, line.number)
+    if len(gap) > LARGEST_GAP or line.file != launch.file:
+        yield from ["\u22ee"] if gap else []
+    else:
+        yield from (launch.text(number) for number in gap)
+
+
+def _add(table: Table, line: Line) -> None:
+    """One row, and one more for each further kind of access."""
+    split = f"[magenta]{line.divergent:,} split[/magenta] " if line.divergent else ""
+    source = Text(line.text.rstrip() if line.number else "(no line)", overflow="ellipsis")
+    cells = [_cells(traffic) for traffic in line.traffic] or [()]
+    table.add_row(str(line.number or ""), source, f"{split}{line.warps:,}", *cells[0])
+    for more in cells[1:]:
+        table.add_row("", "", "", *more)
+
+
+def _cells(traffic: Traffic) -> tuple[str, ...]:
+    """Access, requests, sectors or passes per request, efficiency, conflicts, bytes."""
+    style = STYLES[traffic.verdict]
+    width = f" {8 * traffic.size} bit" if traffic.space != "bulk" else f" {bytes_text(traffic.size)}"
+    what = f"{'TMA ' if traffic.space == 'bulk' else ''}{traffic.operation} {traffic.argument}"
+    if traffic.space not in ("global", "shared"):
+        return f"[{style}]{what}{width}[/]", f"{traffic.requests:,}", "", "", "", bytes_text(traffic.moved)
+    per = f"{number(traffic.per_request)} ({number(traffic.least_per_request)})"
+    conflicts = f"{traffic.conflicts:,}" if traffic.space == "shared" else ""
+    note = f" {traffic.reuse:.0%} again" if traffic.verdict == "cached" else ""
+    return (
+        f"[{style}]{escape(what)}{width}[/]",
+        f"{traffic.requests:,}",
+        f"[{style}]{per}[/]",
+        f"[{style}]{percent(traffic.efficiency)}{note}[/]",
+        f"[{style}]{conflicts}[/]",
+        bytes_text(traffic.moved),
+    )
+
+
+def bytes_text(count: int) -> str:
+    """Bytes as a person reads them: 512 B, 4.0 KiB, 1.5 MiB."""
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
+def summary(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
+    """Name and text of each figure of a launch."""
+    warps, threads = sum(line.warps for line in launch.lines), sum(line.threads for line in launch.lines)
+    lanes = threads / warps if warps else 0
+    yield "instructions", f"{warps:,} of warps (PTX), {number(lanes)} of 32 threads active on average"
+    for operations in (("load",), ("store",), ("atomic", "reduction"), ("copy",)):
+        if requests := launch.total("requests", "global", *operations):
+            sectors, used = launch.total("sectors", "global", *operations), launch.total("used", "global", *operations)
+            yield (
+                "global " + operations[0],
+                f"{requests:,} requests, {sectors:,} sectors ({number(sectors / requests)} per request), "
+                f"{bytes_text(32 * sectors)} moved for {bytes_text(used)}",
+            )
+    for operation in ("load", "store"):
+        if tiles := launch.total("requests", "bulk", operation):
+            yield f"TMA {operation}", f"{tiles:,} copies, {bytes_text(launch.total('moved', 'bulk', operation))}"
+    if passes := launch.total("wavefronts", "shared"):
+        conflicts = launch.total("conflicts", "shared")
+        yield "shared", f"{launch.total('requests', 'shared'):,} requests, {passes:,} passes, {conflicts:,} bank conflicts"
+    branches, divergent = sum(line.branches for line in launch.lines), sum(line.divergent for line in launch.lines)
+    yield "branches", f"{branches:,} of warps, {divergent:,} divergent"
+    yield from _occupancy(launch)
+
+
+def _occupancy(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
+    need, fits = launch.resources, launch.occupancy()
+    if need is None or fits is None:
+        return
+    shared = need.shared + launch.dynamic_shared
+    what = f"{need.registers} registers per thread, {bytes_text(shared)} of shared memory, {launch.threads} threads"
+    yield (
+        "occupancy",
+        f"{fits.fraction:.0%}: {fits.blocks} blocks, {fits.warps} warps per multiprocessor (H200), limited by "
+        f"{fits.limited_by}; a block takes {what}",
+    )

@@ -1,0 +1,125 @@
+"""The launches that the emulator's trace and Nsight Compute are compared on: access patterns, and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernelmux import emulator
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cases import draw, generator, parse
+
+SOURCE = Path(__file__).with_name("access_patterns.cu")
+ELEMENTS = 1 << 14  # floats that a pattern may address
+# Entry, and the patterns tried on it as (stride, offset, modulo, active lanes), in elements of the entry's size.
+STRAIGHT, EVERY_OTHER, SHIFTED, SAME = (1, 0, 32, 32), (2, 0, 32, 32), (1, 1, 32, 32), (0, 0, 32, 32)
+HALF, FAR = (1, 0, 32, 16), (32, 0, 32, 32)
+HALVES_ALIKE, QUARTERS_ALIKE, TWO_LANES_APART = (1, 0, 16, 32), (1, 0, 8, 32), (4, 0, 32, 32)
+PATTERNS = {
+    "global_load_4": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
+    "global_load_8": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
+    "global_load_16": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE),
+    "global_store_4": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
+    "global_store_8": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF),
+    "global_store_16": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, QUARTERS_ALIKE),
+    "global_atomic_4": (STRAIGHT, EVERY_OTHER, SAME, FAR),
+    "global_reduction_4": (STRAIGHT, EVERY_OTHER, SAME, FAR),
+    "global_copy_16": (STRAIGHT, EVERY_OTHER, SAME),
+    "shared_load_4": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, FAR, SAME, HALF, (33, 0, 32, 32), HALVES_ALIKE),
+    "shared_load_8": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (16, 0, 32, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE),
+    "shared_load_16": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (8, 0, 32, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE),
+    "shared_store_4": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, FAR, SAME, HALF, (33, 0, 32, 32)),
+    "shared_store_8": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (16, 0, 32, 32), SAME, HALVES_ALIKE),
+    "shared_store_16": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (8, 0, 32, 32), SAME, HALVES_ALIKE, QUARTERS_ALIKE),
+    "shared_atomic_4": (STRAIGHT, EVERY_OTHER, FAR, SAME, (1, 0, 2, 32)),
+    "shared_matrix_16": (STRAIGHT, EVERY_OTHER, (8, 0, 32, 32), QUARTERS_ALIKE),
+}  # fmt: skip
+CALLS = tuple(
+    (op, backend, shape)
+    for op, backends, shapes in (
+        ("transpose", ("cuda", "triton"), ("x=64x64:fp32", "x=512x512:fp32")),
+        ("softmax", ("cuda",), ("x=37x1000:fp32",)),
+        ("matmul", ("cuda",), ("a=128x128:fp32,b=128x128:fp32", "a=128x128:fp16,b=128x128:fp16")),
+    )
+    for backend in backends
+    for shape in shapes
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to launch on a device, with the words that name it."""
+
+    label: str
+    run: Any  # device -> None
+
+
+def items() -> Iterator[Item]:
+    """Everything that is compared, in the order in which it is launched."""
+    for entry, patterns in PATTERNS.items():
+        for pattern in patterns:
+            yield Item(f"{entry} stride {pattern[0]} offset {pattern[1]} modulo {pattern[2]} lanes {pattern[3]}",
+                       _Pattern(entry, pattern))  # fmt: skip
+    for op, backend, shape in CALLS:
+        for variant in registered.variants(backend, op):
+            if (call := _Operator(op, f"{backend}/{variant}", shape)).runs:
+                yield Item(f"{op} {backend}/{variant} {shape}", call)
+
+
+class _Pattern:
+    """One of the patterns of the source beside this file."""
+
+    def __init__(self, entry: str, pattern: tuple[int, int, int, int]) -> None:
+        self.entry, self.pattern = entry, pattern
+
+    def __call__(self, device: str) -> None:
+        x, out = torch.zeros(ELEMENTS).to(device), torch.zeros(ELEMENTS).to(device)
+        numbers = [np.int32(n) for n in self.pattern]
+        if device == "cpu":
+            _emulated().kernel(self.entry).launch(1, 32, (x, out, *numbers), names=("x", "out"))
+        else:
+            _compiled().get_function(self.entry)((1,), (32,), (x.data_ptr(), out.data_ptr(), *numbers))
+            torch.cuda.synchronize()
+
+
+@cache
+def _emulated() -> Any:
+    return emulator.load(emulator.compile_ptx(SOURCE.read_text(), filename=SOURCE.name))
+
+
+@cache
+def _compiled() -> Any:
+    import cupy
+
+    return cupy.RawModule(code=SOURCE.read_text(), options=("-std=c++17",))
+
+
+class _Operator:
+    """One call of an operator on a variant."""
+
+    def __init__(self, op: str, backend: str, shape: str) -> None:
+        self.spec, self.backend = catalog.spec(op), backend
+        shapes, self.scalars, formats = parse(shape)
+        self.tensors = {n: draw(s, formats.get(n, dtypes.parse("fp32")), generator(op, n)) for n, s in shapes.items()}
+
+    @property
+    def runs(self) -> bool:
+        """Whether the variant takes such a call on an H200."""
+        name, variant = self.backend.split("/")
+        call = self.spec.bind(**self.tensors, **self.scalars, capability=(9, 0))
+        return not registered.variants(name, self.spec.name)[variant].reasons(call)
+
+    def __call__(self, device: str) -> None:
+        from kernelmux.registry import dispatch
+
+        tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
+        dispatch.function(self.spec.name)(**tensors, **self.scalars, backend=self.backend)
+        if device != "cpu":
+            torch.cuda.synchronize()

@@ -1,0 +1,158 @@
+"""Compares the emulator's trace with Nsight Compute, launch by launch: `python -m kernelmux.perf.ncu_check --out FOLDER`.
+
+On a machine with a GPU and ncu: runs the calls of `ncu_calls` under ncu, then on the emulator, prints the counts side
+by side, and writes ncu.csv and ncu_check.json. With `--csv FILE` ncu's table is read instead, which needs no GPU.
+Exit status: 0 all counts are equal, 1 some differ, 2 nothing could be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelmux import emulator
+from kernelmux.perf.ncu_calls import items
+
+DEVICE = "nvidia_h200"
+GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
+          for op in ("ld", "st", "atom", "red", "ldgsts") for what in ("requests", "sectors")]  # fmt: skip
+SHARED = [f"l1tex__data_{what}_mem_shared_op_{op}.sum"
+          for op in ("ld", "st", "atom") for what in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")]  # fmt: skip
+COMPARED = [*GLOBAL, *SHARED]
+# Of what else ncu knows: for the reader, not compared. PTX and SASS have different instructions.
+SHOWN = ["smsp__inst_executed.sum", "smsp__thread_inst_executed.sum", "l1tex__t_sector_hit_rate.pct",
+         "smsp__sass_branch_targets_threads_divergent.sum", "smsp__inst_executed_op_shared_ld.sum",
+         "smsp__inst_executed_op_ldsm.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+         "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum",
+         "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum"]  # fmt: skip
+LAUNCH = ["launch__registers_per_thread", "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem",
+          "launch__occupancy_limit_blocks", "launch__occupancy_limit_warps"]  # fmt: skip
+KERNELS = "^(global_|shared_|transpose|softmax|matmul)"
+
+
+@dataclass
+class Measured:
+    """One launch as ncu saw it."""
+
+    kernel: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; see the module's text for the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kernelmux.perf.ncu_check", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/ncu"), metavar="FOLDER")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="a table that ncu wrote before")
+    parser.add_argument("--launch", action="store_true", help="only launch the calls on the GPU, for ncu to see")
+    options = parser.parse_args(arguments)
+    if options.launch:
+        return _launch()
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = options.csv or options.out / "ncu.csv"
+    if options.csv is None and (problem := _profile(table)):
+        print(f"ncu_check: {problem}", file=sys.stderr)
+        return 2
+    found = compare(read(table.read_text()))
+    (options.out / "ncu_check.json").write_text(json.dumps(found, indent=1) + "\n")
+    return show(found)
+
+
+def _launch() -> int:
+    for item in items():
+        item.run("cuda")
+    return 0
+
+
+def _profile(table: Path) -> str | None:
+    """Runs ncu on this very module; what went wrong, or None."""
+    tool = shutil.which("ncu") or next(map(str, sorted(Path("/usr/local").glob("cuda*/bin/ncu"))), None)
+    if tool is None:
+        return "ncu was not found (Nsight Compute, part of the CUDA toolkit)"
+    listing = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, check=False).stdout
+    known = set(re.findall(r"^(\w+__\w+)", listing, re.MULTILINE))
+    metrics = [m for m in (*COMPARED, *SHOWN) if m.split(".")[0] in known or not known]
+    command = [tool, "--clock-control", "none", "--metrics", ",".join([*metrics, *LAUNCH]), "--csv", "--log-file",
+               str(table), "--print-units", "base", "-k", f"regex:{KERNELS}", sys.executable, "-m",
+               "kernelmux.perf.ncu_check", "--launch"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not table.is_file():
+        log = table.read_text()[-1500:] if table.is_file() else ""
+        return f"ncu ended with {done.returncode}:\n{log}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+    return None
+
+
+def read(text: str) -> list[Measured]:
+    """The launches in ncu's CSV, which has a row per launch and metric between lines of its own."""
+    rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
+    found: dict[str, Measured] = {}
+    for row in rows:
+        launch = found.setdefault(row["ID"], Measured(row["Kernel Name"].split("(")[0].split("<")[0]))
+        value = row["Metric Value"].replace(",", "")
+        if re.fullmatch(r"-?[\d.]+", value):
+            launch.metrics[row["Metric Name"]] = float(value)
+    return list(found.values())
+
+
+def compare(measured: list[Measured]) -> dict[str, Any]:
+    """Every launch with [emulated, measured] for each count that is not 0 in both."""
+    queue, launches, missing = iter(measured), [], []
+    for label, traced in _traced():
+        seen = next((m for m in queue if m.kernel == traced.kernel), None)
+        if seen is None:
+            missing.append(f"{label}: {traced.kernel}")
+            queue = iter(())
+            continue
+        both = {m: [traced.metrics.get(m, 0), int(seen.metrics[m])] for m in COMPARED if m in seen.metrics}
+        need, fits = traced.resources, traced.occupancy()
+        launches.append({
+            "call": label, "kernel": traced.kernel, "counts": {m: pair for m, pair in both.items() if any(pair)},
+            "registers": [need.registers if need else None, seen.metrics.get("launch__registers_per_thread")],
+            "blocks_per_multiprocessor": [fits.blocks if fits else None, _limit(seen)],
+            "ncu": {m: seen.metrics[m] for m in SHOWN if m in seen.metrics},
+        })  # fmt: skip
+    return {"device": DEVICE, "launches": launches, "not_measured": missing}
+
+
+def _limit(seen: Measured) -> int | None:
+    limits = [value for name, value in seen.metrics.items() if name.startswith("launch__occupancy_limit")]
+    return int(min(limits)) if limits else None
+
+
+def _traced() -> Iterator[tuple[str, Any]]:
+    for item in items():
+        with emulator.trace() as trace:
+            item.run("cpu")
+        for launch in trace.launches:
+            yield item.label, launch
+
+
+def show(found: dict[str, Any]) -> int:
+    """Prints the counts that differ, and how many are equal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=150, highlight=False)
+    table = Table("call", "count", "emulator", "ncu", box=None, pad_edge=False)
+    pairs = [(f"{x['call']}: {x['kernel']}", m, *pair) for x in found["launches"] for m, pair in x["counts"].items()]
+    different = [pair for pair in pairs if pair[2] != pair[3]]
+    for call, metric, emulated, measured in different:
+        table.add_row(call, metric.removeprefix("l1tex__").removesuffix(".sum"), str(emulated), str(measured))
+    if different:
+        console.print(table)
+    console.print(f"{len(pairs) - len(different)} of {len(pairs)} counts of {len(found['launches'])} launches are equal")
+    for label in found["not_measured"]:
+        console.print(f"ncu did not see {label}", markup=False)
+    return 2 if not pairs else 1 if different or found["not_measured"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

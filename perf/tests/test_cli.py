@@ -1,0 +1,128 @@
+"""The command line, and whole runs of a backend from outside that is wrong in every way."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernelmux.perf import cli
+from kernelmux.perf.run import environment
+
+BACKEND = """
+from kernelmux.registry.backend import Backend
+
+BACKEND = Backend(name="theirs", summary="a test", priority=5, unavailable=lambda device: None)
+"""
+ADD = """
+import os, time
+import torch
+from kernelmux.registry.backend import Implementation
+
+def right(x, y):
+    return x + y
+
+def wrong(x, y):
+    z = x + y
+    z[-1] += 1
+    return z
+
+def raises(x, y):
+    raise RuntimeError("no such kernel")
+
+def aliases(x, y):
+    return x
+
+def dies(x, y):
+    os._exit(7)
+
+def hangs(x, y):
+    time.sleep(60)
+
+VARIANTS = {f.__name__: Implementation(fn=f, idea="") for f in (wrong, raises, aliases, dies, hangs, right)}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The outcome of one run over all of them: exit status, printed text, results, pytest-benchmark's file."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "their_backend").mkdir()
+    (folder / "their_backend" / "__init__.py").write_text(BACKEND)
+    (folder / "their_backend" / "add.py").write_text(ADD)
+    (folder / "their-1.0.dist-info").mkdir()
+    (folder / "their-1.0.dist-info" / "METADATA").write_text("Name: their\nVersion: 1.0\n")
+    (folder / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{folder}:{env['PYTHONPATH']}"
+    command = [sys.executable, "-m", "kernelmux.perf", "--device", "cpu", "--op", "add", "--backend", "theirs"]
+    command += ["--dtype", "fp32", "--limit", "4", "--samples", "5", "--out", "out"]
+    found = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    read = {name: json.loads((folder / "out" / name).read_text()) for name in ("results.json", "benchmark.json")}
+    return found.returncode, found.stdout + found.stderr, read["results.json"], read["benchmark.json"]
+
+
+def rows_of(run):
+    return {f"{r['backend']}/{r['variant']}": r for r in run[2]["rows"]}
+
+
+def test_one_bad_variant_fails_the_run_but_stops_nothing(run):
+    status, text, _, _ = run
+    assert status == 1, text
+    found = {label: row["status"] for label, row in rows_of(run).items()}
+    good = {"torch_ref/eager": "ok", "theirs/right": "ok"}
+    assert found == good | {f"theirs/{v}": "failed" for v in ("wrong", "raises", "aliases", "dies", "hangs")}
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("wrong", "wrong at [4098]"),
+        ("raises", "RuntimeError: no such kernel"),
+        ("aliases", "shares memory with an input"),
+        ("dies", "exit status 7"),
+        ("hangs", "killed after 4 s"),
+    ],
+)
+def test_the_error_of_a_row_says_what_happened(run, variant, reason):
+    assert reason in rows_of(run)[f"theirs/{variant}"]["error"]
+    assert reason in run[1]
+
+
+def test_a_good_row_says_what_it_is(run):
+    row = rows_of(run)["theirs/right"]
+    assert row["median_us"] > 0
+    assert row["rounds"] == 5
+    assert 0 < row["budget"] <= 1
+    assert len(row["spec"]) == len(row["source"]) == 12
+
+
+def test_pytest_benchmark_can_read_the_run(run):
+    names = {b["extra_info"]["variant"]: b for b in run[3]["benchmarks"] if b["extra_info"]}
+    assert names["right"]["stats"]["median"] * 1e6 == pytest.approx(rows_of(run)["theirs/right"]["median_us"])
+    assert names["right"]["group"].startswith("add x=")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--op", "sofmax"], 'did you mean "softmax"?'),
+        (["--backend", "cudaa"], 'did you mean "cuda"?'),
+        (["--dtype", "bf17"], "expected one of"),
+        (["--device", "cuda"], "torch sees no GPU"),
+        (["--record", "--device", "cpu"], "real GPU"),
+        (["--samples", "0"], "at least 1"),
+        (["--op", "softmax", "--workload", "nothing*"], "nothing to run"),
+        (["--compare", "/nonexistent.json"], "expected results of kernelmux.perf"),
+    ],
+)
+def test_what_makes_no_sense_is_told_and_exits_with_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main([*arguments, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_list_names_rows_and_runs_nothing(capsys):
+    assert cli.main(["--list", "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.strip() == "softmax-x37x1000-bf16-torch_ref/eager"

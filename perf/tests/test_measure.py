@@ -1,0 +1,61 @@
+"""A row against its ceilings, and what is known without a GPU."""
+
+import pytest
+import torch
+
+from kernelmux.perf import inputs, machine, measure, overhead, resources
+from kernelmux.perf.measure import AboveCeiling, Timing
+from kernelmux.perf.options import Options
+from kernelmux.perf.plan import Row
+from kernelmux.perf.tests.synthetic import H200
+
+ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "eager")
+
+
+def test_a_time_below_the_floor_is_an_error():
+    made = inputs.make(ROW, "cpu")
+    fields = measure.against(Timing(20.0, 0.01, 19.0, 50), made, H200, host_us=5.0)
+    assert fields["bound"] == "memory"
+    assert fields["share"] == pytest.approx(made.work.bytes / 4.278e12 / 20e-6)
+    with pytest.raises(AboveCeiling, match="faster than the ceilings allow"):
+        measure.against(Timing(0.01, 0.01, 0.01, 50), made, H200, host_us=5.0)
+
+
+def test_inputs_are_random_and_the_same_every_time():
+    first, again = inputs.make(ROW, "cpu").call, inputs.make(ROW, "cpu").call
+    x = first.arguments["x"]
+    assert torch.equal(x, again.arguments["x"])
+    assert x.dtype == torch.bfloat16
+    assert 0.9 < x.float().std() < 1.1
+    assert not torch.equal(x, inputs.one(ROW, "cpu", copy=1).arguments["x"])
+
+
+def test_the_work_of_a_call_counts_its_outputs():
+    work = inputs.make(ROW, "cpu").work
+    assert (work.bytes, work.written, work.dtype) == (2 * 64 * 4096 * 2, 64 * 4096 * 2, "bf16")
+
+
+def test_the_dispatcher_is_timed_beside_the_implementation():
+    (row,) = overhead.measure(("add",), ("torch_ref",), "cpu")
+    assert row["label"] == "torch_ref/eager"
+    assert 0 < row["direct_us"] < 1000
+    assert 0 < row["through_us"] < 1000
+
+
+def test_kernels_are_told_by_their_resources_without_running():
+    pytest.importorskip("triton")
+    (need,) = resources.needs(resources.Target("softmax", "triton", "resident"), Options())
+    assert not need.error
+    assert need.workload == "x=32768x16384"  # far beyond what could be emulated
+    assert 16 <= need.registers <= 255
+    assert 0 < need.occupancy <= 1
+
+
+def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
+    (need,) = resources.needs(resources.Target("softmax", "cuda", "", broken="ImportError: no"), Options())
+    assert need.error == "ImportError: no"
+
+
+def test_the_file_name_of_a_gpu():
+    assert machine.slug("NVIDIA H200") == "nvidia_h200"
+    assert machine.slug("NVIDIA GeForce RTX 4090 (Laptop)") == "nvidia_geforce_rtx_4090_laptop"

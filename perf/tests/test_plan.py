@@ -1,0 +1,83 @@
+"""Which rows a selection gives."""
+
+import pytest
+import torch
+
+from kernelmux.perf import plan
+from kernelmux.perf.options import Options, from_dict
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError, UnknownName
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Plan as for a GPU: nothing is run."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(registered, "unavailable", lambda name, device: None)
+
+
+def test_on_a_cpu_nothing_emulated_is_planned():
+    rows = plan.rows(Options())
+    assert {row.backend for row in rows} == {"torch_ref"}
+    assert {row.op for row in rows} == set(catalog.names())
+
+
+def test_on_a_gpu_every_variant_of_every_workload(gpu):
+    rows = plan.rows(Options(ops=("softmax",), device="cuda"))
+    spec = catalog.spec("softmax")
+    assert {r.workload for r in rows} == {c.text for c in spec.workloads}
+    assert {r.dtype for r in rows} == {"bf16", "fp32"}
+    assert [r.backend for r in rows][:2] == ["torch_ref", "triton"]
+    assert len({r.id for r in rows}) == len(rows)
+
+
+def test_one_variant_comes_with_torch_beside_it(gpu):
+    rows = plan.rows(Options(ops=("softmax",), backends=("cuda/naive",), workloads=("large",), device="cuda"))
+    assert [r.label for r in rows] == ["torch_ref/eager", "cuda/naive"] * 2
+    assert {r.workload for r in rows} == {"x=32768x16384"}
+
+
+def test_a_workload_by_name_by_pattern_and_by_shape(gpu):
+    def chosen(text):
+        return {r.workload for r in plan.rows(Options(ops=("softmax",), workloads=(text,), device="cuda"))}
+
+    assert chosen("x16384x8192") == {"x=16384x8192"}
+    assert chosen("x*8192") == {"x=16384x8192"}
+    assert chosen("x=64x100 axis=0") == {"x=64x100 axis=0"}
+
+
+def test_a_shape_that_the_operator_cannot_have_is_told(gpu):
+    with pytest.raises(ArgumentError, match="gives no shape for b"):
+        plan.rows(Options(ops=("matmul",), workloads=("a=4x4",), device="cuda"))
+
+
+def test_the_largest_workload_is_that_with_the_most_work():
+    assert plan.large(catalog.spec("matmul")).text == "a=8192x8192 b=8192x8192"
+    assert plan.large(catalog.spec("transpose")).text == "x=8192x8192"
+
+
+@pytest.mark.parametrize("options", [Options(ops=("sofmax",)), Options(backends=("cud",)), Options(backends=("x/y",))])
+def test_unknown_names_are_errors(options):
+    with pytest.raises(UnknownName):
+        plan.rows(options)
+
+
+def test_an_unmet_condition_is_a_reason_and_a_broken_module_a_defect(gpu, monkeypatch):
+    real = registered.variants
+
+    def broken(name, op):
+        if name == "cuda":
+            raise ImportError("no such header")
+        return real(name, op)
+
+    monkeypatch.setattr(registered, "variants", broken)
+    rows = plan.rows(Options(ops=("add",), workloads=("large",), device="cuda"))
+    (row,) = [r for r in rows if r.backend == "cuda" and r.dtype == "bf16"]
+    assert row.broken
+    assert "no such header" in row.problem
+
+
+def test_options_survive_json():
+    options = Options(ops=("add",), quick=True, samples=3)
+    assert from_dict({**options.as_dict(), "ops": ["add"]}) == options

@@ -1,0 +1,101 @@
+"""Tables, Markdown and the picture."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from kernelmux.perf import command, markdown, picture, report, results, tables
+from kernelmux.perf.tests import synthetic
+
+
+def printed(show, *arguments):
+    file = StringIO()
+    show(Console(file=file, width=120, highlight=False), *arguments)
+    return file.getvalue()
+
+
+def test_a_group_knows_its_best_row_torch_and_the_rung_below():
+    (group,) = report.groups(synthetic.ladder())
+    naive, registers = group.rows[2:]
+    assert group.best is registers
+    assert group.times_torch(registers) == pytest.approx(300 / 130)
+    assert group.times_previous(registers) == pytest.approx(600 / 130)
+    assert group.times_previous(naive) is None
+    assert group.best_of("triton") is group.rows[1]
+
+
+def test_the_terminal_table_fits_and_marks_the_best():
+    text = printed(tables.show, [*synthetic.ladder(), synthetic.failed(variant="online")], True)
+    assert all(len(line.rstrip()) <= 120 for line in text.splitlines())
+    best = next(line for line in text.splitlines() if line.startswith("* "))
+    assert best.split()[:8] == ["*", "cuda/registers", "130.0", "1%", "4130", "GB/s", "97%", "2.31x"]
+    assert "FAILED cuda/online: WrongOutput: y: wrong at [0, 3]" in text
+    assert "floor 125.5 us by memory" in text
+
+
+def test_the_summary_counts_and_gives_reasons():
+    rows = [*synthetic.ladder(), synthetic.failed(), {**synthetic.row(), "status": "skipped", "error": "N > 65536"}]
+    text = printed(tables.summary, rows, ["a worker died"])
+    assert "4 rows timed and right, 1 failed, 1 not applicable" in text
+    assert "not run: cuda/online: N > 65536" in text
+    assert "a worker died" in text
+
+
+def test_the_report_has_a_ladder_with_advice():
+    text = markdown.whole(synthetic.results([*synthetic.ladder(), synthetic.failed()]), "report.svg")
+    assert text.startswith("# Performance on NVIDIA H200, 2026-11-20\n")
+    assert "![roofline](report.svg)" in text
+    assert (
+        "| **cuda/registers** | 130.0 | 1% | 4130 GB/s | 97% | 2.31x | 4.62x | 12.0 | 126.1 | memory | at the roof |"
+        in text
+    )
+    assert "| cuda/online | FAILED |" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.count("|") == 12 for line in lines if line.startswith(("| cuda", "| **cuda")))
+
+
+def test_the_table_of_the_best_has_a_column_per_backend():
+    lines = markdown.best_table(synthetic.ladder()).splitlines()
+    assert lines[0] == "| operator | workload | floor us | torch_ref | triton | cuda |"
+    assert lines[2].endswith("| 125.5 | 300.0 us, 42% | 150.0 us, 84% | **130.0 us, 97%** |")
+
+
+def test_the_picture_is_drawn(tmp_path):
+    found = synthetic.results([*synthetic.ladder(), *_products()])
+    assert picture.draw(found, tmp_path / "roofline")
+    text = (tmp_path / "roofline.svg").read_text()
+    assert all(word in text for word in ("softmax", "matmul", "copy 4.28 TB/s", "fp32 51", "torch_ref"))
+    assert (tmp_path / "roofline.png").stat().st_size > 10_000
+
+
+def _products():
+    more = {"op": "matmul", "workload": "a=8192x8192 b=8192x8192", "work": synthetic.PRODUCT}
+    return [synthetic.row(backend=b, variant="v", us=u, **more) for b, u in (("torch_ref", 1500.0), ("cuda", 1420.0))]
+
+
+def test_nothing_to_draw_is_no_picture(tmp_path):
+    assert not picture.draw(synthetic.results([synthetic.failed()]), tmp_path / "roofline")
+
+
+def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    results.recorded.cache_clear()
+    stale = synthetic.row(backend="triton", variant="online", source="0" * 12)
+    results.record(synthetic.results([*synthetic.ladder(), stale]))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- perf -->\nold\n<!-- /perf -->\nafter\n")
+    assert "updated" in printed(command.update, page)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- perf -->\nRecorded on NVIDIA H200, 2026-11-20 (")
+    assert text.endswith("<!-- /perf -->\nafter\n")
+    assert "old\n" not in text
+    assert "Left out, because their source has changed since: 1 rows." in text
+    results.recorded.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("us", "text"), [(3.456, "3.46"), (34.56, "34.6"), (345.6, "345.6"), (3456.7, "3457"), (None, "")]
+)
+def test_microseconds(us, text):
+    assert report.microseconds(us) == text

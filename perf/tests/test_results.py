@@ -1,0 +1,88 @@
+"""Records: merging, staleness, comparison, and what is refused."""
+
+import pytest
+
+from kernelmux.perf import compare, results
+from kernelmux.perf.tests import synthetic
+from kernelmux.registry.errors import ArgumentError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    results.recorded.cache_clear()
+    yield tmp_path
+    results.recorded.cache_clear()
+
+
+def test_a_record_takes_new_rows_and_keeps_the_others(folder):
+    results.record(synthetic.results(synthetic.ladder()))
+    path = results.record(synthetic.results([synthetic.row(variant="registers", us=120.0)], date="2026-12-01"))
+    assert path.name == "nvidia_h200.json"
+    (record,) = results.recorded()
+    times = {(r["backend"], r["variant"]): (r["median_us"], r["date"]) for r in record.rows}
+    assert len(times) == 4
+    assert times["cuda", "registers"] == (120.0, "2026-12-01")
+    assert times["cuda", "naive"] == (600.0, "2026-11-20")
+    assert record.title == "recorded on NVIDIA H200, 2026-11-20 to 2026-12-01"
+
+
+def test_a_variant_that_fails_loses_its_row(folder):
+    results.record(synthetic.results(synthetic.ladder()))
+    results.record(synthetic.results([synthetic.failed(variant="naive")]))
+    assert {r["variant"] for r in results.recorded()[0].rows} == {"eager", "resident", "registers"}
+
+
+def test_rows_stand_in_ladder_order_whatever_the_order_of_the_runs(folder):
+    results.record(synthetic.results(synthetic.ladder()[::-1]))
+    assert [r["variant"] for r in results.recorded()[0].rows] == ["eager", "resident", "naive", "registers"]
+
+
+def test_a_changed_source_makes_a_row_stale(folder):
+    fresh, old = synthetic.row(variant="naive"), synthetic.row(variant="registers", source="000000000000")
+    results.record(synthetic.results([fresh, old]))
+    assert {r["variant"]: r["stale"] for r in results.recorded()[0].rows} == {"naive": False, "registers": True}
+
+
+def test_only_a_gpu_is_recorded(folder):
+    found = synthetic.results(synthetic.ladder()) | {"machine": {"name": "a laptop", "kind": "cpu"}}
+    with pytest.raises(ArgumentError, match="real GPU"):
+        results.record(found)
+    assert not list(folder.iterdir())
+
+
+def test_a_gpu_is_found_by_a_part_of_its_name(folder):
+    results.record(synthetic.results(synthetic.ladder()))
+    assert results.find("h200").gpu == "NVIDIA H200"
+    with pytest.raises(ArgumentError, match="recorded GPUs: NVIDIA H200"):
+        results.find("b200")
+
+
+def test_a_file_that_is_something_else_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"benchmarks": []}')
+    with pytest.raises(ArgumentError, match="kind"):
+        results.read(path)
+    path.write_text('{"kind": "kernelmux.perf", "schema": 99}')
+    with pytest.raises(ArgumentError, match="schema 1, got 99"):
+        results.read(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "spread", "verdict"),
+    [
+        (100.0, 110.0, 0.01, "slower"),
+        (100.0, 90.0, 0.01, "faster"),
+        (100.0, 102.0, 0.01, "same"),
+        (100.0, 110.0, 0.20, "same"),
+        (2.0, 2.5, 0.01, "same"),
+    ],
+)
+def test_a_change_counts_beyond_three_percent_noise_and_a_microsecond(before, now, spread, verdict):
+    earlier = synthetic.results([synthetic.row(us=before, spread=spread)])
+    (change,) = compare.changes(earlier, synthetic.results([synthetic.row(us=now, spread=spread)]))
+    assert change.verdict == verdict
+
+
+def test_rows_of_one_run_alone_are_not_compared():
+    assert compare.changes(synthetic.results(synthetic.ladder()[:1]), synthetic.results(synthetic.ladder()[1:])) == []

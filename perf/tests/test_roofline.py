@@ -1,0 +1,85 @@
+"""The arithmetic of a row."""
+
+import pytest
+
+from kernelmux.perf import roofline
+from kernelmux.perf.roofline import Work
+from kernelmux.perf.tests.synthetic import H200, PRODUCT, SOFTMAX
+
+
+def test_a_memory_bound_floor_is_bytes_over_the_copy_rate():
+    least = roofline.floor(SOFTMAX, H200)
+    assert least.binds == "memory"
+    assert least.seconds == pytest.approx(SOFTMAX.bytes / 4.278e12)
+
+
+def test_what_mostly_reads_meets_the_read_ceiling():
+    reads = Work(bytes=1 << 30, flops=1 << 29, written=1 << 10)
+    assert roofline.floor(reads, H200).memory == pytest.approx((1 << 30) / 4.39e12)
+
+
+def test_a_compute_bound_floor_is_flops_over_the_rate_of_the_format():
+    least = roofline.floor(PRODUCT, H200)
+    assert least.binds == "compute"
+    assert least.seconds * 1e6 == pytest.approx(1388, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("unit", "dtype", "format_"),
+    [("tensor", "bf16", "bf16"), ("tensor", "fp32", "tf32"), ("fma", "fp32", "fp32"), ("fma", "bf16", "fp32")],
+)
+def test_the_ceiling_follows_from_unit_and_dtype(unit, dtype, format_):
+    assert Work(1, 1, 0, unit, dtype).matrix_format == format_
+
+
+def test_host_memory_meets_the_host_link():
+    column = Work(bytes=55_000_000, flops=0, written=1, link="host")
+    assert roofline.floor(column, H200).seconds == pytest.approx(1e-3)
+    assert roofline.bound_by(2e-3, roofline.floor(column, H200), "host") == "link"
+
+
+def test_a_short_call_is_launch_bound_whatever_it_does():
+    least = roofline.floor(SOFTMAX, H200)
+    assert roofline.bound_by(9e-6, least) == "launch"
+    assert roofline.bound_by(11e-6, least) == "memory"
+
+
+def test_a_rate_above_the_ceiling_is_refused_beyond_five_percent():
+    least = roofline.floor(PRODUCT, H200).seconds
+    assert roofline.above(least / 1.04, PRODUCT, H200) is None
+    assert "1.20 times faster" in str(roofline.above(least / 1.2, PRODUCT, H200))
+
+
+def test_writes_that_fit_the_cache_need_not_have_reached_memory():
+    small = Work(bytes=3 << 20, flops=0, written=1 << 20)
+    least = roofline.floor(small, H200).seconds
+    assert roofline.above(least / 1.5, small, H200) is None
+    assert roofline.above(least / 1.7, small, H200)
+
+
+def test_the_rate_is_in_the_unit_of_what_binds():
+    number, unit = roofline.rate(1e-3, SOFTMAX, roofline.floor(SOFTMAX, H200))
+    assert number == pytest.approx(SOFTMAX.bytes / 1e6)
+    assert unit == "GB/s"
+    assert roofline.rate(1e-3, PRODUCT, roofline.floor(PRODUCT, H200))[1] == "TFLOP/s"
+
+
+@pytest.mark.parametrize(
+    ("bound", "share", "spread", "host_us", "word"),
+    [
+        ("memory", 0.95, 0.01, 10, "roof"),
+        ("memory", 0.70, 0.01, 10, "loads in flight"),
+        ("memory", 0.30, 0.01, 10, "uncoalesced"),
+        ("compute", 0.30, 0.01, 10, "matrix units"),
+        ("compute", 0.30, 0.30, 10, "noisy"),
+        ("memory", 0.95, 0.01, 500, "host is slower"),
+        ("link", 0.10, 0.01, 500, "transfers"),
+        ("launch", 0.10, 0.01, 10, "graph"),
+    ],
+)
+def test_advice(bound, share, spread, host_us, word):
+    assert word in roofline.advice(bound, share, spread, 100.0, host_us)
+
+
+def test_hints_fit_a_column():
+    assert all(len(text) <= 27 for steps in roofline.HINTS.values() for _, text in steps)

@@ -1,0 +1,102 @@
+"""The check of the timed output: wrong results are refused, and large calls are sampled along axes that allow it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernelmux.perf import sampling, verify
+from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import Implementation, variants
+
+
+def call_of(op, dtype=torch.float32, **arguments):
+    generator = torch.Generator().manual_seed(1)
+    made: dict[str, Any] = {
+        name: torch.randn(value, generator=generator).to(dtype) if isinstance(value, tuple) else value
+        for name, value in arguments.items()
+    }
+    return catalog.spec(op).bind(**made)
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "softmax": {"x": (60, 50)},
+    "matmul": {"a": (40, 30), "b": (30, 50)},
+    "transpose": {"x": (40, 50)},
+    "reduce_sum": {"x": (40, 50), "axis": 0},
+    "rms_norm": {"x": (40, 50), "weight": (50,)},
+    "rms_norm_backward": {"grad_out": (40, 50), "x": (40, 50), "weight": (50,)},
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_right_output_passes_whole_and_sampled(op, share, monkeypatch):
+    call = call_of(op, **CALLS[op])
+    monkeypatch.setattr(verify, "_room", lambda call: share * verify.LIVE * sampling.work(call))
+    (implementation,) = variants("torch_ref", op).values()
+    checked = Oracle(call).check(implementation.fn(*call.arguments.values()), implementation)
+    assert checked.budget <= 1.0
+    assert bool(checked.sampled) == (share < 1 and op != "rms_norm_backward")
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_one_wrong_element_is_found(op):
+    call = call_of(op, **CALLS[op])
+    (implementation,) = variants("torch_ref", op).values()
+    result = implementation.fn(*call.arguments.values())
+    out = result[-1] if isinstance(result, tuple) else result
+    out.view(-1)[out.numel() // 3] += 1
+    with pytest.raises(WrongOutput, match="wrong at"):
+        Oracle(call).check(result, implementation)
+
+
+def test_an_output_that_was_not_written_is_found():
+    call = call_of("softmax", x=(8, 9))
+    with pytest.raises(WrongOutput, match="nan"):
+        Oracle(call).check(torch.full((8, 9), torch.nan), Implementation(fn=torch.softmax, idea=""))
+
+
+def test_shape_and_dtype_are_checked():
+    call = call_of("transpose", x=(3, 4))
+    implementation = Implementation(fn=torch.t, idea="")
+    with pytest.raises(WrongOutput, match=r"\[4, 3\]"):
+        Oracle(call).check(torch.zeros(3, 4), implementation)
+    with pytest.raises(WrongOutput, match="float16"):
+        Oracle(call).check(torch.zeros(4, 3, dtype=torch.float16), implementation)
+
+
+def test_integers_must_be_equal():
+    x = torch.arange(12, dtype=torch.int32).reshape(3, 4)
+    call = catalog.spec("transpose").bind(x)
+    implementation = Implementation(fn=torch.t, idea="")
+    assert Oracle(call).check(x.t().contiguous(), implementation).budget == 0.0
+    with pytest.raises(WrongOutput, match="exact"):
+        Oracle(call).check(x.t().contiguous() + 1, implementation)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "axes"),
+    [
+        ("softmax", {"x": (60, 50)}, {"...0": "spread"}),
+        ("softmax", {"x": (60, 50), "axis": 0}, {"...1": "spread"}),
+        ("matmul", {"a": (40, 30), "b": (30, 50)}, {"M": "spread", "N": "spread"}),
+        ("reduce_sum", {"x": (40, 50)}, {}),
+        ("rms_norm_backward", CALLS["rms_norm_backward"], {}),
+    ],
+)
+def test_the_axes_along_which_a_call_may_be_sampled(op, arguments, axes):
+    assert {c.axis: c.picker for c in sampling.independent(call_of(op, **arguments))} == axes
+
+
+def test_causal_attention_is_sampled_by_batch_and_by_last_queries():
+    q = k = v = (4, 4, 30, 16)
+    call = call_of("attention", torch.float16, q=q, k=k, v=v, causal=True)
+    found = {c.axis: c.picker for c in sampling.independent(call)}
+    assert found == {"B": "spread", "M": "last"}
+
+
+def test_a_sample_holds_the_first_and_the_last_position():
+    assert sampling.spread(100, 3).tolist() == [0, 50, 99]
+    assert sampling.last(100, 2).tolist() == [98, 99]
