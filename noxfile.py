@@ -87,9 +87,9 @@ def docs(session: nox.Session) -> None:
 def bazel(session: nox.Session) -> None:
     """Run bazel test //... on this session's interpreter (-- //conformance:cuda)."""
     python = pinned(session)
-    where = shutil.which(python, path=session.bin) or python
-    env = {"KERNELMUX_PYTHON": where}
-    session.run("bazel", "test", *(session.posargs or ["//..."]), env=env, external=True)
+    if python != sys.executable:
+        python = str(pathlib.Path(session.bin) / python)
+    session.run("bazel", "test", *(session.posargs or ["//..."]), env={"KERNELMUX_PYTHON": python}, external=True)
 
 
 @nox.session(default=False, venv_backend="none")

@@ -49,7 +49,7 @@ class PlanItem(pytest.Item):
             pytest.skip(outcome.text)
 
     def _stop_without_gpu(self) -> None:
-        """After an illegal access a CUDA context answers every call with the same error: what would follow says nothing."""
+        """After an illegal access a CUDA context answers every call with that error: what would follow says nothing."""
         if self.chosen.device == "cuda":
             try:
                 torch.cuda.synchronize()

@@ -225,13 +225,13 @@ class Probe:
             if self.able(trial):
                 yield trial
 
-    def sample(self, count: int, least: int = 16) -> list[Trial]:
+    def sample(self, count: int, least: int = 16, where: Callable[[Trial], bool] = lambda trial: True) -> list[Trial]:
         """A few small trials that compute something: different shapes, the dtypes in turn."""
         found: list[Trial] = []
         for turn, case in enumerate(self._by_size(least)):
             allowed = self.options.dtypes_of(self.spec, case)
             order = allowed[(k := (len(found) + self.options.seed) % len(allowed)) :] + allowed[:k] if allowed else []
-            able = next((t for d in order if not self.reasons(t := self.make(case, d))), None)
+            able = next((t for d in order if where(t := self.make(case, d)) and not self.reasons(t)), None)
             found += [able] if able else []
             if len(found) == count or turn > 40:
                 break

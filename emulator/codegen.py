@@ -9,6 +9,7 @@ an error finds its instruction.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -20,6 +21,7 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.flow import JUMPS, Flow, Step
 from kernelmux.emulator.numeric import from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
+from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ptx_types import bits_of, size_of
 from kernelmux.emulator.warps import EVERY
 
@@ -81,6 +83,8 @@ class Registers:
 def _vote(votes: Votes, step: Step) -> None:
     """Counts the types in which each register is used."""
     assert step.action is not None
+    if step.action.bits:
+        return
     for operand, dtype in (*step.action.inputs, *step.action.outputs):
         base = operand.base if operand.__class__ is Address else operand
         if base.__class__ is Register and dtype is not None:
@@ -181,7 +185,8 @@ class _Emitter:
         return isinstance(operand, Register) and bool(self.wanted[self.pc] >> self.registers.number[operand.name] & 1)
 
     def _assemble(self) -> None:
-        loads = [(f"{_local(i)} = R[{i}]", self.body[0][1] if self.body else 0) for i in sorted(self.loaded)]
+        first = self.body[0][1] if self.body else 0
+        loads = [(f"{_locals(run)} = {_entries(run)}", first) for run in _runs(sorted(self.loaded))]
         watch = [(f"W = G.run.watch.of({self._bind(self.flow)})", 0)] if self.watched else []
         text = [("def block(R, G):", 0), *watch, *loads, *self.body]
         self.lines = [line if i == 0 else "    " + line for i, (line, _) in enumerate(text)]
@@ -193,10 +198,8 @@ class _Emitter:
     def _leave(self, *targets: int) -> None:
         """Puts the registers that are needed later back into R."""
         number = self.registers.number
-        for name in sorted(self.changed, key=number.__getitem__):
-            i = number[name]
-            if self.after >> i & 1:
-                self._emit(f"R[{i}] = {self._register(name, self.registers.home[name])}")
+        for run in _runs(sorted(i for i in map(number.__getitem__, self.changed) if self.after >> i & 1)):
+            self._emit(f"{_entries(run)} = {_locals(run)}")
 
     # ---- one step
 
@@ -207,6 +210,11 @@ class _Emitter:
             observing.report(self, step)
             self._move(step)
             return
+        dead = not step.writes & self.wanted[self.pc]
+        if dead and not self.watched and (action.pure or action.code):
+            return
+        if action.bits:
+            action = self._in_home_type(action)
         inputs = [self._input(operand, dtype) for operand, dtype in action.inputs]
         if action.scope == "barrier":
             self._emit(f"if G.barrier({self.pc}, {self._bind(action)}, {', '.join(inputs)}): return {STOPPED}")
@@ -221,12 +229,19 @@ class _Emitter:
         observing.report(self, step, inputs)
         if action.code is None and action.run is None:
             return
-        guard = None if step.guard is None else self._input(step.guard, bool)
-        dead = not step.writes & self.wanted[self.pc]
         if dead and (action.pure or action.code):
             return
+        guard = None if step.guard is None else self._input(step.guard, bool)
         value = self._value(action, inputs, guard, dead)
-        self._store(action.outputs, value, guard, dead, exact=action.code is not None)
+        self._store(action.outputs, value, guard, dead, exact=action.exact or action.code is not None)
+
+    def _in_home_type(self, action: Action) -> Action:
+        """The same action in the signedness of its target, which saves views."""
+        ((target, dtype),) = action.outputs
+        home = self.registers.home[target.name] if isinstance(target, Register) else dtype
+        if home.kind not in "ui" or home == dtype or home.itemsize != np.dtype(dtype).itemsize:
+            return action
+        return replace(action, inputs=tuple((o, home) for o, _ in action.inputs), outputs=((target, home),))
 
     def _move(self, step: Step) -> None:
         """A copy in the home type of the destination, whatever the type in the opcode."""
@@ -380,6 +395,25 @@ class _Emitter:
 
 def _local(number: int) -> str:
     return f"r{number}"
+
+
+def _runs(numbers: list[int]) -> list[range]:
+    """Ascending numbers as runs of neighbours."""
+    runs: list[range] = []
+    for number in numbers:
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
+
+
+def _locals(run: range) -> str:
+    return ", ".join(map(_local, run))
+
+
+def _entries(run: range) -> str:
+    return f"R[{run.start}:{run.stop}]" if len(run) > 1 else f"R[{run.start}]"
 
 
 def _converted(value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:

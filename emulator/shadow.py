@@ -23,19 +23,17 @@ THREAD_BITS, EPOCH_SHIFT = 10, 32
 THREAD = (1 << THREAD_BITS) - 1
 WARP_EPOCH = (1 << EPOCH_SHIFT) - 1 - THREAD
 LONGEST_LOG = 1 << 22  # lanes in all entries: 32 MB
-BUCKETS = 64  # parts of a window; the log is sorted by the parts that an access may touch
+PARTS = 64  # of a window; an access is first looked at by the parts it may touch, one bit each
 
 RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The granules of one access: rows of `count` granules; low to high are the offsets inside the windows."""
+    """The granules of one access: rows of `count` granules."""
 
     index: np.ndarray
     count: int
-    low: int
-    high: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,18 @@ class Shadow:
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
-        self.log: dict[int, list[tuple[Rows, Lanes]]] = {}  # bit i of the key: the access may touch part i
+        self.log: dict[int, list[tuple[Any, int, Lanes]]] = {}  # by parts: position and size of reads
         self.logged = 0
-        self.part = -(-stride // BUCKETS)
+        self.part = stride // PARTS  # bytes
         self.clock = 1
         self.epoch: Any = np.int64(1)  # a number, or an array over the blocks
         self.warp_epoch = np.zeros(geometry.blocks * geometry.warps, np.int64)
         self.warps_ordered = False
         self.last_write = self.last_flush = 0  # clocks
-        self.initialised = False
+        self.written_parts = 0  # at the clock `last_write`
+        self.initialised_parts = 0
         self.looked = 0  # clock at which that was found out
+        self.small = len(self.writes) <= 32 * geometry.lanes  # looking at all of it costs as much as a few accesses
         self._stamps: tuple[Any, Lanes | None] = (None, None)
 
     # ---- time
@@ -106,8 +106,11 @@ class Shadow:
 
         low and high are the least and the largest offset in a window, wanted the elements that are used.
         """
-        rows, lanes = self._rows(group, position, size, low, high), self.stamps(group)
-        if not self._quiet():
+        parts, lanes = self._parts(low, high + size), self.stamps(group)
+        if size < 1 << self.shift:
+            self._refine(size)
+        if self._written(parts) or not self._initialised(parts):
+            rows = self._rows(group, position, size)
             old = self._stamps_at(self.writes, rows)
             if wanted is not None and rows.count >= len(wanted):
                 old = np.where(np.repeat(wanted, rows.count // len(wanted)), old, NO_OWNER)
@@ -115,34 +118,34 @@ class Shadow:
                 self._fail(group, old < 0, "uninitialised", "read of shared memory at offset {} before any write", rows)
             self._race(group, old, lanes, rows, ("read", "wrote"))
         if self.logged > LONGEST_LOG:
-            self._flush(0, self.stride)
-        self.log.setdefault(self._parts(rows.low, rows.high), []).append((rows, lanes))
+            self._flush(-1)
+        self.log.setdefault(parts, []).append((position, size, lanes))
         self.logged += group.n
 
     def write(self, group: Group, position: Any, size: int, low: int, high: int, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
-        rows, lanes = self._rows(group, position, size, low, high), self.stamps(group)
-        self._flush(low, high + size)
+        parts = self._parts(low, high + size)
+        rows, lanes = self._rows(group, position, size), self.stamps(group)
+        self._flush(parts)
         if self.reads is not None and (self.last_flush == self.clock or np.ndim(self.epoch)):
             for record in self.reads:
                 self._race(group, self._stamps_at(record, rows), lanes, rows, ("write", "read"))
-        if self.last_write == self.clock or np.ndim(self.epoch):
+        if self._written(parts):
             old = self._stamps_at(self.writes, rows)
             if (old >= _column(lanes.start, old)).any():
                 different = changes()
                 old = np.where(different if old.ndim == 1 else different[:, None], old, UNINITIALISED)
                 self._race(group, old, lanes, rows, ("write", "wrote"))
         self._stamp(self.writes, rows, lanes.stamps)
-        self.last_write = self.clock
+        self._note_write(parts)
 
     def atomic(self, group: Group, position: Any, size: int) -> None:
         """Atomics are ordered among themselves; they need an initialised place."""
-        rows = self._rows(group, position, size, 0, self.stride)
+        rows = self._rows(group, position, size)
         old = self._stamps_at(self.writes, rows)
         if old.min() < 0:
             self._fail(group, old < 0, "uninitialised", "atomic on shared memory at offset {} before any write", rows)
         self._stamp(self.writes, rows, NO_OWNER)
-        self.last_write = self.clock
 
     # ---- asynchronous copies
 
@@ -153,7 +156,7 @@ class Shadow:
     def forget(self, block: int, offsets: np.ndarray) -> None:
         """Bytes are about to be overwritten: they hold nothing until the copy is waited for."""
         self.writes[self._window(block, offsets)] = UNINITIALISED
-        self.initialised = False
+        self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
 
     def require(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int = 0) -> None:
         """Fails unless these bytes are initialised."""
@@ -172,21 +175,32 @@ class Shadow:
 
     # ---- records
 
-    def _quiet(self) -> bool:
-        """Whether a read cannot be wrong: everything is initialised and nothing was written in this epoch."""
-        if self.last_write == self.clock or np.ndim(self.epoch):
-            return False
-        if not self.initialised and self.looked < self.clock:
-            self.looked = self.clock
-            self.initialised = bool(self.writes.min() >= 0)
-        return self.initialised
+    def _parts(self, low: int, high: int) -> int:
+        """One bit per part of a window from offset `low` up to `high`."""
+        return (2 << (high - 1) // self.part) - (1 << low // self.part)
 
-    def _rows(self, group: Group, position: Any, size: int, low: int, high: int) -> Rows:
+    def _written(self, parts: int) -> bool:
+        """Whether something may have been written there in the epoch of some block."""
+        return np.ndim(self.epoch) > 0 or (self.last_write == self.clock and self.written_parts & parts != 0)
+
+    def _note_write(self, parts: int) -> None:
+        self.written_parts = parts | (self.written_parts if self.last_write == self.clock else 0)
+        self.last_write = self.clock
+
+    def _initialised(self, parts: int) -> bool:
+        """Whether all of it is known to be initialised, in all blocks; looked at once per barrier, unless it is large."""
+        if parts & ~self.initialised_parts and self.looked < self.clock and self.small:
+            self.looked = self.clock
+            lowest = self.writes.reshape(self.blocks, PARTS, -1).min(axis=(0, 2))
+            self.initialised_parts = sum(1 << i for i in np.flatnonzero(lowest >= 0).tolist())
+        return not parts & ~self.initialised_parts
+
+    def _rows(self, group: Group, position: Any, size: int) -> Rows:
         if size < 1 << self.shift:
             self._refine(size)
         if position.__class__ is not np.ndarray:
             position = np.full(group.n, position)
-        return Rows(position >> (size.bit_length() - 1), size >> self.shift, low, high + size)
+        return Rows(position >> (size.bit_length() - 1), size >> self.shift)
 
     def _stamps_at(self, record: np.ndarray, rows: Rows) -> np.ndarray:
         """(n,), or (n, count) for accesses of several granules."""
@@ -201,29 +215,28 @@ class Shadow:
     def _refine(self, size: int) -> None:
         """Smaller granules, because an access is smaller than one."""
         finer = self.shift - (size.bit_length() - 1)
-        self._flush(0, self.stride)
         self.writes = self.writes.repeat(1 << finer)
         self.reads = [record.repeat(1 << finer) for record in self.reads] if self.reads else None
         self.shift -= finer
 
-    def _parts(self, low: int, high: int) -> int:
-        """One bit per part of a window from offset `low` up to `high`."""
-        return (2 << (high - 1) // self.part) - (1 << low // self.part)
-
-    def _flush(self, low: int, high: int) -> None:
-        """Enters the reads logged near these offsets: the last reader, and some other one of the same epoch."""
-        parts = self._parts(low, high)
+    def _flush(self, parts: int) -> None:
+        """Enters the reads logged in these parts: the last reader, and some other one of the same epoch."""
         near = [key for key in self.log if key & parts]
-        if near and self.reads is None:
+        if not near:
+            return
+        if self.reads is None:
             self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
         for key in near:
-            for rows, lanes in self.log.pop(key):
-                self._enter(rows, lanes)
-                self.logged -= len(rows.index)
-            self.last_flush = self.clock
+            for position, size, lanes in self.log.pop(key):
+                self._enter(position, size, lanes)
+                self.logged -= len(lanes.stamps)
+        self.last_flush = self.clock
 
-    def _enter(self, rows: Rows, lanes: Lanes) -> None:
+    def _enter(self, position: Any, size: int, lanes: Lanes) -> None:
         assert self.reads is not None
+        if position.__class__ is not np.ndarray:
+            position = np.full(len(lanes.stamps), position)
+        rows = Rows(position >> (size.bit_length() - 1), size >> self.shift)
         last, another = (r if rows.count == 1 else r.reshape(-1, rows.count) for r in self.reads)
         stamps = (
             lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))

@@ -1,9 +1,9 @@
 // One warp, one access pattern each: what a profiler counts for it shows how the hardware splits a request.
-// Lane l accesses element (l % modulo) * stride + offset; lanes from `active` on take no part.
+// Lane l accesses element ((l & mask) * stride >> shift) + offset; lanes from `active` on take no part.
 // Results go through `out`, one coalesced word per lane, so that no access can be left out.
 
-#define INDEX ((threadIdx.x % modulo) * stride + offset)
-#define PARAMETERS int stride, int offset, int modulo, int active
+#define INDEX (((((int)threadIdx.x & mask) * stride) >> shift) + offset)
+#define PARAMETERS int stride, int offset, int mask, int shift, int active
 
 template <typename V>
 __device__ float sum(V v) {  // of all words: a word that nobody uses is not loaded
@@ -33,10 +33,10 @@ __device__ void global_store(float* out, PARAMETERS) {
 
 #define GLOBAL(V, bytes)                                                                                     \
     extern "C" __global__ void global_load_##bytes(const float* x, float* out, PARAMETERS) {                 \
-        global_load<V>(x, out, stride, offset, modulo, active);                                              \
+        global_load<V>(x, out, stride, offset, mask, shift, active);                                              \
     }                                                                                                        \
     extern "C" __global__ void global_store_##bytes(const float* x, float* out, PARAMETERS) {                \
-        global_store<V>(out, stride, offset, modulo, active);                                                \
+        global_store<V>(out, stride, offset, mask, shift, active);                                                \
     }
 GLOBAL(float, 4)
 GLOBAL(float2, 8)
@@ -87,10 +87,10 @@ __device__ void shared_store(float* out, PARAMETERS) {
 
 #define SHARED(V, bytes)                                                                                     \
     extern "C" __global__ void shared_load_##bytes(const float* x, float* out, PARAMETERS) {                 \
-        shared_load<V>(out, stride, offset, modulo, active);                                                 \
+        shared_load<V>(out, stride, offset, mask, shift, active);                                                 \
     }                                                                                                        \
     extern "C" __global__ void shared_store_##bytes(const float* x, float* out, PARAMETERS) {                \
-        shared_store<V>(out, stride, offset, modulo, active);                                                \
+        shared_store<V>(out, stride, offset, mask, shift, active);                                                \
     }
 SHARED(float, 4)
 SHARED(float2, 8)

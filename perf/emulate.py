@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from kernelmux import emulator
 from kernelmux.emulator.tracing.collector import Trace
+from kernelmux.emulator.tracing.drawing import page
 from kernelmux.perf import emulate_table
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, selection
@@ -28,10 +29,10 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError, Unsupported
 from kernelmux.registry.spec import Call
 
 OK, FAILED, USAGE = 0, 1, 2
-WIDTH = 150  # of a table that goes into a file
+WIDTH = 160  # of a table that goes into a file
 EPILOG = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
-  kernelmux emulate transpose --backend cuda/padded --shape x=64x64:fp32 --picture padded.html
+  kernelmux emulate transpose --backend cuda/tiled cuda/padded --shape x=64x64:fp32 --picture tiles.html
   kernelmux emulate softmax --backend triton --shape x=37x1000:fp16 --block 3 --warp 1 --picture softmax.html
   kernelmux emulate matmul --backend cuda/tiled --shape a=64x64,b=64x64 --lines 6 --json matmul.json
 
@@ -47,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("op")
-    made.add_argument("--backend", required=True, metavar="B", help="cuda, triton, or one variant: cuda/tiled")
+    made.add_argument(
+        "--backend", required=True, nargs="+", metavar="B", help="cuda, triton, or variants: cuda/tiled cuda/padded"
+    )
     made.add_argument("--shape", required=True, metavar="NAME=MxN[:dtype],...", help="as for `kernelmux explain`")
     made.add_argument("--block", type=int, default=0, metavar="B", help="the block to draw, by its linear number")
     made.add_argument("--warp", type=int, default=0, metavar="W", help="its warp to draw")
@@ -67,9 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         _check(options)
-        label, trace = run(options)
-        _check_drawn(options, trace)
-        _report(console, options, label, trace)
+        traces = [run(options, backend) for backend in options.backend]
+        for _, trace in traces:
+            _check_drawn(options, trace)
+        _report(console, options, traces)
     except KernelmuxError as error:
         errors.print(f"kernelmux emulate: {escape(str(error))}")
         return USAGE
@@ -89,11 +93,11 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--picture: expected a file named .html or .svg, got {str(options.picture)!r}")
 
 
-def run(options: argparse.Namespace) -> tuple[str, Trace]:
-    """The variant that ran, and what its launches did."""
+def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
+    """The call with the variant that ran, and what its launches did."""
     spec = catalog.spec(options.op)
     shaped = hypothetical(spec, options.shape, "cpu")
-    chosen = _choose(shaped, options.backend)
+    chosen = _choose(shaped, backend)
     inputs = {t.name: _drawn(shaped, t.name) for t in spec.tensors}
     scalars = {s.name: shaped.arguments[s.name] for s in spec.scalars}
     with warnings.catch_warnings(), emulator.time_limit(options.limit):
@@ -134,14 +138,16 @@ def _check_drawn(options: argparse.Namespace, trace: Trace) -> None:
             raise ArgumentError(f"--{name}: expected 0 to {count - 1} for this call, got {asked}")
 
 
-def _report(console: Console, options: argparse.Namespace, label: str, trace: Trace) -> None:
-    for launch in trace.launches:
+def _report(console: Console, options: argparse.Namespace, traces: list[tuple[str, Trace]]) -> None:
+    launches = [(label, launch) for label, trace in traces for launch in trace.launches]
+    for label, launch in launches:
+        console.print(f"[bold]{escape(label)}[/bold]", soft_wrap=True)
         emulate_table.show(console, launch, options.lines)
     if options.json is not None:
-        found = {"schema": 1, "call": label, "launches": [launch.as_dict() for launch in trace.launches]}
+        found = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.picture is not None:
-        trace.picture(options.picture, label)
+        page.write(launches, options.picture)
         console.print(f"picture: {options.picture}", markup=False)
 
 

@@ -23,8 +23,16 @@ STYLES = {
 }
 LARGEST_GAP = 2  # lines without instructions that are shown between two that have some
 # Right of the source, with their least widths: "per request" are sectors or passes, (the least possible) behind.
-COLUMNS = {"warp instr.": 11, "access": 18, "requests": 8, "per request": 11, "efficiency": 10, "conflicts": 9, "moved": 9}
-OTHERS = 5 + sum(COLUMNS.values()) + 2 * len(COLUMNS) + 6  # columns besides the source
+COLUMNS = {
+    "warp instr.": 11,
+    "access": 18,
+    "requests": 8,
+    "per request": 11,
+    "efficiency": 10,
+    "conflicts": 9,
+    "moved": 9,
+}
+OTHERS = 5 + sum(COLUMNS.values()) + 2 * (len(COLUMNS) + 1) + 5  # columns besides the source, with some room
 
 
 def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None:
@@ -50,10 +58,14 @@ def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
     title = f"{launch.kernel}   {launch.file}   grid {_size(launch.grid)}   block {_size(launch.block)}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
-    table.add_column("source", no_wrap=True, max_width=max(20, console.width - OTHERS))
+    items = list(_chosen(launch, most))
+    found = [_name(t) for item in items if isinstance(item, Line) for t in item.traffic]
+    longest = max((len(name) for name in found), default=0)
+    others = OTHERS + max(0, longest - COLUMNS["access"])
+    table.add_column("source", no_wrap=True, max_width=max(20, console.width - others))
     for name, width in COLUMNS.items():
         table.add_column(name, justify="left" if name == "access" else "right", no_wrap=True, min_width=width)
-    for item in _chosen(launch, most):
+    for item in items:
         if isinstance(item, Line):
             _add(table, item)
         else:
@@ -103,21 +115,27 @@ def _add(table: Table, line: Line) -> None:
 def _cells(traffic: Traffic) -> tuple[str, ...]:
     """Access, requests, sectors or passes per request, efficiency, conflicts, bytes."""
     style = STYLES[traffic.verdict]
-    width = f" {8 * traffic.size} bit" if traffic.space != "bulk" else f" {bytes_text(traffic.size)}"
-    what = f"{'TMA ' if traffic.space == 'bulk' else ''}{traffic.operation} {traffic.argument}"
+    what = _name(traffic)
     if traffic.space not in ("global", "shared"):
-        return f"[{style}]{what}{width}[/]", f"{traffic.requests:,}", "", "", "", bytes_text(traffic.moved)
+        return f"[{style}]{escape(what)}[/]", f"{traffic.requests:,}", "", "", "", bytes_text(traffic.moved)
     per = f"{number(traffic.per_request)} ({number(traffic.least_per_request)})"
     conflicts = f"{traffic.conflicts:,}" if traffic.space == "shared" else ""
     note = f" {traffic.reuse:.0%} again" if traffic.verdict == "cached" else ""
     return (
-        f"[{style}]{escape(what)}{width}[/]",
+        f"[{style}]{escape(what)}[/]",
         f"{traffic.requests:,}",
         f"[{style}]{per}[/]",
         f"[{style}]{percent(traffic.efficiency)}{note}[/]",
         f"[{style}]{conflicts}[/]",
         bytes_text(traffic.moved),
     )
+
+
+def _name(traffic: Traffic) -> str:
+    """load x 32 bit; TMA load x 8.0 KiB."""
+    if traffic.space == "bulk":
+        return f"TMA {traffic.operation} {traffic.argument} {bytes_text(traffic.size)}"
+    return f"{traffic.operation} {traffic.argument} {8 * traffic.size} bit"
 
 
 def bytes_text(count: int) -> str:
@@ -145,7 +163,10 @@ def summary(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
             yield f"TMA {operation}", f"{tiles:,} copies, {bytes_text(launch.total('moved', 'bulk', operation))}"
     if passes := launch.total("wavefronts", "shared"):
         conflicts = launch.total("conflicts", "shared")
-        yield "shared", f"{launch.total('requests', 'shared'):,} requests, {passes:,} passes, {conflicts:,} bank conflicts"
+        yield (
+            "shared",
+            f"{launch.total('requests', 'shared'):,} requests, {passes:,} passes, {conflicts:,} bank conflicts",
+        )
     branches, divergent = sum(line.branches for line in launch.lines), sum(line.divergent for line in launch.lines)
     yield "branches", f"{branches:,} of warps, {divergent:,} divergent"
     yield from _occupancy(launch)

@@ -18,10 +18,17 @@ from kernelmux.registry.cases import draw, generator, parse
 
 SOURCE = Path(__file__).with_name("access_patterns.cu")
 ELEMENTS = 1 << 14  # floats that a pattern may address
-# Entry, and the patterns tried on it as (stride, offset, modulo, active lanes), in elements of the entry's size.
-STRAIGHT, EVERY_OTHER, SHIFTED, SAME = (1, 0, 32, 32), (2, 0, 32, 32), (1, 1, 32, 32), (0, 0, 32, 32)
-HALF, FAR = (1, 0, 32, 16), (32, 0, 32, 32)
-HALVES_ALIKE, QUARTERS_ALIKE, TWO_LANES_APART = (1, 0, 16, 32), (1, 0, 8, 32), (4, 0, 32, 32)
+# Patterns as (stride, offset, mask, shift, active lanes), in elements of the entry's size; see the source.
+STRAIGHT, EVERY_OTHER, SHIFTED, SAME = (1, 0, 31, 0, 32), (2, 0, 31, 0, 32), (1, 1, 31, 0, 32), (0, 0, 31, 0, 32)
+HALF, FAR, FOUR_APART = (1, 0, 31, 0, 16), (32, 0, 31, 0, 32), (4, 0, 31, 0, 32)
+HALVES_ALIKE, QUARTERS_ALIKE, TWO_PLACES = (1, 0, 15, 0, 32), (1, 0, 7, 0, 32), (1, 0, 1, 0, 32)
+PAIRS_ALIKE, FOURS_ALIKE, NEXT_BUT_ONE_ALIKE, FIFTHS_ALIKE = (
+    (1, 0, 30, 1, 32),
+    (1, 0, 28, 2, 32),
+    (1, 0, 29, 0, 32),
+    (1, 0, 27, 0, 32),
+)
+SOME_PAIRS_ALIKE = (1, 0, 30, 1, 23)
 PATTERNS = {
     "global_load_4": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
     "global_load_8": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
@@ -29,23 +36,26 @@ PATTERNS = {
     "global_store_4": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, FAR, HALVES_ALIKE),
     "global_store_8": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF),
     "global_store_16": (STRAIGHT, EVERY_OTHER, SHIFTED, SAME, HALF, QUARTERS_ALIKE),
-    "global_atomic_4": (STRAIGHT, EVERY_OTHER, SAME, FAR),
-    "global_reduction_4": (STRAIGHT, EVERY_OTHER, SAME, FAR),
-    "global_copy_16": (STRAIGHT, EVERY_OTHER, SAME),
-    "shared_load_4": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, FAR, SAME, HALF, (33, 0, 32, 32), HALVES_ALIKE),
-    "shared_load_8": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (16, 0, 32, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE),
-    "shared_load_16": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (8, 0, 32, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE),
-    "shared_store_4": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, FAR, SAME, HALF, (33, 0, 32, 32)),
-    "shared_store_8": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (16, 0, 32, 32), SAME, HALVES_ALIKE),
-    "shared_store_16": (STRAIGHT, EVERY_OTHER, TWO_LANES_APART, (8, 0, 32, 32), SAME, HALVES_ALIKE, QUARTERS_ALIKE),
-    "shared_atomic_4": (STRAIGHT, EVERY_OTHER, FAR, SAME, (1, 0, 2, 32)),
-    "shared_matrix_16": (STRAIGHT, EVERY_OTHER, (8, 0, 32, 32), QUARTERS_ALIKE),
+    "global_atomic_4": (STRAIGHT, EVERY_OTHER, SAME, FAR, TWO_PLACES, QUARTERS_ALIKE, HALVES_ALIKE, PAIRS_ALIKE),
+    "global_reduction_4": (STRAIGHT, EVERY_OTHER, SAME, FAR, TWO_PLACES, QUARTERS_ALIKE),
+    "global_copy_16": (STRAIGHT, EVERY_OTHER, SAME, HALF, SHIFTED),
+    "shared_load_4": (STRAIGHT, EVERY_OTHER, FOUR_APART, FAR, SAME, HALF, (33, 0, 31, 0, 32), HALVES_ALIKE),
+    "shared_load_8": (STRAIGHT, EVERY_OTHER, FOUR_APART, (16, 0, 31, 0, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE,
+                      PAIRS_ALIKE, FOURS_ALIKE, NEXT_BUT_ONE_ALIKE, FIFTHS_ALIKE, SOME_PAIRS_ALIKE),
+    "shared_load_16": (STRAIGHT, EVERY_OTHER, FOUR_APART, (8, 0, 31, 0, 32), SAME, HALF, HALVES_ALIKE, QUARTERS_ALIKE,
+                       PAIRS_ALIKE, FOURS_ALIKE, NEXT_BUT_ONE_ALIKE, FIFTHS_ALIKE, SOME_PAIRS_ALIKE),
+    "shared_store_4": (STRAIGHT, EVERY_OTHER, FOUR_APART, FAR, SAME, HALF, (33, 0, 31, 0, 32)),
+    "shared_store_8": (STRAIGHT, EVERY_OTHER, FOUR_APART, (16, 0, 31, 0, 32), SAME, HALVES_ALIKE, PAIRS_ALIKE),
+    "shared_store_16": (STRAIGHT, EVERY_OTHER, FOUR_APART, (8, 0, 31, 0, 32), SAME, HALVES_ALIKE, QUARTERS_ALIKE, PAIRS_ALIKE),
+    "shared_atomic_4": (STRAIGHT, EVERY_OTHER, FAR, SAME, TWO_PLACES),
+    "shared_matrix_16": (STRAIGHT, EVERY_OTHER, (8, 0, 31, 0, 32), QUARTERS_ALIKE, SAME, PAIRS_ALIKE),
 }  # fmt: skip
 CALLS = tuple(
     (op, backend, shape)
     for op, backends, shapes in (
         ("transpose", ("cuda", "triton"), ("x=64x64:fp32", "x=512x512:fp32")),
-        ("softmax", ("cuda",), ("x=37x1000:fp32",)),
+        ("softmax", ("cuda", "triton"), ("x=37x1000:fp32",)),
+        ("reduce_sum", ("cuda",), ("x=64x1000:fp32,axis=1", "x=4096:fp32")),
         ("matmul", ("cuda",), ("a=128x128:fp32,b=128x128:fp32", "a=128x128:fp16,b=128x128:fp16")),
     )
     for backend in backends
@@ -65,8 +75,9 @@ def items() -> Iterator[Item]:
     """Everything that is compared, in the order in which it is launched."""
     for entry, patterns in PATTERNS.items():
         for pattern in patterns:
-            yield Item(f"{entry} stride {pattern[0]} offset {pattern[1]} modulo {pattern[2]} lanes {pattern[3]}",
-                       _Pattern(entry, pattern))  # fmt: skip
+            stride, offset, mask, shift, lanes = pattern
+            label = f"{entry} stride {stride} offset {offset} mask {mask} shift {shift} lanes {lanes}"
+            yield Item(label, _Pattern(entry, pattern))
     for op, backend, shape in CALLS:
         for variant in registered.variants(backend, op):
             if (call := _Operator(op, f"{backend}/{variant}", shape)).runs:
@@ -76,7 +87,7 @@ def items() -> Iterator[Item]:
 class _Pattern:
     """One of the patterns of the source beside this file."""
 
-    def __init__(self, entry: str, pattern: tuple[int, int, int, int]) -> None:
+    def __init__(self, entry: str, pattern: tuple[int, ...]) -> None:
         self.entry, self.pattern = entry, pattern
 
     def __call__(self, device: str) -> None:

@@ -28,7 +28,7 @@ EXAMPLES = """examples:
   kernelmux doctor
 """
 
-# Commands of other parts: module with a `main(arguments)`, and help. Loaded by name, when called: nothing here needs them.
+# Commands of other parts: a module with `main(arguments)`, loaded by name when it is called, and help.
 PROVIDED = {
     "emulate": ("kernelmux.perf.emulate", "run one call on the emulator: sectors, bank conflicts, a picture of them"),
 }

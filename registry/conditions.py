@@ -136,15 +136,12 @@ class Aligned:
 
     def check(self, call: Call) -> str | None:
         x = call.arguments[self.name]
-        odd = [
-            s
-            for s, n in zip(x.stride(), x.shape, strict=True)
-            if n > 1 and s != 1 and s * x.element_size() % self.bytes
-        ]
-        if odd:
-            return (
-                f"{self.name} has a stride of {odd[0]} elements, needs a multiple of {self.bytes // x.element_size()}"
-            )
+        strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
+        if 1 in strides:
+            strides.remove(1)  # the elements of a row; a second unit stride means rows that overlap
+        if odd := [s for s in strides if s * x.element_size() % self.bytes]:
+            factor = self.bytes // x.element_size()
+            return f"{self.name} has a stride of {odd[0]} elements, needs a multiple of {factor}"
         if not call.hypothetical and x.data_ptr() % self.bytes:
             return f"{self.name} starts at an address that is {x.data_ptr() % self.bytes} modulo {self.bytes}, needs 0"
         return None

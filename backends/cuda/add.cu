@@ -11,6 +11,6 @@ add_contiguous(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-add_strided(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ z, i64 n, const Layout<2> layout) {
+add_strided(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ z, const Layout<2> layout, i64 n) {
     map_strided(Add(), {x, y}, z, n, layout);
 }

@@ -43,6 +43,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK) gelu_contiguous(const T* __r
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-gelu_strided(const T* __restrict__ x, T* __restrict__ y, i64 n, const Layout<1> layout) {
+gelu_strided(const T* __restrict__ x, T* __restrict__ y, const Layout<1> layout, i64 n) {
     map_strided(Gelu(), {x}, y, n, layout);
 }

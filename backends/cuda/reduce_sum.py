@@ -8,7 +8,15 @@ cluster  the chunks of a column are blocks of a cluster, which read one another'
 
 import torch
 
-from kernelmux.backends.cuda._reduce import COLUMN_CHUNK, ROW_CHUNK, sum_columns, sum_columns_in_clusters, sum_rows
+from kernelmux.backends.cuda._reduce import (
+    COLUMN_CHUNK,
+    LONG_ROW,
+    ROW_CHUNK_BYTES,
+    row_group,
+    sum_columns,
+    sum_columns_in_clusters,
+    sum_rows,
+)
 from kernelmux.backends.cuda._rows import as_matrix
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
@@ -16,7 +24,6 @@ from kernelmux.registry.conditions import Capability
 _COLUMN_BLOCK = 256
 _TILE_INNER = 32
 SHORTEST_IN_CLUSTERS, LONGEST_IN_CLUSTERS = 512, 16384  # rows: below, one block is enough; above, eight are too few
-_BYTES_IN_FLIGHT = 128  # per thread: eight 16-byte loads before the first addition
 
 
 def reduce_sum_warp(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
@@ -33,7 +40,7 @@ def reduce_sum_block(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.
     if inner > 1:
         sum_columns(x, y, (outer, n, inner), _tile_inner(inner))
     else:
-        sum_rows(x, y, n, _row_group(n * x.element_size()))
+        sum_rows(x, y, n, row_group(n * x.element_size()))
     return y
 
 
@@ -42,7 +49,7 @@ def reduce_sum_split(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.
     if inner > 1:
         sum_columns(x, y, (outer, n, inner), _tile_inner(inner), chunk=COLUMN_CHUNK)
     else:
-        sum_rows(x, y, n, _row_group(n * x.element_size()), chunk=ROW_CHUNK)
+        sum_rows(x, y, n, row_group(n * x.element_size()), chunk=_row_chunk(n, x.element_size()))
     return y
 
 
@@ -63,9 +70,8 @@ def _empty_sum(x: torch.Tensor, axis: int | None, keepdim: bool) -> tuple[torch.
     return x.new_empty(shape), sizes
 
 
-def _row_group(row_bytes: int) -> int:
-    """Threads per row: enough that each has its loads in flight at once, 32 at least and 256 at most."""
-    return min(256, max(32, 1 << (max(1, row_bytes // _BYTES_IN_FLIGHT) - 1).bit_length()))
+def _row_chunk(n: int, size: int) -> int | None:
+    return ROW_CHUNK_BYTES // size if n > LONG_ROW else None
 
 
 def _tile_inner(inner: int) -> int:

@@ -5,10 +5,12 @@ two_pass   16 bytes per access; the second read comes from L2
 registers  the row stays in registers: one read, one write
 """
 
+from functools import lru_cache
+
 import torch
 
 from kernelmux.backends.cuda._rows import REGISTER_LIMIT, row_plan, row_width
-from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
@@ -37,15 +39,18 @@ def _row_per_block(entry: str, width: int, x: torch.Tensor, weight: torch.Tensor
 
 def rms_norm_registers(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     y, n = torch.empty_like(x), weight.numel()
-    if not y.numel():
-        return y
-    rows = x.numel() // n
-    plan = row_plan(n, x.element_size(), row_width((x, weight, y), n))
-    kernel = REGISTERS.kernel(
-        "rms_norm_registers", "x* weight* y* rows:i64 n:i32 eps:f32", ELEMENT=ctype(x.dtype), **plan.defines
-    )
-    kernel(cdiv(rows, plan.rows), plan.block, x, weight, y, rows, n, eps)
+    if y.numel():
+        _registers(y.numel() // n, n, x.dtype, row_width((x, weight), n), eps)(x, weight, y)
     return y
+
+
+@lru_cache(maxsize=4096)
+def _registers(rows: int, n: int, dtype: torch.dtype, width: int, eps: float) -> Bound:
+    plan = row_plan(n, dtype.itemsize, width)
+    kernel = REGISTERS.kernel(
+        "rms_norm_registers", "x* weight* y* rows:i64 n:i32 eps:f32", ELEMENT=ctype(dtype), **plan.defines
+    )
+    return kernel.bind(cdiv(rows, plan.rows), plan.block, rows, n, eps)
 
 
 _LAYOUT = {"x": "contiguous", "weight": "contiguous"}

@@ -6,11 +6,13 @@ registers  the row stays in registers between the passes: one read, one write
 """
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 
 from kernelmux.backends.cuda._rows import as_matrix, row_plan, row_width
-from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
@@ -26,29 +28,48 @@ _TILE_INNER = 32  # columns: threads side by side
 
 def softmax_naive(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     y = torch.empty_like(x)
-    outer, n, inner = as_matrix(x, axis)
-    kernel = SOURCE.kernel(
-        "softmax_naive", "x* y* n:i32 inner:i64 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), GROUP=_BLOCK
-    )
     if y.numel():
-        kernel(outer * inner, _BLOCK, x, y, n, inner, *_split(scale))
+        _naive(as_matrix(x, axis), x.dtype, scale)(x, y)
     return y
 
 
 def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return _by_rows_or_columns(_online, x, axis, scale)
+
+
+def softmax_registers(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return _by_rows_or_columns(_registers, x, axis, scale)
+
+
+def _by_rows_or_columns(rows: Callable[..., Bound], x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     y = torch.empty_like(x)
     outer, n, inner = as_matrix(x, axis)
-    if inner > 1:
-        _columns(x, y, (outer, n, inner), scale)
-    elif y.numel():
-        width = row_width((x, y), n)
-        block, unroll = _online_block(cdiv(n, width))
-        kernel = SOURCE.kernel(
-            "softmax_online", "x* y* n:i32 sign:f32 factor:f32",
-            ELEMENT=ctype(x.dtype), GROUP=block, WIDTH=width, UNROLL=unroll,
-        )  # fmt: skip
-        kernel(outer, block, x, y, n, *_split(scale))
+    if not y.numel():
+        return y
+    if inner == 1:
+        rows(outer, n, x.dtype, row_width((x,), n), scale)(x, y)
+    else:  # two floats of state per element: 16 bytes of bf16 would need 16
+        _columns((outer, n, inner), x.dtype, row_width((x,), inner, widest=8), scale)(x, y)
     return y
+
+
+@lru_cache(maxsize=4096)
+def _naive(sizes: tuple[int, int, int], dtype: torch.dtype, scale: float) -> Bound:
+    outer, n, inner = sizes
+    kernel = SOURCE.kernel(
+        "softmax_naive", "x* y* n:i32 inner:i64 sign:f32 factor:f32", ELEMENT=ctype(dtype), GROUP=_BLOCK
+    )
+    return kernel.bind(outer * inner, _BLOCK, n, inner, *_split(scale))
+
+
+@lru_cache(maxsize=4096)
+def _online(rows: int, n: int, dtype: torch.dtype, width: int, scale: float) -> Bound:
+    block, unroll = _online_block(cdiv(n, width))
+    kernel = SOURCE.kernel(
+        "softmax_online", "x* y* n:i32 sign:f32 factor:f32",
+        ELEMENT=ctype(dtype), GROUP=block, WIDTH=width, UNROLL=unroll,
+    )  # fmt: skip
+    return kernel.bind(rows, block, n, *_split(scale))
 
 
 def _online_block(accesses: int) -> tuple[int, int]:
@@ -57,31 +78,25 @@ def _online_block(accesses: int) -> tuple[int, int]:
     return block, 4 if block <= 256 else 2
 
 
-def softmax_registers(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
-    y = torch.empty_like(x)
-    outer, n, inner = as_matrix(x, axis)
-    if inner > 1:
-        _columns(x, y, (outer, n, inner), scale)
-    elif y.numel():
-        plan = row_plan(n, x.element_size(), row_width((x, y), n))
-        kernel = REGISTERS.kernel(
-            "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(x.dtype), **plan.defines
-        )
-        kernel(cdiv(outer, plan.rows), plan.block, x, y, outer, n, *_split(scale))
-    return y
+@lru_cache(maxsize=4096)
+def _registers(rows: int, n: int, dtype: torch.dtype, width: int, scale: float) -> Bound:
+    plan = row_plan(n, dtype.itemsize, width)
+    kernel = REGISTERS.kernel(
+        "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(dtype), **plan.defines
+    )
+    return kernel.bind(cdiv(rows, plan.rows), plan.block, rows, n, *_split(scale))
 
 
-def _columns(x: torch.Tensor, y: torch.Tensor, sizes: tuple[int, int, int], scale: float) -> None:
+@lru_cache(maxsize=4096)
+def _columns(sizes: tuple[int, int, int], dtype: torch.dtype, width: int, scale: float) -> Bound:
     """The online algorithm down the columns of [outer, n, inner]."""
     outer, n, inner = sizes
-    width = row_width((x, y), inner, widest=8)  # two floats of state per element: 16 bytes of bf16 would need 16
     tiles = cdiv(inner, _TILE_INNER * width)
     kernel = SOURCE.kernel(
         "softmax_columns", "x* y* n:i32 inner:i64 tiles:i64 sign:f32 factor:f32",
-        ELEMENT=ctype(x.dtype), GROUP=_COLUMN_BLOCK, TILE_INNER=_TILE_INNER, WIDTH=width,
+        ELEMENT=ctype(dtype), GROUP=_COLUMN_BLOCK, TILE_INNER=_TILE_INNER, WIDTH=width,
     )  # fmt: skip
-    if y.numel():
-        kernel(outer * tiles, (_TILE_INNER, _COLUMN_BLOCK // _TILE_INNER), x, y, n, inner, tiles, *_split(scale))
+    return kernel.bind(outer * tiles, (_TILE_INNER, _COLUMN_BLOCK // _TILE_INNER), n, inner, tiles, *_split(scale))
 
 
 def _split(scale: float) -> tuple[float, float]:

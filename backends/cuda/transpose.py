@@ -7,10 +7,12 @@ padded      one unused column: a column of the tile falls in different banks
 vectorized  16 bytes per access on both sides, small elements packed into words, the tile permuted instead of padded
 """
 
+from functools import lru_cache
+
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._runtime import Source, bits_type, cdiv
+from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
 from kernelmux.registry.backend import Implementation
 
 SOURCE = Source(__file__)
@@ -21,7 +23,7 @@ _TILE, _TILE_ROWS = 32, 8  # 256 threads: each moves 4 elements
 # Tile along M and N and threads, by item size. H200, 8192 x 8192: 44, 72, 138 and 284 us, which are 71, 88, 92 and
 # 88 % of what a large copy reaches.
 _TILES = {1: (128, 128, 256), 2: (128, 128, 256), 4: (64, 64, 256), 8: (32, 32, 128)}
-_UNALIGNED_TILES = {1: (128, 128, 256), 2: (64, 64, 256), 4: (64, 64, 256), 8: (32, 32, 128)}
+_UNALIGNED_TILES = {1: (128, 128, 256), 2: (128, 64, 256), 4: (64, 64, 256), 8: (32, 32, 128)}
 
 
 def _through_tiles(entry: str, x: torch.Tensor) -> torch.Tensor:
@@ -51,19 +53,19 @@ def transpose_padded(x: torch.Tensor) -> torch.Tensor:
 def transpose_vectorized(x: torch.Tensor) -> torch.Tensor:
     """16-byte accesses; where sizes or addresses are not multiples of 16 bytes, each row by its own alignment."""
     M, N = x.shape
-    size = x.element_size()
-    vector = ACCESS_BYTES // size
-    if M % vector or N % vector or x.stride(0) % vector or common_width((x,)) != vector:
-        return _by_tiles(UNALIGNED, "transpose_unaligned", _UNALIGNED_TILES[size], x)
-    return _by_tiles(VECTORIZED, "transpose_vectorized", _TILES[size], x)
-
-
-def _by_tiles(source: Source, entry: str, tile: tuple[int, int, int], x: torch.Tensor) -> torch.Tensor:
-    (M, N), (tile_m, tile_n, block) = x.shape, tile
     y = x.new_empty(N, M)
-    kernel = source.kernel(entry, _SIGNATURE, ELEMENT=bits_type(x.dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block)
-    kernel(cdiv(M, tile_m) * cdiv(N, tile_n), block, x, y, M, N, x.stride(0))
+    _by_tiles(M, N, x.stride(0), x.dtype, common_width((x,)) * x.element_size() == ACCESS_BYTES)(x, y)
     return y
+
+
+@lru_cache(maxsize=4096)
+def _by_tiles(M: int, N: int, ldx: int, dtype: torch.dtype, aligned: bool) -> Bound:
+    size = dtype.itemsize
+    aligned = aligned and not (M | N | ldx) * size % ACCESS_BYTES
+    source, entry = (VECTORIZED, "transpose_vectorized") if aligned else (UNALIGNED, "transpose_unaligned")
+    tile_m, tile_n, block = (_TILES if aligned else _UNALIGNED_TILES)[size]
+    kernel = source.kernel(entry, _SIGNATURE, ELEMENT=bits_type(dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block)
+    return kernel.bind(cdiv(M, tile_m) * cdiv(N, tile_n), block, M, N, ldx)
 
 
 _LAYOUT = {"x": "last"}

@@ -27,9 +27,7 @@ def value_of(name: str, dtype: torch.dtype) -> float:
 
 def run(probe: Probe) -> None:
     undefined = probe.spec.special.undefined
-    for base in probe.sample(2 if probe.emulated else 6, least=64):
-        if not base.dtype.is_floating_point or not probe.spec.special.on(base.call.arguments):
-            continue
+    for base in probe.sample(2 if probe.emulated else 6, least=64, where=_defined):
         for name in NAMES:
             reason = (
                 undefined.get(name) or undefined.get(name.lstrip("-")) or undefined.get(f"{name} {SHORT[base.dtype]}")
@@ -40,6 +38,10 @@ def run(probe: Probe) -> None:
                 elif probe.able(trial):
                     with probe.judge(trial) as judge:
                         judge.accurate(_within_range(trial, judge.call()))
+
+
+def _defined(trial: Trial) -> bool:
+    return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
 
 
 def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

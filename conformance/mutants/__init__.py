@@ -6,4 +6,6 @@ broken variant; what is not in it is sound.
 
 from kernelmux.registry.backend import Backend
 
-BACKEND = Backend(name="mutants", summary="broken on purpose", priority=-1, unavailable=lambda device: None)
+BACKEND = Backend(
+    name="mutants", summary="broken on purpose", priority=-1, unavailable=lambda device: None, emulates=True
+)

@@ -48,6 +48,8 @@ class Action:
              and ask again when other lanes have run; if nobody can go on, the launch ends with a deadlock error.
     pure     a function of the inputs alone: called as `run(*inputs)`, may be run for lanes whose guard is off.
     code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`, instead of `run`.
+    bits     integer code that gives the same bits for signed and unsigned operands.
+    exact    `run` always returns arrays (n,) or numpy scalars of the output dtypes, which then need not be looked at.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
     partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
     effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
@@ -61,6 +63,8 @@ class Action:
     ready: Callable[..., Any] | None = None
     pure: bool = False
     code: str | None = None
+    bits: bool = False
+    exact: bool = False
     guarded: bool = False
     partly: Callable[[tuple[bool, ...]], Callable[..., Any]] | None = None
     effect: Callable[..., Any] | None = None

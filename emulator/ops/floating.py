@@ -27,7 +27,7 @@ def _action(ins: Instruction, run: Callable[..., Any], sources: int, code: str |
     outputs = ((ins.operands[0], dtype),)
     if code is not None and not ins.has("ftz") and not ins.has("sat"):
         return Action(code=code, inputs=inputs, outputs=outputs, pure=True)
-    return Action(modified(ins, run), inputs, outputs, pure=True)
+    return Action(modified(ins, run), inputs, outputs, pure=True, exact=True)
 
 
 def modified(ins: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:

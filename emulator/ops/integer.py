@@ -18,17 +18,13 @@ I4, I8, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u4", "u8"))
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")
 
 
-def simple(code: str, sources: int) -> Callable[[Instruction], Action]:
-    """A builder of `code` over operands of the instruction's type."""
+def simple(code: str, sources: int, bits: bool = False) -> Callable[[Instruction], Action]:
+    """A builder of `code` over operands of the instruction's type; bits: the same for signed and unsigned ones."""
 
     def build(ins: Instruction) -> Action:
         dtype = dtype_of(ins.type)
-        return Action(
-            code=code,
-            inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]),
-            outputs=((ins.operands[0], dtype),),
-            pure=True,
-        )
+        inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
+        return Action(code=code, inputs=inputs, outputs=((ins.operands[0], dtype),), pure=True, bits=bits)
 
     return build
 
@@ -38,9 +34,8 @@ def function(run: Callable[..., Any], sources: int) -> Callable[[Instruction], A
 
     def build(ins: Instruction) -> Action:
         dtype = dtype_of(ins.type)
-        return Action(
-            run, tuple((o, dtype) for o in ins.operands[1 : 1 + sources]), ((ins.operands[0], dtype),), pure=True
-        )
+        inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
+        return Action(run, inputs, ((ins.operands[0], dtype),), pure=True, exact=True)
 
     return build
 
@@ -49,14 +44,14 @@ def function(run: Callable[..., Any], sources: int) -> Callable[[Instruction], A
 def add(ins: Instruction) -> Action:
     if ins.has("sat"):
         return function(lambda a, b: np.clip(a.astype(I8) + b, -(2**31), 2**31 - 1).astype(I4), 2)(ins)
-    return simple("{0} + {1}", 2)(ins)
+    return simple("{0} + {1}", 2, bits=True)(ins)
 
 
 @by_type("sub", *INTEGERS)
 def subtract(ins: Instruction) -> Action:
     if ins.has("sat"):
         return function(lambda a, b: np.clip(a.astype(I8) - b, -(2**31), 2**31 - 1).astype(I4), 2)(ins)
-    return simple("{0} - {1}", 2)(ins)
+    return simple("{0} - {1}", 2, bits=True)(ins)
 
 
 @by_type("mul", *INTEGERS)
@@ -67,7 +62,7 @@ def multiply(ins: Instruction) -> Action:
         wide = np.dtype(f"{dtype.kind}{2 * dtype.itemsize}")
         slots, code = _widened((a, b), dtype, wide)
         return Action(code=" * ".join(code), inputs=slots, outputs=((target, wide),), pure=True)
-    return function(high_product, 2)(ins) if ins.has("hi") else simple("{0} * {1}", 2)(ins)
+    return function(high_product, 2)(ins) if ins.has("hi") else simple("{0} * {1}", 2, bits=True)(ins)
 
 
 @by_type("mad", *INTEGERS)
@@ -82,7 +77,7 @@ def multiply_add(ins: Instruction) -> Action:
         )
     if ins.has("hi"):
         return function(lambda a, b, c: high_product(a, b) + c, 3)(ins)
-    return simple("{0} * {1} + {2}", 3)(ins)
+    return simple("{0} * {1} + {2}", 3, bits=True)(ins)
 
 
 def _widened(

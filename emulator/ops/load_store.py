@@ -26,7 +26,7 @@ def load(ins: Instruction) -> Action:
     def run(wanted: tuple[bool, ...] | None = None) -> Any:
         return _loader(ins.space, dtype_of(ins.type), count, _acquires(ins), wanted)
 
-    return Action(run(), (address(source),), outputs, guarded=True, partly=run if count > 1 else None)
+    return Action(run(), (address(source),), outputs, guarded=True, partly=run if count > 1 else None, exact=True)
 
 
 def _loader(space: str, dtype: np.dtype[Any], count: int, acquire: bool, wanted: tuple[bool, ...] | None) -> Any:

@@ -15,14 +15,10 @@ from kernelmux.emulator.ptx_types import dtype_of
 I4, I8, U1, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u1", "u4", "u8"))
 
 
-def _plain(ins: Instruction, code: str, sources: int) -> Action:
+def _plain(ins: Instruction, code: str, sources: int, bits: bool = True) -> Action:
     dtype = dtype_of(ins.type)
-    return Action(
-        code=code,
-        inputs=tuple((o, dtype) for o in ins.operands[1 : 1 + sources]),
-        outputs=((ins.operands[0], dtype),),
-        pure=True,
-    )
+    inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
+    return Action(code=code, inputs=inputs, outputs=((ins.operands[0], dtype),), pure=True, bits=bits)
 
 
 @operation("and")
@@ -47,7 +43,7 @@ def bit_not(ins: Instruction) -> Action:
 
 @operation("cnot")
 def logical_not(ins: Instruction) -> Action:
-    return _plain(ins, f"({{0}} == 0).astype({'U' + str(dtype_of(ins.type).itemsize)})", 1)
+    return _plain(ins, f"({{0}} == 0).astype(U{dtype_of(ins.type).itemsize})", 1, bits=False)
 
 
 @operation("lop3")
@@ -58,7 +54,8 @@ def logic3(ins: Instruction) -> Action:
     *sources, table = ins.operands[1:]
     assert isinstance(table, Immediate)
     code = _normal_form(table.integer)
-    return Action(code=code, inputs=tuple((o, U4) for o in sources), outputs=((ins.operands[0], U4),), pure=True)
+    inputs = tuple((o, U4) for o in sources)
+    return Action(code=code, inputs=inputs, outputs=((ins.operands[0], U4),), pure=True, bits=True)
 
 
 _SHORT = {
@@ -101,17 +98,17 @@ def shift_right(ins: Instruction) -> Action:
 def _shift(ins: Instruction, dtype: np.dtype[Any], direction: str) -> Action:
     """Amounts of the width or more give 0, or all sign bits."""
     target, value, amount = ins.operands
-    bits = 8 * dtype.itemsize
+    width = 8 * dtype.itemsize
     if isinstance(amount, Immediate):
         by = amount.value(U4)
-        if by >= bits and not (dtype.kind == "i" and direction == ">>"):
+        if by >= width and not (dtype.kind == "i" and direction == ">>"):
             return Action(code="{0} ^ {0}", inputs=((value, dtype),), outputs=((target, dtype),), pure=True)
-        by = Immediate(str(min(int(by), bits - 1)))
-        return Action(
-            code=f"{{0}} {direction} {{1}}", inputs=((value, dtype), (by, dtype)), outputs=((target, dtype),), pure=True
-        )
+        by = Immediate(str(min(int(by), width - 1)))
+        slots = ((value, dtype), (by, dtype))
+        code, bits = f"{{0}} {direction} {{1}}", direction == "<<"
+        return Action(code=code, inputs=slots, outputs=((target, dtype),), pure=True, bits=bits)
     run = _shifter(dtype, direction)
-    return Action(run, ((value, dtype), (amount, U4)), ((target, dtype),), pure=True)
+    return Action(run, ((value, dtype), (amount, U4)), ((target, dtype),), pure=True, exact=True)
 
 
 def _shifter(dtype: np.dtype[Any], direction: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,7 +107,7 @@ def _bulk(ins: Instruction) -> tuple[Access, ...]:
     if ins.has("tensor"):
         return (Access("load" if isinstance(ins.operands[1], TensorAddress) else "store", "bulk", 1, 1),)
     loads = any(m.startswith("shared::") for m in ins.modifiers[2:3])
-    if not loads and not ins.has("global") or ins.has("prefetch"):
+    if (not loads and not ins.has("global")) or ins.has("prefetch"):
         return ()
     return (Access("load" if loads else "store", "bulk", 2, 0),)
 
@@ -118,7 +118,7 @@ def _matrices(operation: str, ins: Instruction) -> tuple[Access, ...]:
     return (Access(operation, ins.space, 0, 16, lanes=8 * count),)
 
 
-_FINDERS = {
+_FINDERS: dict[str, Callable[[Instruction], tuple[Access, ...]]] = {
     "ld": _load,
     "ldu": _load,
     "st": _store,

@@ -81,7 +81,7 @@ class LaunchTrace:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """The lines that have instructions: those of the kernel's file, then of others; number 0 is code without a line."""
+        """The lines that have instructions, the kernel's file first, then others; number 0 is code without a line."""
         found: dict[tuple[str, int], Line] = {}
         for function in self.counts.functions.values():
             for pc, step in enumerate(function.flow.steps):
@@ -182,7 +182,7 @@ class Trace:
         """Draws all launches: an HTML page, or an SVG image if the name ends so."""
         from kernelmux.emulator.tracing.drawing import page
 
-        page.write(self.launches, Path(path), title)
+        page.write([(title, launch) for launch in self.launches], Path(path))
 
 
 @contextmanager

@@ -65,7 +65,9 @@ def _why_sectors(traffic: Traffic) -> str:
     if stride is None or share < 0.7:
         return "the addresses of a warp follow no single stride"
     if abs(stride) != traffic.size:
-        return f"consecutive threads {'write' if traffic.operation == 'store' else 'access'} {abs(stride):,} bytes apart"
+        return (
+            f"consecutive threads {'write' if traffic.operation == 'store' else 'access'} {abs(stride):,} bytes apart"
+        )
     if traffic.example is not None and (first := int(traffic.example[traffic.example != NOBODY][0]) % SECTOR):
         return f"consecutive threads are side by side, but the first is {first} bytes past the start of a sector"
     return "consecutive threads are side by side, in rows that begin inside of a sector"

@@ -48,7 +48,7 @@ def _outermost(location: Location) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def numbered(text: str | None, file: str) -> dict[int, str]:
-    """The lines of `file`: those of `text` (a source with `#line` directives), else of the file itself if it is there."""
+    """The lines of `file`: those of `text` (which may hold `#line` directives), else of the file itself."""
     if text is None:
         path = Path(file)
         return dict(enumerate(path.read_text().splitlines(), 1)) if path.is_file() else {}

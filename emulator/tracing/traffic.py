@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Traffic:
-    """Accesses of one operation to one argument (global memory, bulk copies of the TMA unit), or to shared or local memory.
+    """Accesses of one operation to one argument (global memory, bulk copies of the TMA unit), to shared or local memory.
 
     requests: instructions of warps in which some lane takes part; lanes: these lanes; size: bytes per lane. Global:
     sectors of 32 bytes, `least` of them if the bytes lay side by side, `repeated` ones that the block had touched
@@ -101,8 +101,9 @@ class Traffic:
         self.requests += len(addresses)
         self.lanes += int((addresses != NOBODY).sum())
         if self.space == "shared":
-            self.wavefronts += int(warp_requests.wavefronts(addresses, self.size, self.operation == "atomic").sum())
-            self.least += int(warp_requests.least_wavefronts(addresses, self.size).sum())
+            passes, least = warp_requests.wavefronts(addresses, self.size, self.operation)
+            self.wavefronts += int(passes.sum())
+            self.least += int(least.sum())
         elif self.space == "global":
             self.least += int(warp_requests.least_sectors(addresses, self.size).sum())
             self.used += int(warp_requests.distinct(addresses).sum()) * self.size

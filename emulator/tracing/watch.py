@@ -97,7 +97,9 @@ class FunctionCounts:
             lanes = _taking_part(access, group, mask, inputs)
             address = np.asarray(group.full(inputs[access.slot]))[lanes]
             if access.space == "bulk":
-                self._count_bulk(pc, group, access, inputs[access.slot], inputs[0 if access.operation == "store" else 1])
+                self._count_bulk(
+                    pc, group, access, inputs[access.slot], inputs[0 if access.operation == "store" else 1]
+                )
             elif len(address):
                 self._count(pc, group, access, lanes, address)
 
@@ -113,11 +115,11 @@ class FunctionCounts:
         traffic.add(table, drawn)
         if space == "global":
             row, sector = warp_requests.distinct_pairs(np.where(table == NOBODY, NOBODY, table // SECTOR))
-            traffic.sectors += len(row)
+            takes_turns = access.operation in ("atomic", "reduction")
+            traffic.sectors += int(warp_requests.turns(table).sum()) if takes_turns else len(row)
             self.launch.reuse.note(traffic, group.block[first][row], sector)
             if access.operation in ("store", "atomic", "reduction"):
                 self.launch.store(name, table, block, drawn, access.size)
-
 
     def _of(self, pc: int, key: Key) -> Traffic:
         if key not in self.traffic[pc]:

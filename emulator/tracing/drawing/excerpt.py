@@ -24,12 +24,12 @@ class Row:
         return [t for t in self.line.traffic if t.space in ("global", "shared")] if self.line else []
 
 
-def rows(launch: Any) -> list[Row]:
+def rows(launch: Any, context: int = CONTEXT) -> list[Row]:
     """The excerpt of a `LaunchTrace`."""
     busy = [line for line in launch.lines if any(t.space in ("global", "shared") for t in line.traffic)]
     costly = sorted(busy, key=lambda line: -sum(t.cost for t in line.traffic))[:MOST_LINES]
     own = {line.number: line for line in costly if line.file == launch.file}
-    found = _undented(list(_own(launch, own)))
+    found = _undented(list(_own(launch, own, context)))
     for line in costly:
         if line.file != launch.file:
             found += [Row(None, f"{line.file}:"), Row(line.number, line.text.strip(), line)]
@@ -38,24 +38,31 @@ def rows(launch: Any) -> list[Row]:
     return found
 
 
-def _own(launch: Any, busy: dict[int, Any]) -> Iterator[Row]:
-    wanted = sorted({n for number in busy for n in _around(number)})
+def _own(launch: Any, busy: dict[int, Any], context: int) -> Iterator[Row]:
+    wanted = sorted({n for number in busy for n in _around(number, context)})
     shown = [n for n in wanted if n in busy or launch.text(n).strip()]
     last = None
     for number in shown:
-        if last is not None and any(launch.text(n).strip() for n in range(last + 1, number)):
+        if context and last is not None and any(launch.text(n).strip() for n in range(last + 1, number)):
             yield Row(None, "⋮")
         yield Row(number or None, launch.text(number) if number else "(no line of the source)", busy.get(number))
         last = number
 
 
-def _around(number: int) -> range:
+def _around(number: int, context: int) -> range:
     """A line and its neighbours; 0 is no line."""
-    return range(max(1, number - CONTEXT), number + CONTEXT + 1) if number else range(1)
+    return range(max(1, number - context), number + context + 1) if number else range(1)
 
 
 def _undented(found: list[Row]) -> list[Row]:
     """Without the indentation that all lines share."""
     depths = [len(row.text) - len(row.text.lstrip()) for row in found if row.number and row.text.lstrip()[:1] != "#"]
     depth = min(depths, default=0)
-    return [Row(row.number, row.text[min(depth, len(row.text) - len(row.text.lstrip())) :] if row.number else row.text, row.line) for row in found]
+    return [
+        Row(
+            row.number,
+            row.text[min(depth, len(row.text) - len(row.text.lstrip())) :] if row.number else row.text,
+            row.line,
+        )
+        for row in found
+    ]

@@ -24,20 +24,26 @@ NOTES = (
 )
 
 
-def write(launches: Sequence[Any], path: Path, title: str = "") -> None:
-    """Draws `LaunchTrace`s into a file; the name's end says how: .svg, else HTML."""
-    image = draw(launches, title)
-    path.write_text(image + "\n" if path.suffix == ".svg" else _page(image, title or "memory accesses"), encoding="utf-8")
+FEW = 2  # launches whose lines are shown with their neighbours
 
 
-def draw(launches: Sequence[Any], title: str = "") -> str:
+def write(launches: Sequence[tuple[str, Any]], path: Path) -> None:
+    """Draws titles and `LaunchTrace`s into a file; the name's end says how: .svg, else HTML."""
+    image = draw(launches)
+    title = launches[0][0] if launches else ""
+    path.write_text(
+        image + "\n" if path.suffix == ".svg" else _page(image, title or "memory accesses"), encoding="utf-8"
+    )
+
+
+def draw(launches: Sequence[tuple[str, Any]]) -> str:
     """The image as SVG text."""
     canvas, y = Canvas(), section.MARGIN
-    for i, launch in enumerate(launches):
+    for i, (title, launch) in enumerate(launches):
         if i:
             canvas.line(0, y, section.WIDTH, y, RULE, 6)
             y += 26
-        y = section.draw(canvas, y, launch, title)
+        y = section.draw(canvas, y, launch, title, context=len(launches) <= FEW)
     return canvas.image(section.WIDTH, _legend(canvas, y) + 14)
 
 
@@ -53,7 +59,18 @@ def _legend(canvas: Canvas, y: float) -> float:
     return y + 22 + 17 * len(NOTES)
 
 
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ margin: 0; background: #f1f4f7 }}
+main {{ max-width: 1220px; margin: 24px auto; background: #fff; box-shadow: 0 1px 6px #0002 }}
+svg {{ display: block; width: 100%; height: auto }}
+</style></head>
+<body><main>
+{image}
+</main></body></html>
+"""
+
+
 def _page(image: str, title: str) -> str:
-    style = "body{margin:0;background:#f1f4f7}main{max-width:1220px;margin:24px auto;background:#fff;box-shadow:0 1px 6px #0002}"
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-    return f"{head}<style>{style}svg{{display:block;width:100%;height:auto}}</style></head><body><main>\n{image}\n</main></body></html>\n"
+    return PAGE.format(title=escape(title), image=image)

@@ -46,7 +46,9 @@ def _title(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -> 
     elif traffic.space == "global":
         words += f"   ·   {percent(traffic.efficiency)} of the bytes moved are used"
     else:
-        words += f"   ·   {traffic.conflicts:,} bank conflicts in all" if traffic.conflicts else "   ·   no bank conflict"
+        words += (
+            f"   ·   {traffic.conflicts:,} bank conflicts in all" if traffic.conflicts else "   ·   no bank conflict"
+        )
     canvas.text(x + WIDTH, y + 12, words, 11.5, tint.text, "end")
 
 
@@ -69,7 +71,7 @@ def _sectors(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -
     column = {int(sector): i for i, sector in enumerate(touched)}
     top = y + LANES + GAP
     left = x + (WARP - len(touched)) * CELL / 2
-    for i, sector in enumerate(touched):
+    for i in range(len(touched)):
         canvas.rect(left + i * CELL + 1, top, CELL - 2, SECTORS, tint.pale, tint.fill, 1.5, thick=0.7)
     _labels(canvas, left, top + SECTORS + 10, touched * SECTOR - _base(traffic, touched))
     for lane in np.flatnonzero(active):
@@ -107,15 +109,16 @@ def _passes(traffic: Traffic) -> list[dict[int, list[int]]]:
     if traffic.example is None:
         return []
     found: list[dict[int, list[int]]] = []
-    lanes = np.arange(WARP).reshape(len(warp_requests.phases(traffic.example[None], traffic.size)), -1)
-    for phase in lanes:
+    for phase in warp_requests.parts(traffic.example, traffic.size, traffic.operation):
         words: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for lane in phase:
             for i in range(max(1, traffic.size // WORD) if traffic.example[lane] != NOBODY else 0):
                 word = int(traffic.example[lane]) // WORD + i
                 words[word % BANKS][(word, int(lane))[traffic.operation == "atomic"]].append(int(lane))
         depth = max((len(served) for served in words.values()), default=0)
-        turns = [{bank: list(served.values())[i] for bank, served in words.items() if i < len(served)} for i in range(depth)]
+        turns = [
+            {bank: list(served.values())[i] for bank, served in words.items() if i < len(served)} for i in range(depth)
+        ]
         found += turns
     return found
 
@@ -145,4 +148,6 @@ def _served(canvas: Canvas, x: float, y: float, row: float, lanes: list[int], ti
     words = f"thread {lanes[0]}" if len(lanes) == 1 else f"{len(lanes)} threads, one word: {lanes[0]} to {lanes[-1]}"
     canvas.rect(x + 0.8, y + 0.5, CELL - 1.6, row - 1, tint.fill, radius=1.2, title=words)
     if row == THICK:
-        canvas.text(x + CELL / 2, y + 9.6, str(lanes[0]) if len(lanes) == 1 else f"×{len(lanes)}", 8, "#ffffff", "middle")
+        canvas.text(
+            x + CELL / 2, y + 9.6, str(lanes[0]) if len(lanes) == 1 else f"×{len(lanes)}", 8, "#ffffff", "middle"
+        )

@@ -7,7 +7,17 @@ from typing import Any
 
 from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
 from kernelmux.emulator.tracing.drawing.svg import (
-    FAINT, GREEN, GREY, INK, MONO_WIDTH, PLAIN, RULE, TINTS, Canvas, Tint, clipped,
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    MONO_WIDTH,
+    PLAIN,
+    RULE,
+    TINTS,
+    Canvas,
+    Tint,
+    clipped,
 )  # fmt: skip
 from kernelmux.emulator.tracing.reading import FINE, number, readings
 
@@ -19,11 +29,11 @@ BETWEEN = 14.0  # panels of one line
 WORST = ("uncoalesced", "conflicts", "cached", "coalesced", "conflict-free", "plain")
 
 
-def draw(canvas: Canvas, y: float, launch: Any, title: str) -> float:
-    """Draws a launch from `y` on; returns where it ends."""
+def draw(canvas: Canvas, y: float, launch: Any, title: str, context: bool = True) -> float:
+    """Draws a launch from `y` on; returns where it ends. context: with the neighbours of the lines that matter."""
     bottom = _head(canvas, y, launch, title)
     canvas.line(MARGIN, bottom, WIDTH - MARGIN, bottom, RULE)
-    return _body(canvas, bottom + 16, launch)
+    return _body(canvas, bottom + 16, launch, context)
 
 
 # --- the head -------------------------------------------------------------------------------------------------
@@ -87,7 +97,8 @@ def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
 
 def worst(found: list[Any]) -> str:
     """The verdict that a reader has to see."""
-    return min((t.verdict for t in found), key=WORST.index)
+    verdicts: list[str] = [t.verdict for t in found]
+    return min(verdicts, key=WORST.index)
 
 
 def _sentences(canvas: Canvas, x: float, y: float, launch: Any) -> float:
@@ -115,8 +126,8 @@ def wrapped(text: str, most: int) -> list[str]:
 # --- the source, and the accesses beside it -------------------------------------------------------------------
 
 
-def _body(canvas: Canvas, y: float, launch: Any) -> float:
-    for row in excerpt.rows(launch):
+def _body(canvas: Canvas, y: float, launch: Any, context: bool) -> float:
+    for row in excerpt.rows(launch, excerpt.CONTEXT if context else 0):
         panel = y + 1
         y = bottom = y + _code(canvas, y, row)
         for traffic in row.traffic:
@@ -149,7 +160,7 @@ def _code(canvas: Canvas, y: float, row: excerpt.Row) -> float:
 def _folded(text: str, most: int) -> list[str]:
     """A line of code in pieces, broken at spaces where there are some, indented from the second on."""
     indent = len(text) - len(text.lstrip()) + 4
-    pieces = []
+    pieces: list[str] = []
     while len(text) > most and len(pieces) < 5:
         cut = text.rfind(" ", indent + 1, most + 1)
         cut = cut if cut > 0 else most

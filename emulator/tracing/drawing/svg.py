@@ -47,10 +47,13 @@ class Canvas:
         rounded = f' rx="{radius:g}"' if radius else ""
         pale = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
         inside = f"<title>{escape(title)}</title></rect>" if title else ""
-        head = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"{pale}{edge}{rounded}'
+        place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        head = f'<rect {place} fill="{fill}"{pale}{edge}{rounded}'
         self.parts.append(f"{head}>{inside}" if inside else head + "/>")
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str, thick: float = 1.0, opacity: float = 1) -> None:
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, stroke: str, thick: float = 1.0, opacity: float = 1
+    ) -> None:
         """A straight line."""
         pale = f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
         self.parts.append(
@@ -75,7 +78,8 @@ class Canvas:
         weight = ' font-weight="600"' if bold else ""
         side = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}"{side}{weight}{family}>{escape(text)}</text>'
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}"{side}{weight}{family}>'
+            f"{escape(text)}</text>"
         )
 
     def image(self, width: float, height: float) -> str:

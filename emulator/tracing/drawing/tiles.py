@@ -43,7 +43,9 @@ def draw(canvas: Canvas, x: float, y: float, name: str, owners: Owners, block: i
         fill = "#f5f6f7" if owner == NOBODY else DRAWN if owner == block else PALETTE[owner % len(PALETTE)]
         opacity = 0.45 if owner == block else 1.0
         tip = f"block {owner}" if owner != NOBODY else "written by nobody"
-        canvas.rect(x + c * across, top + r * down, w * across, h * down, fill, "#ffffff", title=tip, opacity=opacity, thick=0.6)
+        canvas.rect(
+            x + c * across, top + r * down, w * across, h * down, fill, "#ffffff", title=tip, opacity=opacity, thick=0.6
+        )
     for r, c, h, w, on in _rectangles(warp):
         if on:
             canvas.rect(x + c * across, top + r * down, w * across, h * down, WARP_INK)

@@ -1,0 +1,47 @@
+"""Elementwise sum, broken as only kernels can be; these run on the emulator."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kernelmux import emulator
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Path(__file__).with_suffix(".cu")
+BLOCK = 128
+ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def _launch(x: torch.Tensor, y: torch.Tensor, entry: str) -> torch.Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype)
+    if x.numel():
+        options = (f"-DELEMENT={ELEMENTS[x.dtype]}",)
+        ptx = emulator.compile_ptx(SOURCE.read_text(), options=options, filename=SOURCE.name)
+        kernel = emulator.load(ptx).kernel(entry)
+        grid = -(-x.numel() // BLOCK)
+        kernel.launch(grid, BLOCK, (x, y, out, np.int32(x.numel())), names=("x", "y", "out", "n"))
+    return out
+
+
+def _kernel(entry: str, idea: str) -> Implementation:
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return _launch(x, y, entry)
+
+    return Implementation(fn=add, idea=idea, layout={"x": "contiguous", "y": "contiguous"})
+
+
+VARIANTS = {
+    "sound": _kernel("add_sound", "nothing is wrong with it"),
+    "no_bound": _kernel("add_no_bound", "the last block reads and writes beyond the end"),
+    "missing_barrier": _kernel("add_missing_barrier", "reads what a neighbour may not have written yet"),
+    "uninitialised": _kernel("add_uninitialised", "reads shared memory that nobody filled"),
+    "racing_blocks": _kernel("add_racing_blocks", "two blocks write different values to one place"),
+}
+
+CAUGHT_BY = {
+    "no_bound": "shapes",
+    "missing_barrier": "accuracy",
+    "uninitialised": "accuracy",
+    "racing_blocks": "accuracy",
+}
