@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator.errors import Fault
+
 if TYPE_CHECKING:
     from kernelmux.emulator.executor import Run
     from kernelmux.emulator.group import Group
@@ -39,12 +41,11 @@ class Barriers:
         self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any = None
     ) -> bool:
         """True if some lanes of the group have to wait."""
-        if np.any(np.asarray(number) >= NUMBER):
-            group.fail(
-                "divergence",
-                f"barrier {np.max(number)} does not exist, a block has {NUMBER}",
-                np.asarray(number) >= NUMBER,
-            )
+        beyond = np.asarray(number) >= NUMBER
+        if beyond.any():
+            group.fail("divergence", f"barrier {np.max(number)} does not exist, a block has {NUMBER}", beyond)
+        if np.ndim(count) == 0 and count == self.run.geometry.threads:
+            count = np.uint32(0)
         everyone = group.n == self.run.alive_count and not np.any(count) and not np.ndim(number)
         if everyone and not action.arrive_only and not (self._ready and self.arrived.any()):
             self._pass_everyone(group, action, predicate)
@@ -82,19 +83,15 @@ class Barriers:
         return True
 
     def _enter(self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any) -> None:
-        new = group.index if action.arrive_only else group.index[self.key[group.index] < 0]
-        if not len(new):
+        chosen = np.ones(group.n, bool) if action.arrive_only else self.key[group.index] < 0
+        if not chosen.any():
             return
-        chosen = np.isin(group.index, new)
-        key = (
-            (group.block * NUMBER + np.asarray(number, np.int64))[chosen]
-            if np.ndim(number)
-            else group.block[chosen] * NUMBER + int(number)
-        )
-        np.add.at(self.arrived, key, 1)
+        key = (group.block * NUMBER + np.asarray(number).astype(np.int64))[chosen]
+        self.arrived += np.bincount(key, minlength=len(self.arrived))
         self.expected[key] = group.full(count)[chosen]
         if action.arrive_only:
             return
+        new = group.index[chosen]
         self.key[new], self.pc[new] = key, pc
         if predicate is not None:
             self.predicate[new] = group.full(predicate)[chosen]
@@ -134,8 +131,6 @@ class Barriers:
             )
 
     def _report_divergence(self, lane: int, pc: int, first: int) -> None:
-        from kernelmux.emulator.errors import Fault
-
         steps = self.run.activation.program.flow.steps
         at = [steps[p].instruction.location for p in (first, pc)]
         lines = " and ".join(f"line {a.line}" if a else "an unknown line" for a in at)

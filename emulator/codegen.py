@@ -19,18 +19,18 @@ import numpy as np
 from kernelmux.emulator import observing
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.flow import JUMPS, Flow, Step
+from kernelmux.emulator.group import STOPPED
 from kernelmux.emulator.numeric import from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ptx_types import bits_of, size_of
+from kernelmux.emulator.registers import Registers
 from kernelmux.emulator.warps import EVERY
 
 BlockFunction = Callable[[list[Any], Any], int]
 Resolve = Callable[[str], int]
-Votes = dict[str, dict[Any, int]]
 
 MOVE = "{0}"  # the code of an action that copies bits
-STOPPED = -1  # what a block returns when the executor must choose the next lanes
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
@@ -63,52 +63,6 @@ NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 def _dtype_name(dtype: Any) -> str:
     dtype = np.dtype(dtype)
     return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{dtype.itemsize}"
-
-
-class Registers:
-    """Numbers and home types of the registers of a function."""
-
-    def __init__(self, flow: Flow) -> None:
-        self.number = flow.numbers
-        self.home: dict[str, np.dtype[Any]] = {}
-        votes: Votes = {}
-        for step in flow.steps:
-            if step.action is not None and step.name != "mov":
-                _vote(votes, step)
-        for name in self.number:
-            self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
-        self.initial = [_zero(self.home[name]) for name in self.number]
-
-
-def _vote(votes: Votes, step: Step) -> None:
-    """Counts the types in which each register is used."""
-    assert step.action is not None
-    if step.action.bits:
-        return
-    for operand, dtype in (*step.action.inputs, *step.action.outputs):
-        base = operand.base if operand.__class__ is Address else operand
-        if base.__class__ is Register and dtype is not None:
-            counts = votes.get(base.name)
-            if counts is None:
-                counts = votes[base.name] = {}
-            counts[dtype] = counts.get(dtype, 0) + 1
-
-
-def _home(ptx_type: str, votes: dict[Any, int]) -> np.dtype[Any]:
-    if ptx_type == "pred":
-        return np.dtype(bool)
-    if ptx_type.startswith("param"):
-        return np.dtype((np.uint8, (int(ptx_type[5:]),)))  # values are (n, size), or a scalar 0 before the first store
-    size = size_of(ptx_type)
-    if size > 8:
-        raise Unsupported(f"registers of type .{ptx_type} are not emulated")
-    fitting = [(count, np.dtype(dtype).str) for dtype, count in votes.items()]
-    fitting = [(count, name) for count, name in fitting if name[1] != "b" and int(name[2:]) == size]
-    return np.dtype(max(fitting)[1]) if fitting else np.dtype(f"u{size}")
-
-
-def _zero(home: np.dtype[Any]) -> Any:
-    return home.base.type(0)
 
 
 class BlockCompiler:

@@ -12,7 +12,7 @@ from kernelmux.emulator.lanes import Lanes
 if TYPE_CHECKING:
     from kernelmux.emulator.executor import Run
 
-STOPPED = -1
+STOPPED = -1  # what a block returns when the executor must choose the next lanes
 DEEPEST = 40  # splits below splits, before a group copies its registers and forgets where they came from
 
 

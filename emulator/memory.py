@@ -84,9 +84,8 @@ def machine_bytes(pointer: int, size: int) -> np.ndarray:
 class GlobalMemory:
     """The segments of a launch."""
 
-    def __init__(self, track_writers: bool = False) -> None:
+    def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
-        self.track_writers = track_writers
 
     def add(self, segment: Segment) -> None:
         self.segments[segment.number] = segment

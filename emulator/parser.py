@@ -28,7 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
-_LABEL = re.compile(r"([$A-Za-z_][$\w]*):(?!:)")
+_LABEL = re.compile(r"([$A-Za-z_][$\w]*)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)\s*(%?[$\w]+)\s+(.*)$", re.S)
 _STATEMENT = re.compile(r"([a-z][\w.:]*)\s*(.*)$", re.S)
 _REGISTERS = re.compile(r"\.reg\s*\.(\w+)\s+(.*)$", re.S)

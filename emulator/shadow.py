@@ -37,11 +37,12 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """The lanes of one access: their stamps, the lowest stamp of their epoch."""
+class Marks:
+    """The lanes of one access: their stamps, the lowest stamp of their epoch, the clock."""
 
     stamps: np.ndarray
     start: Any
+    clock: int
 
 
 class Shadow:
@@ -52,19 +53,20 @@ class Shadow:
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
-        self.log: dict[int, list[tuple[Any, int, Lanes]]] = {}  # by parts: position and size of reads
+        self.log: dict[int, list[tuple[Any, int, Marks]]] = {}  # by parts: position and size of reads
         self.logged = 0
         self.part = stride // PARTS  # bytes
         self.clock = 1
         self.epoch: Any = np.int64(1)  # a number, or an array over the blocks
         self.warp_epoch = np.zeros(geometry.blocks * geometry.warps, np.int64)
         self.warps_ordered = False
-        self.last_write = self.last_flush = 0  # clocks
-        self.written_parts = 0  # at the clock `last_write`
+        self.oldest = 1  # epoch of the block whose last barrier is longest ago
+        self.written_parts: dict[int, int] = {}  # by clock, from the oldest epoch on
+        self.last_flush = 0  # clock
         self.initialised_parts = 0
         self.looked = 0  # clock at which that was found out
         self.small = len(self.writes) <= 32 * geometry.lanes  # looking at all of it costs as much as a few accesses
-        self._stamps: tuple[Any, Lanes | None] = (None, None)
+        self._stamps: tuple[Any, Marks | None] = (None, None)
 
     # ---- time
 
@@ -72,14 +74,26 @@ class Shadow:
         """A new epoch for these blocks (None: all)."""
         self.clock += 1
         self._stamps = (None, None)
-        if blocks is None:
-            self.epoch = np.int64(self.clock)
+        if blocks is None or len(np.unique(blocks)) == self.blocks:
+            self.epoch, self.oldest = np.int64(self.clock), self.clock
             self.log.clear()
+            self.written_parts.clear()
             self.logged = 0
             return
         if np.ndim(self.epoch) == 0:
             self.epoch = np.full(self.blocks, self.epoch)
         self.epoch[blocks] = self.clock
+        self._grow_older(int(self.epoch.min()))
+
+    def _grow_older(self, oldest: int) -> None:
+        """Forgets what lies before the epochs of all blocks."""
+        if oldest == self.oldest:
+            return
+        self.oldest = oldest
+        self.written_parts = {clock: parts for clock, parts in self.written_parts.items() if clock >= oldest}
+        for parts, entries in list(self.log.items()):
+            self.log[parts] = [entry for entry in entries if entry[2].clock >= oldest]
+        self.logged = sum(len(lanes.stamps) for entries in self.log.values() for _, _, lanes in entries)
 
     def synchronise_warps(self, warps: np.ndarray) -> None:
         """A new warp epoch for these warps."""
@@ -87,7 +101,7 @@ class Shadow:
         self.warps_ordered = True
         self._stamps = (None, None)
 
-    def stamps(self, group: Group) -> Lanes:
+    def stamps(self, group: Group) -> Marks:
         """The stamps of the lanes of a group now."""
         lanes, known = self._stamps
         if lanes is not group.lanes or known is None:
@@ -95,7 +109,7 @@ class Shadow:
             own = group.thread | start
             if self.warps_ordered:
                 own = own | (self.warp_epoch[group.warp] << THREAD_BITS)
-            known = Lanes(own, start)
+            known = Marks(own, start, self.clock)
             self._stamps = (group.lanes, known)
         return known
 
@@ -109,14 +123,16 @@ class Shadow:
         parts, lanes = self._parts(low, high + size), self.stamps(group)
         if size < 1 << self.shift:
             self._refine(size)
-        if self._written(parts) or not self._initialised(parts):
+        written = self._written(parts)
+        if written or not self._initialised(parts):
             rows = self._rows(group, position, size)
             old = self._stamps_at(self.writes, rows)
             if wanted is not None and rows.count >= len(wanted):
                 old = np.where(np.repeat(wanted, rows.count // len(wanted)), old, NO_OWNER)
             if np.minimum.reduce(old, axis=None) < 0:
                 self._fail(group, old < 0, "uninitialised", "read of shared memory at offset {} before any write", rows)
-            self._race(group, old, lanes, rows, ("read", "wrote"))
+            if written:
+                self._race(group, old, lanes, rows, ("read", "wrote"))
         if self.logged > LONGEST_LOG:
             self._flush(-1)
         self.log.setdefault(parts, []).append((position, size, lanes))
@@ -127,7 +143,7 @@ class Shadow:
         parts = self._parts(low, high + size)
         rows, lanes = self._rows(group, position, size), self.stamps(group)
         self._flush(parts)
-        if self.reads is not None and (self.last_flush == self.clock or np.ndim(self.epoch)):
+        if self.reads is not None and self.last_flush >= self.oldest:
             for record in self.reads:
                 self._race(group, self._stamps_at(record, rows), lanes, rows, ("write", "read"))
         if self._written(parts):
@@ -156,7 +172,8 @@ class Shadow:
     def forget(self, block: int, offsets: np.ndarray) -> None:
         """Bytes are about to be overwritten: they hold nothing until the copy is waited for."""
         self.writes[self._window(block, offsets)] = UNINITIALISED
-        self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
+        if np.size(offsets):
+            self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
 
     def require(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int = 0) -> None:
         """Fails unless these bytes are initialised."""
@@ -181,14 +198,13 @@ class Shadow:
 
     def _written(self, parts: int) -> bool:
         """Whether something may have been written there in the epoch of some block."""
-        return np.ndim(self.epoch) > 0 or (self.last_write == self.clock and self.written_parts & parts != 0)
+        return any(parts & written for written in self.written_parts.values())
 
     def _note_write(self, parts: int) -> None:
-        self.written_parts = parts | (self.written_parts if self.last_write == self.clock else 0)
-        self.last_write = self.clock
+        self.written_parts[self.clock] = parts | self.written_parts.get(self.clock, 0)
 
     def _initialised(self, parts: int) -> bool:
-        """Whether all of it is known to be initialised, in all blocks; looked at once per barrier, unless it is large."""
+        """Whether all of it is known to be initialised in all blocks; looked at once per barrier unless too large."""
         if parts & ~self.initialised_parts and self.looked < self.clock and self.small:
             self.looked = self.clock
             lowest = self.writes.reshape(self.blocks, PARTS, -1).min(axis=(0, 2))
@@ -232,7 +248,7 @@ class Shadow:
                 self.logged -= len(lanes.stamps)
         self.last_flush = self.clock
 
-    def _enter(self, position: Any, size: int, lanes: Lanes) -> None:
+    def _enter(self, position: Any, size: int, lanes: Marks) -> None:
         assert self.reads is not None
         if position.__class__ is not np.ndarray:
             position = np.full(len(lanes.stamps), position)
@@ -253,7 +269,7 @@ class Shadow:
 
     # ---- verdicts
 
-    def _race(self, group: Group, old: np.ndarray, lanes: Lanes, rows: Rows, verbs: tuple[str, str]) -> None:
+    def _race(self, group: Group, old: np.ndarray, lanes: Marks, rows: Rows, verbs: tuple[str, str]) -> None:
         recent = old >= _column(lanes.start, old)
         if not np.count_nonzero(recent):
             return

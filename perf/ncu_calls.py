@@ -46,7 +46,8 @@ PATTERNS = {
                        PAIRS_ALIKE, FOURS_ALIKE, NEXT_BUT_ONE_ALIKE, FIFTHS_ALIKE, SOME_PAIRS_ALIKE),
     "shared_store_4": (STRAIGHT, EVERY_OTHER, FOUR_APART, FAR, SAME, HALF, (33, 0, 31, 0, 32)),
     "shared_store_8": (STRAIGHT, EVERY_OTHER, FOUR_APART, (16, 0, 31, 0, 32), SAME, HALVES_ALIKE, PAIRS_ALIKE),
-    "shared_store_16": (STRAIGHT, EVERY_OTHER, FOUR_APART, (8, 0, 31, 0, 32), SAME, HALVES_ALIKE, QUARTERS_ALIKE, PAIRS_ALIKE),
+    "shared_store_16": (STRAIGHT, EVERY_OTHER, FOUR_APART, (8, 0, 31, 0, 32), SAME, HALVES_ALIKE, QUARTERS_ALIKE,
+                        PAIRS_ALIKE),
     "shared_atomic_4": (STRAIGHT, EVERY_OTHER, FAR, SAME, TWO_PLACES),
     "shared_matrix_16": (STRAIGHT, EVERY_OTHER, (8, 0, 31, 0, 32), QUARTERS_ALIKE, SAME, PAIRS_ALIKE),
 }  # fmt: skip
@@ -124,7 +125,8 @@ class _Operator:
     def runs(self) -> bool:
         """Whether the variant takes such a call on an H200."""
         name, variant = self.backend.split("/")
-        call = self.spec.bind(**self.tensors, **self.scalars, capability=(9, 0))
+        arguments: dict[str, Any] = {**self.tensors, **self.scalars}
+        call = self.spec.bind(**arguments, capability=(9, 0))
         return not registered.variants(name, self.spec.name)[variant].reasons(call)
 
     def __call__(self, device: str) -> None:

@@ -112,7 +112,8 @@ SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
 class SpecialValues:
     """Every value of `SPECIAL` must give what the reference gives, except those in `undefined`: name -> why not.
 
-    A name may be narrowed to one dtype: "largest fp32". `on` says from its arguments whether the values are defined for a call at all.
+    A name may be narrowed to one dtype: "largest fp32". `on` says from the arguments of a call whether they are
+    defined there at all.
     """
 
     undefined: Mapping[str, str] = field(default_factory=dict)

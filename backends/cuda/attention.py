@@ -6,14 +6,22 @@ the last one overlaps the softmax with the products (Shah et al., FlashAttention
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._attention import (
+    LOG2_E,
+    SHAPE,
+    Call,
+    Config,
+    Plan,
+    call_of,
+    section_for_balance,
+    section_for_l2,
+)
+from kernelmux.backends.cuda._layout import Layout
+from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, OneOf
 
@@ -21,86 +29,27 @@ _ONLINE = Source(__file__, "attention_online.cu")
 _TENSOR_CORES = Source(__file__, "attention_tensor_cores.cu")
 _WGMMA = Source(__file__, "attention_wgmma.cu")
 
-_SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32"
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
-_POINTERS = f"q* k* v* out* {_SHAPE} {_STRIDES} scale_log2:f32"
-_MAPS = f"q:map k:map v:map out* {_SHAPE} scale_log2:f32 works:i32"
+_POINTERS = f"q* k* v* out* {SHAPE} {_STRIDES} scale_log2:f32"
+_MAPS = f"q:map k:map v:map out* {SHAPE} scale_log2:f32 works:i32"
 
-_LOG2_E = math.log2(math.e)  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 _SMALLEST_SCALE = 2.0**-126
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _BARRIER_BYTES = 1024  # behind the tiles; the structure is padded to a whole unit of the swizzle
-_SECTION_BYTES = 16 << 20  # of keys and values that are read at one time: they should stay in L2
-
-Config = dict[str, int]
-
-
-@dataclass(frozen=True)
-class Call:
-    """All that a plan depends on besides addresses."""
-
-    q: Layout
-    k: Layout
-    v: Layout
-    causal: bool
-    scale: float
-    multiprocessors: int
-
-    @property
-    def defines(self) -> dict[str, object]:
-        return {"ELEMENT": ctype(self.q.dtype), "HEAD_DIM": self.q.shape[3], "CAUSAL": int(self.causal)}
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers of `_SHAPE`."""
-        (batch, heads, rows, d), (_, kv_heads, keys, _) = self.q.shape, self.k.shape
-        group, bytes_per_head = heads // kv_heads, 2 * keys * d * self.k.dtype.itemsize
-        section = max(1, _SECTION_BYTES // bytes_per_head) * group if self.causal else 1
-        return batch * heads, min(section, batch * heads), heads, group, rows, keys
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        return tuple(s for x in (self.q, self.k, self.v) for s in x.strides[:3])
-
-    def works(self, block_m: int) -> int:
-        return self.q.shape[0] * self.q.shape[1] * cdiv(self.q.shape[2], block_m)
-
-    def tile_bytes(self, config: Config) -> int:
-        """Shared memory of the query tile and of the ring of key and value tiles."""
-        rows = config["BLOCK_M"] + 2 * config["STAGES"] * config["BLOCK_N"]
-        return rows * self.q.shape[3] * self.q.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A kind of call, ready to run; `tiles`: descriptors of q, k, v for a kernel that wants those."""
-
-    launch: Bound
-    tiles: tuple[Tiles, ...] = ()
-
-    def run(self, *inputs: torch.Tensor) -> torch.Tensor:
-        out = inputs[0].new_empty(inputs[0].shape)
-        if out.numel():  # there is no descriptor of nothing
-            self.launch(*((t.of(x) for t, x in zip(self.tiles, inputs, strict=True)) if self.tiles else inputs), out)
-        return out
 
 
 def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return _online(_call(q, k, v, causal, scale)).run(q, k, v)
+    return _online(call_of(q, k, v, causal, scale)).run(q, k, v)
 
 
 def tensor_cores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     q, scale = _positive(q, scale)
-    return _tensor_cores(_call(q, k, v, causal, scale)).run(q, k, v)
+    return _tensor_cores(call_of(q, k, v, causal, scale)).run(q, k, v)
 
 
 def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     q, scale = _positive(q, scale)
-    return _wgmma(_call(q, k, v, causal, scale)).run(q, k, v)
-
-
-def _call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
-    return Call(layout(q), layout(k), layout(v), causal, scale, multiprocessors(q))
+    return _wgmma(call_of(q, k, v, causal, scale)).run(q, k, v)
 
 
 def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
@@ -115,7 +64,8 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 def _online(call: Call) -> Plan:
     lanes, rows = 4, 32
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=32, **call.defines)
-    return Plan(kernel.bind(call.works(rows), lanes * rows, *call.sizes, *call.strides, call.scale * _LOG2_E))
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale * LOG2_E)
+    return Plan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
 @lru_cache(maxsize=4096)
@@ -142,8 +92,8 @@ def tensor_cores_config(call: Call) -> Config:
 def wgmma_config(call: Call) -> Config:
     """Warpgroups of 64 queries each, keys of a tile, stages of the ring; TURNS: the softmax phases alternate.
 
-    H200, bf16, B H N = 4 32 4096, TFLOP/s full and causal: at D = 128 tiles of 176 keys 651 and 583, of 128 keys 560
-    and 572; at D = 64 three warpgroups 492 and 439, two 414 and 396; without turns 50 less throughout.
+    H200, bf16, B H N = 4 32 4096, TFLOP/s: at D = 128 tiles of 176 keys 691, of 128 keys 685; at D = 64 three
+    warpgroups 549, two 458. Without turns 50 less throughout.
     """
     consumers, keys = (3, 128) if call.q.shape[3] == 64 else (2, 176)
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": 1}
@@ -151,7 +101,7 @@ def wgmma_config(call: Call) -> Config:
 
 def tensor_cores_plan(call: Call, config: Config) -> Plan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
-    numbers = (*call.sizes, *call.strides, call.scale * _LOG2_E)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale * LOG2_E)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
     return Plan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
@@ -160,8 +110,9 @@ def wgmma_plan(call: Call, config: Config) -> Plan:
     """One block per multiprocessor: its tiles leave no shared memory for a second one."""
     kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
-    numbers, threads = (*call.sizes, call.scale * _LOG2_E, works), 128 * (config["CONSUMERS"] + 1)
-    launch = kernel.bind(min(works, call.multiprocessors), threads, *numbers, shared=shared)
+    sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
+    grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
+    launch = kernel.bind(grid, threads, *sizes, call.scale * LOG2_E, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return Plan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 

@@ -1,4 +1,4 @@
-// Instructions of sm_90: barriers in shared memory, tile copies (TMA), warpgroup products, clusters.
+// Instructions of sm_90: barriers in shared memory, tile copies (TMA) and what waits for them.
 #pragma once
 #include "tensor_cores.cuh"
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ void barrier_init(Barrier& barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
 
-// After barrier_init, before anybody else may use the barriers: the copy engine and other blocks of a cluster see them.
+// After barrier_init, before anybody else may use the barriers: the copy engine sees them too.
 __device__ __forceinline__ void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -69,40 +69,5 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Barrier
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
         "[%2];" ::"r"(shared_address(to)),
         "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
-        : "memory");
-}
-
-// ---- clusters: blocks that start together and reach one another's shared memory
-
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// Waits for all threads of all blocks of the cluster.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
-}
-
-// Arrives at the barrier of block `rank` of the cluster that lies where `barrier` lies in this block. For warps that have
-// only read: the release of cluster scope, which would also publish writes, is a fence of the whole GPU to the compiler
-// and made every stage of a ring wait a microsecond.
-__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, unsigned rank) {
-    asm volatile(
-        "{ .reg .pred p; .reg .b32 r; setp.ne.b32 p, %2, 0; mapa.shared::cluster.u32 r, %0, %1; "
-        "@p mbarrier.arrive.shared::cluster.b64 _, [r]; }" ::"r"(shared_address(&barrier)),
-        "r"(rank), "r"((int)mine)
-        : "memory");
-}
-
-// Like tma_load, into every block of the cluster whose bit is set in `ranks`, at the same place; each one's barrier
-// counts.
-__device__ __forceinline__ void tma_multicast(void* to, const TensorMap& map, Barrier& barrier, int x, int y,
-                                              unsigned short ranks) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-        "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-        "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "h"(ranks)
         : "memory");
 }

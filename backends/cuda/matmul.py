@@ -23,7 +23,7 @@ from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Dtypes
 
 SOURCE = Source(__file__)
 REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
@@ -80,18 +80,19 @@ class Tf32Allowed:
 
 
 @dataclass(frozen=True)
-class Tf32Contiguous:
-    """K is the contiguous index of fp32 operands: wgmma transposes 16-bit elements only."""
+class Tf32Layout:
+    """K is the contiguous index of fp32 operands, or the product is large enough to repay a transposed copy."""
 
-    text: str = "fp32 only with K contiguous in a and b"
+    text: str = "fp32 with K strided only if K is a multiple of 4 and M, N >= 512"
 
     def check(self, call: Any) -> str | None:
-        """None, or which operand is fp32 with K strided."""
+        """None, or which operand is fp32 with K strided in a product too small to copy it."""
         a, b = call.arguments["a"], call.arguments["b"]
+        (M, K), N = a.shape, b.shape[1]
         strided = [n for n, x, axis in (("a", a, 1), ("b", b, 0)) if not operand(layout(x), axis).k_major]
-        if a.dtype != torch.float32 or not strided:
+        if a.dtype != torch.float32 or not strided or (K % 4 == 0 and min(M, N) >= 512):
             return None
-        return f"{strided[0]} is fp32 with K strided, needs K contiguous (a row-major, b transposed)"
+        return f"{strided[0]} is fp32 with K strided, needs K contiguous, or K a multiple of 4 and M, N >= 512"
 
 
 FLOATS = Dtypes("a", torch.float32, torch.float16, torch.bfloat16)
@@ -102,7 +103,10 @@ def _rung(fn: Callable[..., torch.Tensor], idea: str, arithmetic: str, *requires
     return Implementation(fn, idea, (FLOATS, *requires, *INDICES), {"a": "matrix", "b": "matrix"}, arithmetic)
 
 
-ON_HOPPER = (Tf32Allowed(), Tf32Contiguous(), Aligned("a"), Aligned("b"), Capability((9, 0), below=(10, 0)))
+# Up to 16 rows, the 16-row tiles of tensor_cores read b faster: 3.7 TB/s instead of 3.2 at K = 4096, N = 14336.
+ON_HOPPER = (
+    Tf32Allowed(), Tf32Layout(), Aligned("a"), Aligned("b"), AtLeast("M", 17), Capability((9, 0), below=(10, 0)),
+)  # fmt: skip
 
 VARIANTS = {
     "naive": _rung(naive, "one thread per element", "fp32_sequential"),

@@ -72,8 +72,8 @@ struct Operand {
 
     // Copies the next tile.
     __device__ __forceinline__ void load(unsigned tile) {
-        constexpr int Count = Lines / Hop;
-#pragma unroll(Count < 8 ? Count : 8)
+        constexpr int Count = Lines / Hop, Most = TF32 ? 4 : 8;  // 8 addresses and the words of tf32 would spill
+#pragma unroll(Count < Most ? Count : Most)
         for (int i = 0; i < Count; i++) {
             const bool inside = KMajor ? mn + i * Hop < extent && k < k_end : mn < extent && k + i * Hop < k_end;
             copy_async<Copy>(tile + offset(line + i * Hop, byte), from + i * Hop * ld, inside);

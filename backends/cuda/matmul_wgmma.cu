@@ -16,9 +16,6 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#ifndef CLUSTER  // blocks, one below the other in c, that fetch their tile of b together: 1 / CLUSTER each, for all
-#define CLUSTER 1
-#endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS);
@@ -28,50 +25,33 @@ constexpr int STRIP_N = 128 / sizeof(Output);  // whole cache lines
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2, "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 
-// The ring: a stage is full when its bytes have landed, empty when all consumer warps of the cluster have multiplied
-// it.
+// The ring: a stage is full when its bytes have landed, empty when all consumer warps have multiplied it.
 struct Ring {
     unsigned char* stages;
     Barrier *full, *empty;
 
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) {
-                barrier_init(full[i], 1);
-                barrier_init(empty[i], 4 * CONSUMERS * CLUSTER);
-            }
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS);
             barrier_init_fence();
         }
-        synchronize();
-    }
-
-    static __device__ __forceinline__ void synchronize() {
-        if constexpr (CLUSTER > 1)
-            cluster_sync();
-        else
-            __syncthreads();
+        __syncthreads();
     }
 
     // Called by whole warps.
-    __device__ __forceinline__ void release(int stage) const {
-        const int lane = threadIdx.x % 32;
-        if constexpr (CLUSTER > 1)
-            barrier_arrive_at(lane < CLUSTER, empty[stage], lane % CLUSTER);
-        else
-            barrier_arrive_if(lane == 0, empty[stage]);
-    }
+    __device__ __forceinline__ void release(int stage) const { barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]); }
 };
 
 using Place = RingPlace<STAGES>;
 
-// One tile of c, or one split of it. The blocks of a cluster have the same `index`.
+// One tile of c, or one split of it.
 struct Work {
     int m, n, split, k_begin, k_end;
 
     __device__ __forceinline__ Work(int index, int M, int N, int K, int k_split) {
-        const int tiles_m = cdiv(M, BLOCK_M * CLUSTER), tiles_n = cdiv(N, BLOCK_N);
+        const int tiles_m = cdiv(M, BLOCK_M), tiles_n = cdiv(N, BLOCK_N);
         const Tile tile = grouped_tile(index % (tiles_m * tiles_n), tiles_m, tiles_n);
-        m = (tile.m * CLUSTER + (CLUSTER > 1 ? cluster_rank() : 0)) * BLOCK_M;
+        m = tile.m * BLOCK_M;
         n = tile.n * BLOCK_N;
         split = index / (tiles_m * tiles_n);
         k_begin = split * k_split;
@@ -79,32 +59,24 @@ struct Work {
     }
 };
 
-// Boxes number `first` to `last` (64 lines each) of an operand's tile. K-major they lie below one another, and one copy
-// with a box of all their rows brings them; otherwise side by side.
-template <bool KMajor, bool Shared>
-__device__ __forceinline__ void load_boxes(unsigned char* tile, const TensorMap& map, Barrier& full, int mn, int k,
-                                           int first, int last) {
+// An operand's tile of Boxes times 64 lines. K-major the boxes lie below one another, and one copy with a box of all
+// their rows brings them; otherwise side by side.
+template <bool KMajor, int Boxes>
+__device__ __forceinline__ void load_tile(unsigned char* tile, const TensorMap& map, Barrier& full, int mn, int k) {
 #pragma unroll
-    for (int i = first; i < (KMajor ? first + 1 : last); i++) {
-        const int inner = KMajor ? k : mn + 64 * i, outer = KMajor ? mn + 64 * i : k;
-        if constexpr (Shared)
-            tma_multicast(tile + i * BOX_BYTES, map, full, inner, outer, (1 << CLUSTER) - 1);
-        else
-            tma_load(tile + i * BOX_BYTES, map, full, inner, outer);
-    }
+    for (int i = 0; i < (KMajor ? 1 : Boxes); i++)
+        tma_load(tile + i * BOX_BYTES, map, full, KMajor ? k : mn + 64 * i, KMajor ? mn : k);
 }
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const TensorMap& a,
                                         const TensorMap& b) {
-    constexpr int Share = BLOCK_N / 64 / CLUSTER;
-    const int first = CLUSTER > 1 ? cluster_rank() * Share : 0;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         unsigned char* stage = ring.stages + place.stage * STAGE_BYTES;
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, STAGE_BYTES);
-        load_boxes<A_K_MAJOR, false>(stage, a, full, work.m, k, 0, CONSUMERS);
-        load_boxes<B_K_MAJOR, (CLUSTER > 1)>(stage + A_BYTES, b, full, work.n, k, first, first + Share);
+        load_tile<A_K_MAJOR, CONSUMERS>(stage, a, full, work.m, k);
+        load_tile<B_K_MAJOR, BLOCK_N / 64>(stage + A_BYTES, b, full, work.n, k);
         place.advance();
     }
 }
@@ -138,15 +110,11 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
     ring.release(previous);
 }
 
-#if CLUSTER > 1
-#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define CLUSTER_DIMS
-#endif
-
-// Cluster i computes the works i, i + number of clusters, ...; there are (tiles of c) x (splits of K), each split with
-// its own [M, N] slice of c. k_split is a multiple of BLOCK_K, or K.
-extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
+// Block i computes the works i, i + gridDim.x, ...; there are (tiles of c) x (splits of K), each split with its own
+// [M, N] slice of c. k_split is a multiple of BLOCK_K, or K. On an H200, sharing the tiles of b between the two blocks of
+// a cluster by multicast brought nothing (774 TFLOP/s instead of 781 at bf16 4096^3): a tile has few readers at a time,
+// and L2 serves them.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                  Output* __restrict__ c, int M, int N, int K, int k_split, int works) {
     extern __shared__ __align__(1024) unsigned char stages[];  // then a strip per consumer warp, then the barriers
@@ -154,17 +122,17 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
     const Ring ring = {stages, barriers, barriers + STAGES};
     ring.init();
     Place place;
-    const int first = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     if (threadIdx.x < 128) {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            for (int i = first; i < works; i += clusters) produce(ring, place, Work(i, M, N, K, k_split), a_map, b_map);
+            for (int i = blockIdx.x; i < works; i += gridDim.x)
+                produce(ring, place, Work(i, M, N, K, k_split), a_map, b_map);
     } else {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int warp = threadIdx.x / 32 - 4;
         Output* strip = reinterpret_cast<Output*>(stages + STAGES * STAGE_BYTES + warp * Strip<STRIP_N>::Bytes);
         float sum[BLOCK_N / 8][4] = {};
-        for (int i = first; i < works; i += clusters) {
+        for (int i = blockIdx.x; i < works; i += gridDim.x) {
             const Work work(i, M, N, K, k_split);
             consume(sum, ring, place, work);
             Output* slice = c + (i64)work.split * M * N;
@@ -173,5 +141,4 @@ extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
                 Strip<STRIP_N>::store_out(strip, sum + n / 8, slice, work.m + warp * 16, work.n + n, M, N);
         }
     }
-    if constexpr (CLUSTER > 1) cluster_sync();  // no block may end while another still arrives at its barriers
 }

@@ -57,7 +57,7 @@ def rms_norm_backward_registers(
     if not rows:
         return grad_x, torch.zeros_like(weight)
     plan = _plan(grad_out, x, weight, grad_x)
-    grid = _grid(rows, plan, max(1, 1024 // (plan.group * plan.rows)), x)
+    grid = _grid(rows, plan, plan.blocks, x)
     partial = torch.empty((grid, n), dtype=torch.float32, device=x.device)
     kernel = REGISTERS.kernel("rms_norm_backward_registers", _SIGNATURE, ELEMENT=ctype(x.dtype), **plan.defines)
     kernel(grid, plan.block, grad_out, x, weight, grad_x, partial, rows, n, eps)
@@ -72,10 +72,9 @@ def rms_norm_backward_pipelined(
     if not rows:
         return grad_x, torch.zeros_like(weight)
     plan = _plan(grad_out, x, weight, grad_x)
-    threads = plan.group * plan.rows
-    stage = 2 * plan.vectors * threads * plan.width * x.element_size()  # bytes
+    stage = 2 * plan.vectors * plan.threads * plan.width * x.element_size()  # bytes
     stages = 3 if 3 * stage <= _RING_BYTES else 2
-    blocks = max(1, min(1024 // threads, 2 * _RING_BYTES // (stages * stage)))
+    blocks = max(1, min(plan.blocks, 2 * _RING_BYTES // (stages * stage)))
     grid = _grid(rows, plan, blocks, x)
     partial = torch.empty((grid, n), dtype=torch.float32, device=x.device)
     options = {**plan.defines, "MIN_BLOCKS": blocks, "STAGES": stages}

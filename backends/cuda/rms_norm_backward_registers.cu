@@ -2,7 +2,7 @@
 // A block walks down rows gridDim.x * ROWS apart and leaves its sum of g * x * r, one partial of grad_weight: [gridDim.x, n].
 #include "rms_norm_backward.cuh"
 
-extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
+extern "C" __global__ void __launch_bounds__(GROUP * ROWS, 1)
 rms_norm_backward_registers(
     const T* __restrict__ grad_out, const T* __restrict__ x, const T* __restrict__ weight, T* __restrict__ grad_x,
     float* __restrict__ partial, i64 rows, int n, float eps) {

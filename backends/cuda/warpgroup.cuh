@@ -45,13 +45,15 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[Count][4]) {
 #define NAMES_64 TEN() TEN(1) TEN(2) "%30, %31"
 #define NAMES_128 FIFTY TEN(5) "%60, %61, %62, %63"
 #define NAMES_176 FIFTY TEN(5) TEN(6) TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_192 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
 #define NAMES_256 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN_SUMS(j) FOUR_SUMS(j), FOUR_SUMS(j + 1), FOUR_SUMS(j + 2), FOUR_SUMS(j + 3)
 #define SUMS_64 SIXTEEN_SUMS(0), SIXTEEN_SUMS(4)
 #define SUMS_128 SUMS_64, SIXTEEN_SUMS(8), SIXTEEN_SUMS(12)
 #define SUMS_176 SUMS_128, SIXTEEN_SUMS(16), FOUR_SUMS(20), FOUR_SUMS(21)
-#define SUMS_256 SUMS_128, SIXTEEN_SUMS(16), SIXTEEN_SUMS(20), SIXTEEN_SUMS(24), SIXTEEN_SUMS(28)
+#define SUMS_192 SUMS_128, SIXTEEN_SUMS(16), SIXTEEN_SUMS(20)
+#define SUMS_256 SUMS_192, SIXTEEN_SUMS(24), SIXTEEN_SUMS(28)
 
 #define INSTRUCTION(N, K, TYPE) "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " {" NAMES_##N "}, "
 
@@ -78,10 +80,12 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[Count][4]) {
     SHARED_PRODUCT(64, 16, TYPE, ELEMENT_TYPE, 32, 33, 34, ", %35, %36")              \
     SHARED_PRODUCT(128, 16, TYPE, ELEMENT_TYPE, 64, 65, 66, ", %67, %68")             \
     SHARED_PRODUCT(176, 16, TYPE, ELEMENT_TYPE, 88, 89, 90, ", %91, %92")             \
+    SHARED_PRODUCT(192, 16, TYPE, ELEMENT_TYPE, 96, 97, 98, ", %99, %100")            \
     SHARED_PRODUCT(256, 16, TYPE, ELEMENT_TYPE, 128, 129, 130, ", %131, %132")        \
     REGISTER_PRODUCT(64, TYPE, ELEMENT_TYPE, 32, 33, 34, 35, 36)                      \
     REGISTER_PRODUCT(128, TYPE, ELEMENT_TYPE, 64, 65, 66, 67, 68)
 HALF_PRODUCTS("f16", __half)
 HALF_PRODUCTS("bf16", __nv_bfloat16)
 SHARED_PRODUCT(128, 8, "tf32", float, 64, 65, 66, "")
+SHARED_PRODUCT(192, 8, "tf32", float, 96, 97, 98, "")
 SHARED_PRODUCT(256, 8, "tf32", float, 128, 129, 130, "")

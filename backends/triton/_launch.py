@@ -1,13 +1,15 @@
 """The one way a Triton kernel is started here, because starting it is most of what a small op costs.
 
 `kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the
-compiled kernel's own launcher takes 8 us. `launch` keeps that launcher under exactly what Triton specialises on:
-dtypes, 16-byte alignment of pointers, integers that are 1, multiples of 16 or wide, and the compile-time values.
+compiled kernel's own launcher takes 8 us. A `Launch` is a kernel with everything but its tensors; it keeps that launcher
+under what of the tensors Triton specialises on, the 16-byte alignment of their addresses. What leads to a `Launch`
+(strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -16,10 +18,10 @@ from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-Grid = tuple[int, ...]
-DESCRIPTORS = (TensorDescriptor, hopper.TensorDescriptor)
+Ints = tuple[int, ...]
 
-_launchers: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+# Remembers what a function of shapes, strides and dtypes returned; 4096 kinds of call are enough for a model.
+plan = lru_cache(maxsize=4096)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -28,74 +30,65 @@ def cdiv(a: int, b: int) -> int:
 
 
 @cache
-def _processors(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def processors(device: int) -> int:
+    """Multiprocessors of a GPU; 4 on the emulator (-1), where more programs would only be more work."""
+    return 4 if device < 0 else int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def processors(x: torch.Tensor) -> int:
-    """Multiprocessors of the GPU of x; 4 on the emulator, where more programs would only be more work."""
-    return _processors(x.get_device()) if x.is_cuda else 4
+class Map:
+    """How the copy engine (TMA) sees a tensor: a TensorDescriptor without its tensor; with a layout, Gluon's."""
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int], block: Sequence[int], layout: Any = None) -> None:
+        self.fields = (list(shape), list(strides), list(block), *([] if layout is None else [layout]))
+        self.kind = TensorDescriptor if layout is None else hopper.TensorDescriptor
+        self.checked: dict[str, Any] = {}
+
+    def of(self, x: torch.Tensor) -> Any:
+        """The descriptor of x. Only the first is checked: the others differ in nothing but the address."""
+        if not self.checked:
+            self.checked = {**self.kind(x, *self.fields).__dict__, "base": None}
+        descriptor = object.__new__(self.kind)
+        descriptor.__dict__.update(self.checked, base=x)
+        return descriptor
 
 
-def launch(kernel: Any, grid: Grid, *args: Any, **meta: Any) -> None:
-    """Run `kernel` on `grid`: its arguments in order, then constexprs and options (num_warps, ...) by name.
+class Launch:
+    """A kernel, its grid, the arguments behind its tensors, and by name its constexprs and options (num_warps, ...).
 
-    Integers may come grouped in tuples, and matrices as TensorDescriptor. The kernel runs on the device of the CUDA
-    tensors among the arguments and on torch's current stream there; CPU tensors alone go to whatever driver Triton has
-    active (the emulator's).
+    Called with the tensors, it runs on the device of the first and on torch's current stream there; on CPU tensors,
+    with whatever driver Triton has active (the emulator's). With maps, each tensor goes in as that TensorDescriptor.
     """
-    device, values, classes = _specialise(args)
-    if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
-        kernel[grid](*args, **meta)
-        return
-    if device != driver.active.get_current_device():
-        with torch.cuda.device(device):
-            launch(kernel, grid, *args, **meta)
-        return
-    key = (id(kernel), device, *classes, *meta.values())
-    known = _launchers.get(key)
-    if known is None:
-        _launchers[key] = _launcher(kernel, kernel[grid](*args, **meta), meta)
-        return
-    run, function, packed, constants = known
-    x, y, z = (*grid, 1, 1)[:3]
-    stream = driver.active.get_current_stream(device)
-    run(x, y, z, stream, function, packed, None, None, None, *values, *constants)
 
+    __slots__ = ("grid", "kernel", "known", "maps", "meta", "scalars")
 
-def _launcher(kernel: Any, compiled: Any, meta: dict[str, Any]) -> tuple[Any, ...]:
-    """What a further launch of a compiled kernel needs; its launcher counts constexprs too, as the last arguments."""
-    constants = tuple(meta[p.name] if p.name in meta else p.default for p in kernel.params if p.is_constexpr)
-    return compiled.run, compiled.function, compiled.packed_metadata, constants
+    def __init__(self, kernel: Any, grid: Ints, *scalars: Any, maps: tuple[Map, ...] = (), **meta: Any) -> None:
+        self.kernel, self.scalars, self.maps, self.meta = kernel, scalars, maps, meta
+        self.grid = (*grid, 1, 1)[:3]
+        self.known: dict[Ints, tuple[Any, ...]] = {}
 
-
-def _specialise(args: tuple[Any, ...]) -> tuple[int, list[Any], list[Any]]:
-    """The device (-1: no CUDA tensor), the values to pass (addresses for tensors), and the specialisation key."""
-    device = -1
-    values: list[Any] = []
-    key: list[Any] = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            address = arg.data_ptr()
-            values.append(address)
-            key.append((arg.dtype, address % 16 == 0))
-            if arg.is_cuda:
-                device = arg.get_device()
-            continue
-        values.append(arg)
-        if type(arg) is tuple:
-            key.append(tuple([_integer_class(i) for i in arg]))
-        elif isinstance(arg, DESCRIPTORS):
-            key.append((arg.base.dtype, *arg.block_shape))
-            device = arg.base.get_device()
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        device = tensors[0].get_device()
+        active = driver.active
+        if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
+            self._compile(tensors)
+        elif device != active.get_current_device():
+            with torch.cuda.device(device):
+                self(*tensors)
         else:
-            key.append(_integer_class(arg) if type(arg) is int else type(arg))
-    return device, values, key
+            addresses = [x.data_ptr() for x in tensors]
+            key = (device, *[address & 15 == 0 for address in addresses])
+            known = self.known.get(key)
+            if known is None:
+                self.known[key] = self._compile(tensors)
+                return
+            run, function, packed, rest = known
+            values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else addresses
+            stream = active.get_current_stream(device)
+            run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
 
-
-def _integer_class(value: int) -> int:
-    """Triton compiles one kernel per class: 1 is a constant, multiples of 16 are known, wide ones have 64 bits."""
-    if value == 1:
-        return 1
-    wide = not -(2**31) <= value < 2**31
-    return 2 + (value % 16 == 0) + 2 * wide
+    def _compile(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+        """Launch by way of Triton; what a further launch needs, whose launcher counts constexprs as arguments too."""
+        values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
+        compiled = self.kernel[self.grid](*values, *self.scalars, **self.meta)
+        constants = [self.meta.get(p.name, p.default) for p in self.kernel.params if p.is_constexpr]
+        return compiled.run, compiled.function, compiled.packed_metadata, (*self.scalars, *constants)

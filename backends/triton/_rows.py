@@ -8,9 +8,8 @@ because Triton orders a tile by the stride that it knows to be 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -22,8 +21,7 @@ from kernelmux.backends.triton._strides import Ints, collapse
 RESIDENT = 32768
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """Tensors of one shape as rows along one axis.
 
     sizes and (per tensor) strides are those of the other dimensions; length and (per tensor) steps those of the axis.
@@ -36,23 +34,23 @@ class Walk:
 
     @property
     def along(self) -> bool:
-        """All tensors are contiguous along the axis."""
-        return self.length == 1 or all(step == 1 for step in self.steps)
-
-    @property
-    def rows(self) -> int:
-        return math.prod(self.sizes)
+        """Every tensor that moves along the axis is contiguous there."""
+        return self.length == 1 or all(step in (0, 1) for step in self.steps)
 
     def grid(self, rows: int) -> tuple[int]:
         """Programs if each takes `rows` neighbours."""
         return (math.prod(self.sizes[:-1]) * cdiv(self.sizes[-1], rows),)
 
 
-def walk(axis: int, *tensors: torch.Tensor) -> Walk:
-    """The walk over tensors of the same shape."""
-    moved = [t.movedim(axis, -1) for t in tensors]
-    sizes, strides = collapse(moved[0].shape[:-1], *(m.stride()[:-1] for m in moved))
-    return Walk(sizes, strides, moved[0].shape[-1], tuple(m.stride(-1) for m in moved))
+def walk(axis: int, shape: Ints, *strides: Ints) -> Walk:
+    """The walk over tensors of one shape and these strides."""
+    axis %= len(shape)
+    sizes, others = collapse(_without(shape, axis), *(_without(s, axis) for s in strides))
+    return Walk(sizes, others, shape[axis], tuple(s[axis] for s in strides))
+
+
+def _without(values: Ints, axis: int) -> Ints:
+    return (*values[:axis], *values[axis + 1 :])
 
 
 def next_power(n: int) -> int:
@@ -70,11 +68,11 @@ def neighbours(w: Walk, block_n: int, elements: int) -> int:
     return clamp(wanted, 1, next_power(w.sizes[-1]))
 
 
-def looped_rule(w: Walk, itemsize: int) -> dict[str, int]:
-    """The tile of a program that walks its rows block by block."""
-    block = min(next_power(w.length), (16384 // itemsize) if w.along else 32)
+def looped_rule(w: Walk, block: int, warps: int) -> dict[str, int]:
+    """The tile of a program that walks its rows block by block; a shorter row or a strided axis gets a smaller one."""
+    block = min(next_power(w.length), block if w.along else 32)
     rows = neighbours(w, block, 2048)
-    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 1024, 4, 8)}
+    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 512, 4, warps)}
 
 
 def resident_rule(w: Walk, itemsize: int) -> dict[str, int] | None:
@@ -83,7 +81,7 @@ def resident_rule(w: Walk, itemsize: int) -> dict[str, int] | None:
     rows = neighbours(w, block, 4096 // itemsize)
     if rows * block > RESIDENT:
         return None
-    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block * itemsize // 2048, 1, 16)}
+    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 512, 1, 16)}
 
 
 @triton.jit

@@ -1,10 +1,19 @@
-"""Fewest dimensions that describe the same walk over strided tensors."""
+"""Strides without tensors, and the fewest dimensions that describe the same walk over strided tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 Ints = tuple[int, ...]
+
+
+def contiguous(shape: Sequence[int]) -> Ints:
+    """Strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Ints, tuple[Ints, ...]]:

@@ -32,6 +32,6 @@ def _winners(device: int) -> dict[str, dict[str, Any]]:
     return table
 
 
-def winner(op: str, key: str, x: torch.Tensor) -> dict[str, Any] | None:
-    """The measured configuration for this op and key on the GPU of x; None if there is none, and always on the CPU."""
-    return _winners(x.get_device()).get(op, {}).get(key) if x.is_cuda else None
+def winner(op: str, key: str, device: int) -> dict[str, Any] | None:
+    """The measured configuration for this op and key on a GPU; None if there is none, and always on the CPU (-1)."""
+    return _winners(device).get(op, {}).get(key) if device >= 0 else None

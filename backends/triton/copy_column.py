@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
 from kernelmux.registry.backend import Implementation
 
 
@@ -24,11 +24,15 @@ def copy_column_zero_copy_kernel(y_ptr, x_ptr, M, stride_xm, BLOCK_M: tl.constex
 
 def copy_column_zero_copy(x: torch.Tensor, column: int) -> torch.Tensor:
     device = torch.device("cuda", torch.cuda.current_device()) if x.is_pinned() else x.device
-    M = x.shape[0]
-    y = torch.empty(M, dtype=x.dtype, device=device)
-    if M:
-        launch(copy_column_zero_copy_kernel, (cdiv(M, 256),), y, x[:, column], M, x.stride(0), BLOCK_M=256, num_warps=8)
+    y = torch.empty(x.shape[0], dtype=x.dtype, device=device)
+    if len(y):
+        _plan(len(y), x.stride(0))(y, x[:, column])
     return y
+
+
+@plan
+def _plan(M: int, stride_xm: int) -> Launch:
+    return Launch(copy_column_zero_copy_kernel, (cdiv(M, 256),), M, stride_xm, BLOCK_M=256, num_warps=8)
 
 
 VARIANTS = {

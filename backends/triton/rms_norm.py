@@ -1,20 +1,20 @@
 """rms_norm: x * rsqrt(mean(x^2) + eps) * weight over the last dimension, in fp32, rounded once.
 
-looped    squares are summed block by block, then a second walk writes: any length
-resident  the row stays in registers, so it is read once; rows too long for that are looped
+looped    squares are summed block by block, then a second walk, of which L2 has most, writes: any length
+resident  the row stays in registers, so it is read once; strided rows too long for that are looped
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import launch
-from kernelmux.backends.triton._rows import Walk, looped_rule, resident_rule, rounded_product, row_offsets, walk
+from kernelmux.backends.triton._launch import Launch, plan
+from kernelmux.backends.triton._rows import looped_rule, resident_rule, rounded_product, row_offsets, walk
+from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
 
 
 @triton.jit
@@ -71,33 +71,30 @@ def rms_norm_looped_kernel(
 
 
 def rms_norm_looped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel():
-        w = walk(-1, out, x)
-        _launch(rms_norm_looped_kernel, out, x, weight, w, eps, looped_rule(w, x.element_size()))
-    return out
+    return _rms_norm(x, weight, eps, False)
 
 
 def rms_norm_resident(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return _rms_norm(x, weight, eps, True)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, resident: bool) -> torch.Tensor:
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out
-    w = walk(-1, out, x)
-    rule = resident_rule(w, x.element_size())
-    if rule is None:
-        _launch(rms_norm_looped_kernel, out, x, weight, w, eps, looped_rule(w, x.element_size()))
-    else:
-        _launch(rms_norm_resident_kernel, out, x, weight, w, eps, rule)
+    if out.numel():
+        _plan(x.shape, x.stride(), x.dtype, weight.stride(0), eps, resident)(out, x, weight)
     return out
 
 
-def _launch(
-    kernel: Any, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, w: Walk, eps: float, config: dict[str, int]
-) -> None:
-    launch(
-        kernel, w.grid(config["ROWS"]), out, x, weight, w.sizes, *w.strides, w.length, *w.steps, weight.stride(0), eps,
-        **config,
-    )  # fmt: skip
+@plan
+def _plan(shape: Ints, strides: Ints, dtype: torch.dtype, weight_step: int, eps: float, resident: bool) -> Launch:
+    w = walk(-1, shape, contiguous(shape), strides)
+    kernel, config = rms_norm_resident_kernel, resident_rule(w, dtype.itemsize) if resident else None
+    if config is None:
+        # H200, 16384 fp32 columns: 97 % of the copy rate with 16 warps and 85 % with 8; for shorter rows 8 are better.
+        warps = 8 if w.length * dtype.itemsize <= 32768 else 16
+        kernel, config = rms_norm_looped_kernel, looped_rule(w, 8192, warps)
+    grid = w.grid(config["ROWS"])
+    return Launch(kernel, grid, w.sizes, *w.strides, w.length, *w.steps, weight_step, eps, **config)
 
 
 VARIANTS = {
@@ -105,6 +102,10 @@ VARIANTS = {
         fn=rms_norm_looped, idea="squares summed block by block, then a second walk", arithmetic="fp32"
     ),
     "resident": Implementation(
-        fn=rms_norm_resident, idea="the row stays in registers and is read once", arithmetic="fp32"
+        fn=rms_norm_resident,
+        idea="the row stays in registers and is read once",
+        # H200, 8192 columns: 92 % of the copy rate; looped 96 %, because more programs fit an SM.
+        requires=(AtMost("N", 4096),),
+        arithmetic="fp32",
     ),
 }

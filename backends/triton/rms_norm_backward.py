@@ -9,26 +9,34 @@ Both write partial sums of grad_weight and add them in a second step, in a fixed
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._launch import Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import clamp, next_power, rounded_product
-from kernelmux.backends.triton.reduce_sum import sum_along
+from kernelmux.backends.triton._sums import sum_first
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
 
 Gradients = tuple[torch.Tensor, torch.Tensor]
 
 # x, g, weight and grad_weight of a row, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
-PROGRAMS = 264
+
+
+@triton.jit
+def _add_pairs(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
 
 
 @triton.jit
 def rms_norm_backward_fused_kernel(
-    grad_x_ptr, sums_ptr, grad_ptr, x_ptr, weight_ptr, M, N, weight_step, eps, BLOCK_N: tl.constexpr
-):
+    grad_x_ptr, sums_ptr, grad_ptr, x_ptr, weight_ptr, M, N, weight_step, eps,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     program = tl.program_id(0)
     cols = tl.arange(0, BLOCK_N)
     mask = cols < N
@@ -36,14 +44,17 @@ def rms_norm_backward_fused_kernel(
 
     # [BLOCK_N]
     grad_weight = tl.zeros([BLOCK_N], tl.float32)
-    for row in tl.range(program, M, tl.num_programs(0)):
+    # The rows to come are on their way to shared memory while this one waits for its sums.
+    for row in tl.range(program, M, tl.num_programs(0), num_stages=STAGES):
         offs = row.to(tl.int64) * N + cols
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        grad = tl.load(grad_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        rstd = tl.rsqrt(tl.sum(rounded_product(x, x), 0) / N + eps)
-        normed = x * rstd
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + offs, mask=mask, other=0.0).to(tl.float32)
         scaled = grad * weight
-        grad_x = rstd * (scaled - normed * (tl.sum(rounded_product(scaled, normed), 0) / N))
+        # Both sums in one exchange among warps.
+        squares, products = tl.reduce((rounded_product(x, x), rounded_product(scaled, x)), 0, _add_pairs)
+        rstd = tl.rsqrt(squares / N + eps)
+        normed = x * rstd
+        grad_x = rstd * (scaled - normed * (rstd * products / N))
         tl.store(grad_x_ptr + offs, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
         grad_weight += grad * normed
 
@@ -101,48 +112,78 @@ def rms_norm_backward_columns_kernel(
     tl.store(sums_ptr + tl.program_id(0).to(tl.int64) * N + cols, tl.sum(total, 0), mask=mask_cols)
 
 
+class Plan(NamedTuple):
+    """The launches before the last sum, and how many partial sums of grad_weight they leave."""
+
+    launches: tuple[Launch, ...]
+    programs: int
+
+
+@plan
+def _split(device: int, M: int, N: int, weight_step: int, eps: float) -> Plan:
+    block_m, block_n = 16, 128
+    blocks_n = cdiv(N, block_n)
+    programs = clamp(cdiv(8 * processors(device), blocks_n), 1, cdiv(M, block_m))
+    rows = Launch(
+        rms_norm_backward_rows_kernel, (M,), N, weight_step, eps, BLOCK_N=min(4096, next_power(N)), num_warps=8
+    )
+    columns = Launch(
+        rms_norm_backward_columns_kernel, (programs, blocks_n), M, N, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4
+    )
+    return Plan((rows, columns), programs)
+
+
+def rule(N: int, itemsize: int) -> dict[str, int]:
+    """A program per SM for long rows, more for short ones; as many rows on their way as 96 KiB hold."""
+    block = next_power(N)
+    return {"PER_SM": clamp(8192 // block, 1, 4), "STAGES": clamp(98304 // (2 * block * itemsize), 1, 4),
+            "num_warps": clamp(block // 256, 1, 16 if itemsize == 4 else 32)}  # fmt: skip
+
+
+@plan
+def _fused(device: int, M: int, N: int, itemsize: int, weight_step: int, eps: float) -> Plan:
+    config = dict(rule(N, itemsize))
+    programs = min(M, config.pop("PER_SM") * processors(device))
+    kernel = Launch(
+        rms_norm_backward_fused_kernel, (programs,), M, N, weight_step, eps, BLOCK_N=next_power(N), **config
+    )
+    return Plan((kernel,), programs)
+
+
+def rms_norm_backward_split(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Gradients:
+    M, N = _rows(x)
+    if M * N == 0:
+        return torch.empty_like(x), torch.zeros_like(weight)
+    (rows, columns), programs = _split(x.get_device(), M, N, weight.stride(0), eps)
+    grad_x, grad_weight, sums = _outputs(x, weight, programs)
+    rstd = torch.empty(M, dtype=torch.float32, device=x.device)
+    rows(grad_x, rstd, grad_out, x, weight)
+    columns(sums, rstd, grad_out, x)
+    sum_first(sums, grad_weight)
+    return grad_x, grad_weight
+
+
+def rms_norm_backward_fused(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Gradients:
+    M, N = _rows(x)
+    if M * N == 0:
+        return torch.empty_like(x), torch.zeros_like(weight)
+    (fused,), programs = _fused(x.get_device(), M, N, x.element_size(), weight.stride(0), eps)
+    grad_x, grad_weight, sums = _outputs(x, weight, programs)
+    fused(grad_x, sums, grad_out, x, weight)
+    sum_first(sums, grad_weight)
+    return grad_x, grad_weight
+
+
+def _rows(x: torch.Tensor) -> tuple[int, int]:
+    N = x.shape[-1]
+    return x.numel() // max(N, 1), N
+
+
 def _outputs(x: torch.Tensor, weight: torch.Tensor, programs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """grad_x, grad_weight, and the fp32 sums of grad_weight by program."""
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grad_weight = torch.empty(weight.shape, dtype=weight.dtype, device=x.device)
     return grad_x, grad_weight, torch.empty(programs, x.shape[-1], dtype=torch.float32, device=x.device)
-
-
-def rms_norm_backward_split(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Gradients:
-    N = x.shape[-1]
-    M = x.numel() // max(N, 1)
-    if M * N == 0:
-        return torch.empty_like(x), torch.zeros_like(weight)
-    block_m, block_n = 16, 128
-    programs = clamp(cdiv(PROGRAMS * 4, cdiv(N, block_n)), 1, cdiv(M, block_m))
-    grad_x, grad_weight, sums = _outputs(x, weight, programs)
-    rstd = torch.empty(M, dtype=torch.float32, device=x.device)
-    launch(
-        rms_norm_backward_rows_kernel, (M,), grad_x, rstd, grad_out, x, weight, N, weight.stride(0), eps,
-        BLOCK_N=min(4096, next_power(N)), num_warps=8,
-    )  # fmt: skip
-    grid = (programs, cdiv(N, block_n))
-    launch(
-        rms_norm_backward_columns_kernel, grid, sums, rstd, grad_out, x, M, N,
-        BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
-    )  # fmt: skip
-    sum_along(sums, 0, grad_weight.view(1, N))
-    return grad_x, grad_weight
-
-
-def rms_norm_backward_fused(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Gradients:
-    N = x.shape[-1]
-    M = x.numel() // max(N, 1)
-    if M * N == 0 or N > FUSED:
-        return rms_norm_backward_split(grad_out, x, weight, eps)
-    grad_x, grad_weight, sums = _outputs(x, weight, min(M, PROGRAMS))
-    block = next_power(N)
-    launch(
-        rms_norm_backward_fused_kernel, (min(M, PROGRAMS),), grad_x, sums, grad_out, x, weight,
-        M, N, weight.stride(0), eps, BLOCK_N=block, num_warps=clamp(block // 512, 1, 16),
-    )  # fmt: skip
-    sum_along(sums, 0, grad_weight.view(1, N))
-    return grad_x, grad_weight
 
 
 CONTIGUOUS = {"grad_out": "contiguous", "x": "contiguous"}
@@ -152,6 +193,7 @@ VARIANTS = {
         fn=rms_norm_backward_split, idea="rows for grad_x, then columns for grad_weight", layout=CONTIGUOUS
     ),
     "fused": Implementation(
-        fn=rms_norm_backward_fused, idea="many rows per program, grad_weight in registers", layout=CONTIGUOUS
+        fn=rms_norm_backward_fused, idea="many rows per program, grad_weight in registers",
+        requires=(AtMost("N", FUSED),), layout=CONTIGUOUS,
     ),
-}
+}  # fmt: skip

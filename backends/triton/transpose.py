@@ -10,16 +10,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._tuned import winner
 from kernelmux.registry.backend import Implementation
 
-# Bytes of a tile's side by element size: 128 bytes is a cache line, and wide tiles of narrow types spill.
+# Tiles by element size: 80, 90 and 93 % of the copy rate of an H200 on 8192 x 8192 elements of 1, 2 and 4 bytes.
 RULE = {
     1: {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8},
-    2: {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4},
-    4: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4},
+    2: {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8},
+    4: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8},
     8: {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4},
 }
 
@@ -49,22 +49,29 @@ def transpose_blocked_kernel(y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_M: 
 
 
 def transpose_rows(x: torch.Tensor) -> torch.Tensor:
-    M, N = x.shape
-    y = torch.empty((N, M), dtype=x.dtype, device=x.device)
-    if y.numel():
-        block = min(1024, next_power(N))
-        launch(transpose_rows_kernel, (M * cdiv(N, block),), y, x, M, N, *x.stride(), BLOCK_N=block, num_warps=4)
-    return y
+    return _transpose(x, False)
 
 
 def transpose_blocked(x: torch.Tensor) -> torch.Tensor:
-    M, N = x.shape
-    y = torch.empty((N, M), dtype=x.dtype, device=x.device)
+    return _transpose(x, True)
+
+
+def _transpose(x: torch.Tensor, blocked: bool) -> torch.Tensor:
+    y = torch.empty(x.shape[::-1], dtype=x.dtype, device=x.device)
     if y.numel():
-        config = winner("transpose", f"blocked/{x.element_size()}", x) or RULE[x.element_size()]
-        grid = (cdiv(M, config["BLOCK_M"]) * cdiv(N, config["BLOCK_N"]),)
-        launch(transpose_blocked_kernel, grid, y, x, M, N, *x.stride(), **config)
+        _plan(x.get_device(), x.shape, x.stride(), x.element_size(), blocked)(y, x)
     return y
+
+
+@plan
+def _plan(device: int, shape: Ints, strides: Ints, itemsize: int, blocked: bool) -> Launch:
+    M, N = shape
+    if blocked:
+        config = winner("transpose", f"blocked/{itemsize}", device) or RULE[itemsize]
+        grid = (cdiv(M, config["BLOCK_M"]) * cdiv(N, config["BLOCK_N"]),)
+        return Launch(transpose_blocked_kernel, grid, M, N, *strides, **config)
+    block = min(1024, next_power(N))
+    return Launch(transpose_rows_kernel, (M * cdiv(N, block),), M, N, *strides, BLOCK_N=block, num_warps=4)
 
 
 VARIANTS = {

@@ -49,17 +49,22 @@ def run(probe: Probe) -> None:
 
 def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     """Each different kernel that the trials launch, with the largest shared memory it was given; none of them runs."""
+    small = [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
+    large = [pair for trial in _large(probe) for pair in _recorded(probe, trial)] if small else []
     found: dict[object, tuple[Trial, Launch]] = {}
-    for trial in (*_small(probe), *_large(probe)):
-        with emulator.recorder(run=False) as log:
-            probe.call(trial.values)
-        for launch in log:
-            if launch.recipe is None:
-                raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
-            known = found.get(key := (launch.kernel, launch.recipe.key))
-            if known is None or known[1].shared < launch.shared:
-                found[key] = (trial, launch)
+    for trial, launch in (*small, *large):
+        if launch.recipe is None:
+            raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
+        known = found.get(key := (launch.kernel, launch.recipe.key))
+        if known is None or known[1].shared < launch.shared:
+            found[key] = (trial, launch)
     return list(found.values())
+
+
+def _recorded(probe: Probe, trial: Trial) -> list[tuple[Trial, Launch]]:
+    with emulator.recorder(run=False) as log:
+        probe.call(trial.values)
+    return [(trial, launch) for launch in log]
 
 
 def _small(probe: Probe) -> list[Trial]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernelmux.conformance import guard, layouts
+from kernelmux.conformance.checks import offsets
 
 X = torch.arange(3 * 5 * 8, dtype=torch.float16).reshape(3, 5, 8)
 
@@ -63,3 +64,9 @@ def test_a_haloed_input_is_surrounded_by_nan() -> None:
     assert torch.equal(made.view, X) and made.owns(made.view)
     first, end = made.used
     assert (made.whole[:first] == 255).all() and (made.whole[end:] == 255).all()
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 8), (3, 1, 7)])
+def test_far_strides_reach_beyond_31_bits(shape: tuple[int, ...]) -> None:
+    strides = offsets.far_strides(shape)
+    assert layouts.extent(shape, strides) > 2**31 and strides[1:] == layouts.contiguous_strides(shape[1:])

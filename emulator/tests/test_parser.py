@@ -6,12 +6,12 @@ import pytest
 from kernelmux.emulator.errors import EmulatorError, Unsupported
 from kernelmux.emulator.launch import load
 from kernelmux.emulator.operands import Address, Immediate, Pair, Register, Special, Symbol, TensorAddress, Vector
-from kernelmux.emulator.parser import parse
+from kernelmux.emulator.parser import Instruction, parse
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
 
-def body(text: str, parameters: str = "") -> list:
+def body(text: str, parameters: str = "") -> list[Instruction]:
     return parse(f"{HEAD}.visible .entry k({parameters})\n{{\n{text}\n}}").functions["k"].instructions
 
 

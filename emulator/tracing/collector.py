@@ -29,8 +29,8 @@ from kernelmux.emulator.tracing.watch import Drawn, LaunchCounts
 
 Triple = tuple[int, int, int]
 ARCH = "sm_90a"
-GROUPS = {"global": "lsu_mem_global", "shared": "lsu_mem_shared", "local": "lsu_mem_local"}
-OPERATIONS = {"load": "ld", "store": "st", "atomic": "atom", "reduction": "red", "copy": "ldgsts"}
+# ncu counts the global side of cp.async among the loads.
+OPERATIONS = {"ld": ("load", "copy"), "st": ("store",), "atom": ("atomic",), "red": ("reduction",)}
 
 
 @dataclass
@@ -122,15 +122,14 @@ class LaunchTrace:
         """The counts under the names that ncu gives them."""
         found = {"smsp__inst_executed.sum (PTX)": sum(line.warps for line in self.lines)}
         found["smsp__thread_inst_executed.sum (PTX)"] = sum(line.threads for line in self.lines)
-        for operation, short in OPERATIONS.items():
-            for count, prefix in (("requests", "l1tex__t_requests"), ("sectors", "l1tex__t_sectors")):
-                found[f"{prefix}_pipe_lsu_mem_global_op_{short}.sum"] = self.total(count, "global", operation)
-        for operation in ("load", "store", "atomic"):
-            name = f"pipe_lsu_mem_shared_op_{OPERATIONS[operation]}.sum"
-            found[f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{OPERATIONS[operation]}.sum"] = self.total(
-                "wavefronts", "shared", operation
-            )
-            found[f"l1tex__data_bank_conflicts_{name}"] = self.total("conflicts", "shared", operation)
+        for short, operations in OPERATIONS.items():
+            for count in ("requests", "sectors"):
+                name = f"l1tex__t_{count}_pipe_lsu_mem_global_op_{short}.sum"
+                found[name] = self.total(count, "global", *operations)
+        for short, operation in (("ld", "load"), ("st", "store"), ("atom", "atomic")):
+            for count, what in (("wavefronts", "pipe_lsu_wavefronts"), ("conflicts", "bank_conflicts_pipe_lsu")):
+                name = f"l1tex__data_{what}_mem_shared_op_{short}.sum"
+                found[name] = self.total(count, "shared", operation)
         return found
 
     @cached_property

@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Traffic:
-    """Accesses of one operation to one argument (global memory, bulk copies of the TMA unit), to shared or local memory.
+    """Accesses of one operation to one argument (global memory, copies of the TMA unit), to shared or local memory.
 
     requests: instructions of warps in which some lane takes part; lanes: these lanes; size: bytes per lane. Global:
     sectors of 32 bytes, `least` of them if the bytes lay side by side, `repeated` ones that the block had touched

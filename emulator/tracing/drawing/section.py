@@ -41,22 +41,24 @@ def draw(canvas: Canvas, y: float, launch: Any, title: str, context: bool = True
 
 def _head(canvas: Canvas, y: float, launch: Any, title: str) -> float:
     canvas.text(MARGIN, y + 18, launch.kernel, 18, INK, bold=True)
-    canvas.text(MARGIN, y + 38, "   ·   ".join(_facts(launch, title)), 11.5, GREY)
+    if title:
+        canvas.text(MARGIN, y + 38, title, 11.5, GREY)
+        y += 17
+    canvas.text(MARGIN, y + 38, "   ·   ".join(_facts(launch)), 11.5, GREY)
     _figures(canvas, MARGIN, y + 56, launch)
     end = _sentences(canvas, MARGIN, y + 132, launch)
+    y -= 17 if title else 0
     x = WIDTH - MARGIN
     for name, owners in list(launch.owners.items())[:2]:
         if owners.known and (owners.block >= 0).any():
-            width, height = tiles.size(owners)
-            x -= width
-            tiles.draw(canvas, x, y, name, owners, launch.drawn.block)
-            x, end = x - 24, max(end, y + height)
+            shown = tiles.Map(name, owners, launch.drawn.block)
+            x -= shown.size[0]
+            tiles.draw(canvas, x, y, shown)
+            x, end = x - 24, max(end, y + shown.size[1])
     return end + 14
 
 
-def _facts(launch: Any, title: str) -> Iterator[str]:
-    if title:
-        yield title
+def _facts(launch: Any) -> Iterator[str]:
     yield launch.file
     yield f"grid {extent(launch.grid)}, block {extent(launch.block)}"
     yield f"drawn: warp {launch.drawn.warp} of block {launch.drawn.block}"
@@ -158,12 +160,12 @@ def _code(canvas: Canvas, y: float, row: excerpt.Row) -> float:
 
 
 def _folded(text: str, most: int) -> list[str]:
-    """A line of code in pieces, broken at spaces where there are some, indented from the second on."""
+    """A line of code in pieces, broken at spaces and after brackets, indented from the second on."""
     indent = len(text) - len(text.lstrip()) + 4
     pieces: list[str] = []
     while len(text) > most and len(pieces) < 5:
-        cut = text.rfind(" ", indent + 1, most + 1)
-        cut = cut if cut > 0 else most
+        cut = max(text.rfind(" ", indent + 1, most + 1), text.rfind("(", indent + 1, most) + 1)
+        cut = cut if cut > indent else most
         pieces.append(text[:cut])
         text = " " * indent + text[cut:].lstrip()
     return [*pieces, text]

@@ -10,47 +10,63 @@ from kernelmux.emulator.tracing.drawing.svg import FAINT, GREY, INK, PLAIN, Canv
 from kernelmux.emulator.tracing.owners import NOBODY, Owners
 
 LARGEST, SMALLEST = 168.0, 72.0  # pixels of the longer and, if it is long and thin, of the shorter side
-CELLS = 64  # resolution along a side
+CELLS, WHOLE = 96, 128  # resolution along a side; longer sides are not shown whole
 CAPTION = 34
 PALETTE = ("#dbe7f3", "#eaf0dc", "#f3e6dc", "#e7e1f1", "#dcefee", "#f4e4ea")
 DRAWN, WARP_INK = "#f7c948", "#243b53"
 
 
-def size(owners: Owners) -> tuple[float, float]:
-    """Width and height of the map with its caption."""
-    width, height = _extent(owners.table(owners.block).shape)
-    return max(LARGEST, width), height + CAPTION
+class Map:
+    """What is shown of an array: all of it, or of a large one the drawn block and its neighbours."""
+
+    def __init__(self, name: str, owners: Owners, block: int) -> None:
+        self.block = block
+        owner = owners.table(owners.block)
+        rows, columns = (_window(owner == block, axis) for axis in (0, 1))
+        self.owner, self.drawn = owner[rows, columns], owners.table(owners.drawn)[rows, columns]
+        self.title = f"{name}, {'x'.join(map(str, owners.array.shape)) or 'one element'}"
+        whole = self.owner.shape == owner.shape
+        self.caption = "blocks and what they write" if whole else f"{_range(rows)} by {_range(columns)}"
+        scale = LARGEST / max(self.owner.shape)
+        self.height, self.width = (max(SMALLEST, n * scale) for n in self.owner.shape)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height with the caption."""
+        return max(LARGEST, self.width), self.height + CAPTION
 
 
-def _extent(shape: tuple[int, ...]) -> tuple[float, float]:
-    """Width and height of the map itself."""
-    rows, columns = shape
-    scale = LARGEST / max(rows, columns)
-    return max(SMALLEST, columns * scale), max(SMALLEST, rows * scale)
+def _window(mine: np.ndarray, axis: int) -> slice:
+    """The part of an axis that is shown: the drawn block, and as much again on both sides."""
+    extent = mine.shape[axis]
+    where = np.flatnonzero(mine.any(axis=1 - axis))
+    if extent <= WHOLE or not len(where):
+        return slice(0, extent)
+    first, last = int(where[0]), int(where[-1]) + 1
+    return slice(max(0, 2 * first - last), min(extent, 2 * last - first))
 
 
-def draw(canvas: Canvas, x: float, y: float, name: str, owners: Owners, block: int) -> None:
-    """The array as a rectangle of the blocks' colours; `block` is the one whose warp is drawn."""
-    table, mine = owners.table(owners.block), owners.table(owners.drawn)
-    shape = "x".join(map(str, owners.array.shape)) or "one element"
-    canvas.text(x, y + 12, f"{name}, {shape}", 12, INK, bold=True)
-    canvas.text(x, y + 26, "blocks and what they write", 10.5, GREY)
-    width, height = _extent(table.shape)
-    top = y + CAPTION
-    small, warp = _reduced(table), _reduced(mine)
-    across, down = width / small.shape[1], height / small.shape[0]
+def _range(part: slice) -> str:
+    return f"{part.start:,} to {part.stop - 1:,}"
+
+
+def draw(canvas: Canvas, x: float, y: float, shown: Map) -> None:
+    """The array as a rectangle of the blocks' colours; dark is what the drawn warp writes."""
+    canvas.text(x, y + 12, shown.title, 12, INK, bold=True)
+    canvas.text(x, y + 26, shown.caption, 10.5, GREY)
+    top, small = y + CAPTION, _reduced(shown.owner)
+    across, down = shown.width / small.shape[1], shown.height / small.shape[0]
     for r, c, h, w, owner in _rectangles(small):
-        fill = "#f5f6f7" if owner == NOBODY else DRAWN if owner == block else PALETTE[owner % len(PALETTE)]
-        opacity = 0.45 if owner == block else 1.0
+        place = (x + c * across, top + r * down, w * across, h * down)
+        mine = owner == shown.block
+        fill = "#f5f6f7" if owner == NOBODY else DRAWN if mine else PALETTE[owner % len(PALETTE)]
         tip = f"block {owner}" if owner != NOBODY else "written by nobody"
-        canvas.rect(
-            x + c * across, top + r * down, w * across, h * down, fill, "#ffffff", title=tip, opacity=opacity, thick=0.6
-        )
-    for r, c, h, w, on in _rectangles(warp):
+        canvas.rect(*place, fill, "#ffffff", title=tip, opacity=0.45 if mine else 1.0, thick=0.6)
+    for r, c, h, w, on in _rectangles(_reduced(shown.drawn)):
         if on:
             canvas.rect(x + c * across, top + r * down, w * across, h * down, WARP_INK)
-    canvas.rect(x, top, width, height, "none", PLAIN.fill, thick=0.8)
-    _numbers(canvas, x, top, across, down, small, block)
+    canvas.rect(x, top, shown.width, shown.height, "none", PLAIN.fill, thick=0.8)
+    _numbers(canvas, x, top, across, down, small, shown.block)
 
 
 def _reduced(table: np.ndarray) -> np.ndarray:
@@ -78,11 +94,12 @@ def _rectangles(table: np.ndarray) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _numbers(canvas: Canvas, x: float, y: float, across: float, down: float, table: np.ndarray, block: int) -> None:
-    """The block's number in the middle of its part, where there is room."""
+    """The block's number in the middle of its part, where there is room and the part is all its own."""
     for owner in np.unique(table[table != NOBODY]).tolist():
         r, c = np.nonzero(table == owner)
         width, height = (np.ptp(c) + 1) * across, (np.ptp(r) + 1) * down
-        if width >= 26 and height >= 14:
+        whole = len(r) > 0.6 * (np.ptp(c) + 1) * (np.ptp(r) + 1)
+        if width >= 26 and height >= 14 and whole:
             middle, centre = x + (c.mean() + 0.5) * across, y + (r.mean() + 0.5) * down
             if owner == block:
                 canvas.rect(middle - 11, centre - 8, 22, 16, "#ffffff", radius=8, opacity=0.9)

@@ -1,0 +1,127 @@
+"""What the attention launchers share: a call without its addresses, a plan for it, the order of the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._runtime import Bound, Tiles, cdiv, ctype, multiprocessors
+
+SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32"
+LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
+
+_L2_SHARE = 16 << 20  # bytes of keys and values that are read at one time and should stay in L2
+_START = 1.5  # what a work takes besides its key tiles, in key tiles
+
+Config = dict[str, int]
+
+
+class Call(NamedTuple):
+    """All that a plan depends on besides addresses."""
+
+    q: Layout
+    k: Layout
+    v: Layout
+    causal: bool
+    scale: float
+    multiprocessors: int
+
+    @property
+    def defines(self) -> dict[str, object]:
+        return {"ELEMENT": ctype(self.q.dtype), "HEAD_DIM": self.q.shape[3], "CAUSAL": int(self.causal)}
+
+    @property
+    def slices(self) -> int:
+        """Pairs of a batch and a head."""
+        return self.q.shape[0] * self.q.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Heads of q that share one of k and v."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values that one slice reads, divided by those who read them too."""
+        return 2 * self.k.shape[2] * self.k.shape[3] * self.k.dtype.itemsize // self.group
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(s for x in (self.q, self.k, self.v) for s in x.strides[:3])
+
+    def sizes(self, section: int) -> tuple[int, ...]:
+        """The numbers of `SHAPE`."""
+        return self.slices, section, self.q.shape[1], self.group, self.q.shape[2], self.k.shape[2]
+
+    def works(self, block_m: int) -> int:
+        return self.slices * cdiv(self.q.shape[2], block_m)
+
+    def tile_bytes(self, config: Config) -> int:
+        """Shared memory of the query tile and of the ring of key and value tiles."""
+        rows = config["BLOCK_M"] + 2 * config["STAGES"] * config["BLOCK_N"]
+        return rows * self.q.shape[3] * self.q.dtype.itemsize
+
+
+def call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    return Call(layout(q), layout(k), layout(v), causal, scale, multiprocessors(q))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kind of call, ready to run; `tiles`: descriptors of q, k, v for a kernel that wants those."""
+
+    launch: Bound
+    tiles: tuple[Tiles, ...] = ()
+
+    def run(self, *inputs: torch.Tensor) -> torch.Tensor:
+        out = inputs[0].new_empty(inputs[0].shape)
+        if out.numel():  # there is no descriptor of nothing
+            self.launch(*((t.of(x) for t, x in zip(self.tiles, inputs, strict=True)) if self.tiles else inputs), out)
+        return out
+
+
+def section_for_l2(call: Call) -> int:
+    """Slices of a section for a kernel whose blocks the hardware hands out: what L2 holds; 1 if all works are equal."""
+    return min(call.slices, max(1, _L2_SHARE // call.kv_bytes)) if call.causal and call.slices else 1
+
+
+@lru_cache(maxsize=4096)
+def section_for_balance(call: Call, block_m: int, block_n: int) -> int:
+    """Slices of a section for a persistent kernel: the one with the shortest schedule, where L2 holds it about as well.
+
+    A fixed order can leave a multiprocessor with half as much work again as another (sections of 8 slices, 32 row tiles
+    and 132 multiprocessors: 461 TFLOP/s instead of 638); a counter in global memory would balance any, but must be
+    reset between launches.
+    """
+    if not call.causal or call.slices < 2:
+        return 1
+    return min(_sections(call), key=lambda s: _longest(call, block_m, block_n, s) * _l2_factor(s * call.kv_bytes))
+
+
+def _sections(call: Call) -> Iterator[int]:
+    yield from range(1, min(call.slices, 32) + 1)
+    if call.slices > 32:
+        yield call.slices
+
+
+def _l2_factor(size: int) -> float:
+    """How much slower sections of so many bytes are: 1 % at 8 MiB, 3 % at 64 MiB (H200, N = 4096, D = 128)."""
+    return 1 + 0.01 * log2(1 + size / (8 << 20))
+
+
+def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
+    """Key tiles of the busiest multiprocessor, with the order of `locate` and `work_index` in the kernels."""
+    M, N, sms = call.q.shape[2], call.k.shape[2], call.multiprocessors
+    last_rows = np.minimum(np.arange(cdiv(M, block_m), 0, -1) * block_m, M)  # longest first
+    tiles = -(-(last_rows + N - M) // block_n) + _START
+    rest = call.slices % section
+    works = np.concatenate([np.tile(tiles.repeat(section), call.slices // section), tiles.repeat(rest)])
+    waves = np.zeros((cdiv(len(works), sms), sms))
+    waves.ravel()[: len(works)] = works
+    waves[1::2] = waves[1::2, ::-1]
+    return float(waves.sum(0).max())

@@ -1,0 +1,60 @@
+"""The registers of a function: their numbers, and the type in which each is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.flow import Flow, Step
+from kernelmux.emulator.operands import Address, Register
+from kernelmux.emulator.ptx_types import size_of
+
+Votes = dict[str, dict[Any, int]]
+
+
+class Registers:
+    """Numbers and home types of the registers of a function."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.number = flow.numbers
+        self.home: dict[str, np.dtype[Any]] = {}
+        votes: Votes = {}
+        for step in flow.steps:
+            if step.action is not None and step.name != "mov":
+                _vote(votes, step)
+        for name in self.number:
+            self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
+        self.initial = [_zero(self.home[name]) for name in self.number]
+
+
+def _vote(votes: Votes, step: Step) -> None:
+    """Counts the types in which each register is used."""
+    assert step.action is not None
+    if step.action.bits:
+        return
+    for operand, dtype in (*step.action.inputs, *step.action.outputs):
+        base = operand.base if operand.__class__ is Address else operand
+        if base.__class__ is Register and dtype is not None:
+            counts = votes.get(base.name)
+            if counts is None:
+                counts = votes[base.name] = {}
+            counts[dtype] = counts.get(dtype, 0) + 1
+
+
+def _home(ptx_type: str, votes: dict[Any, int]) -> np.dtype[Any]:
+    if ptx_type == "pred":
+        return np.dtype(bool)
+    if ptx_type.startswith("param"):
+        return np.dtype((np.uint8, (int(ptx_type[5:]),)))  # values are (n, size), or a scalar 0 before the first store
+    size = size_of(ptx_type)
+    if size > 8:
+        raise Unsupported(f"registers of type .{ptx_type} are not emulated")
+    fitting = [(count, np.dtype(dtype).str) for dtype, count in votes.items()]
+    fitting = [(count, name) for count, name in fitting if name[1] != "b" and int(name[2:]) == size]
+    return np.dtype(max(fitting)[1]) if fitting else np.dtype(f"u{size}")
+
+
+def _zero(home: np.dtype[Any]) -> Any:
+    return home.base.type(0)

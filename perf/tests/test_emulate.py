@@ -1,0 +1,89 @@
+"""`kernelmux emulate`: the table, the picture, the errors; the transpose ladder as it must look."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmux.emulator import nvrtc
+from kernelmux.perf import emulate
+from kernelmux.registry import cli
+
+pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
+
+LADDER = {  # sectors per load, per store, bank conflicts of a 64x64 fp32 transpose
+    "naive": (4, 32, 0),
+    "coalesced": (32, 4, 0),
+    "tiled": (4, 4, 31 * 128),
+    "padded": (4, 4, 0),
+}
+
+
+def counts(launch: dict[str, Any]) -> tuple[float, float, int]:
+    """Sectors per load and per store, and bank conflicts, of a launch in the JSON file."""
+    metrics = launch["metrics"]
+    per = [
+        metrics[f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"]
+        / metrics[f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"]
+        for op in ("ld", "st")
+    ]
+    return *per, metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"]
+
+
+def test_each_rung_of_the_transpose_ladder_is_better_than_the_last(tmp_path: Path, capsys: Any) -> None:
+    names = [f"cuda/{rung}" for rung in LADDER]
+    files = ["--json", str(tmp_path / "all.json"), "--picture", str(tmp_path / "all.html")]
+    assert cli.main(["emulate", "transpose", "--backend", *names, "--shape", "x=64x64:fp32", *files]) == 0
+    launches = json.loads((tmp_path / "all.json").read_text())["launches"]
+    assert {launch["call"].split()[1].removeprefix("cuda/"): counts(launch) for launch in launches} == LADDER
+    printed = capsys.readouterr().out
+    assert "stores to y touch 32 sectors per request where 4 would do: consecutive threads write 256 bytes" in printed
+    assert "loads of shared memory take 32 passes over the banks where 1 would do" in printed
+    assert "y[n * M + m] = x[m * ldx + n];" in printed
+    assert "limited by threads" in printed
+    page = (tmp_path / "all.html").read_text()
+    assert all(f"transpose_{rung}" in page for rung in LADDER)
+
+
+def test_a_triton_kernel_is_shown_beside_its_python_lines(capsys: Any) -> None:
+    pytest.importorskip("triton")
+    arguments = ["softmax", "--backend", "triton", "--shape", "x=8x256:fp16", "--lines", "2"]
+    assert emulate.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "tl.load(" in printed
+    assert "tl.store(" in printed
+    assert "softmax.py" in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--backend", "torch_ref"], "--backend: expected one whose kernels run on the emulator (cuda, triton)"),
+        (["--backend", "cuda/nothing"], "nothing"),
+        (["--shape", "y=64x64"], "--shape: expected x=[M N]"),
+        (["--block", "4"], "--block: expected 0 to 3 for this call, got 4"),
+        (["--warp", "8"], "--warp: expected 0 to 7 for this call, got 8"),
+        (["--block", "-1"], "--block: expected a number from 0 on"),
+        (["--lines", "0"], "--lines: expected at least 1, got 0"),
+        (["--picture", "out.png"], "--picture: expected a file named .html or .svg, got 'out.png'"),
+        (["--shape", "x=0x64"], "launches no kernel for x=0x64"),
+    ],
+)
+def test_what_makes_no_sense_is_said(change: list[str], message: str, capsys: Any) -> None:
+    usual = {"--backend": "cuda/naive", "--shape": "x=64x64:fp32"} | dict([change])
+    assert emulate.main(["transpose", *(word for pair in usual.items() for word in pair)]) == emulate.USAGE
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_failure_of_the_kernel_is_not_one_of_the_command(capsys: Any) -> None:
+    arguments = ["matmul", "--backend", "cuda/naive", "--shape", "a=32x999,b=999x32", "--limit", "0"]
+    assert emulate.main(arguments) == emulate.FAILED
+    assert "time limit" in capsys.readouterr().err
+
+
+def test_the_command_line_lists_what_other_parts_bring(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    assert end.value.code == 0
+    assert "emulate" in capsys.readouterr().out
