@@ -46,16 +46,16 @@ def rms_norm_backward_fused_kernel(
     grad_weight = tl.zeros([BLOCK_N], tl.float32)
     # The rows to come are on their way to shared memory while this one waits for its sums.
     for row in tl.range(program, M, tl.num_programs(0), num_stages=STAGES):
-        offs = row.to(tl.int64) * N + cols
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        start = row.to(tl.int64) * N
+        x = tl.load(x_ptr + start + cols, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + start + cols, mask=mask, other=0.0).to(tl.float32)
         scaled = grad * weight
         # Both sums in one exchange among warps.
         squares, products = tl.reduce((rounded_product(x, x), rounded_product(scaled, x)), 0, _add_pairs)
         rstd = tl.rsqrt(squares / N + eps)
         normed = x * rstd
         grad_x = rstd * (scaled - normed * (rstd * products / N))
-        tl.store(grad_x_ptr + offs, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        tl.store(grad_x_ptr + start + cols, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
         grad_weight += grad * normed
 
     tl.store(sums_ptr + program.to(tl.int64) * N + cols, grad_weight, mask=mask)
@@ -134,10 +134,11 @@ def _split(device: int, M: int, N: int, weight_step: int, eps: float) -> Plan:
 
 
 def rule(N: int, itemsize: int) -> dict[str, int]:
-    """A program per SM for long rows, more for short ones; as many rows on their way as 96 KiB hold."""
+    """A program per SM for long rows, more for short ones; the rows on their way, up to three, take 128 KiB."""
     block = next_power(N)
-    return {"PER_SM": clamp(8192 // block, 1, 4), "STAGES": clamp(98304 // (2 * block * itemsize), 1, 4),
-            "num_warps": clamp(block // 256, 1, 16 if itemsize == 4 else 32)}  # fmt: skip
+    warps = clamp(block // 256, 1, 32 if itemsize == 2 else 16)
+    ahead = clamp(131072 // (2 * block * itemsize), 1, 3)
+    return {"PER_SM": clamp(8192 // block, 1, 4), "STAGES": 1 + ahead, "num_warps": warps}
 
 
 @plan

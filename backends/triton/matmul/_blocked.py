@@ -1,14 +1,21 @@
-"""The tiled product over pointers: any strides, any shape; order, tile and pipeline depth are compile-time values."""
+"""The tiled product over pointers: any strides, any shape; order, tile and pipeline depth are compile-time values.
 
+With SPLIT_K, each tile has several programs, which take a share of K each and leave fp32 sums that are added afterwards.
+"""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._sums import sum_first
+from kernelmux.backends.triton.matmul._problem import Problem, problem
+
+Rule = Callable[[Problem], dict[str, Any]]
 
 
 @triton.jit
@@ -26,45 +33,66 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 @triton.jit
 def matmul_blocked_kernel(
-    c_ptr, a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
+    c_ptr, a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     PRECISION: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
     tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    offs_k = tl.arange(0, BLOCK_K)
     mask_m = (offs_m < M) | EVEN_M
     mask_n = (offs_n < N) | EVEN_N
 
+    begin = 0
+    end = K
+    if SPLIT_K > 1:
+        share = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
+        begin = tl.program_id(1) * share
+        end = tl.minimum(begin + share, K)
+        c_ptr += tl.program_id(1).to(tl.int64) * M * N
+
     # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
-    a_ptrs = a_ptr + (offs_m.to(tl.int64)[:, None] * stride_am + offs_k.to(tl.int64)[None, :] * stride_ak)
-    b_ptrs = b_ptr + (offs_k.to(tl.int64)[:, None] * stride_bk + offs_n.to(tl.int64)[None, :] * stride_bn)
+    offs_k = tl.arange(0, BLOCK_K)
+    rows_k = (begin + offs_k).to(tl.int64)
+    a_ptrs = a_ptr + (offs_m.to(tl.int64)[:, None] * stride_am + rows_k[None, :] * stride_ak)
+    b_ptrs = b_ptr + (rows_k[:, None] * stride_bk + offs_n.to(tl.int64)[None, :] * stride_bn)
 
     # [BLOCK_M, BLOCK_N]
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for k in range(0, K, BLOCK_K):
-        mask_k = (offs_k < K - k) | EVEN_K
+    for k in range(begin, end, BLOCK_K):
+        mask_k = (offs_k < end - k) | EVEN_K
         a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
 
-    c_ptrs = c_ptr + (offs_m.to(tl.int64)[:, None] * stride_cm + offs_n[None, :])
+    c_ptrs = c_ptr + (offs_m.to(tl.int64)[:, None] * N + offs_n[None, :])
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
 
 
-def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, config: dict[str, Any]) -> torch.Tensor:
+def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule) -> torch.Tensor:
     """a @ b with one tile per program."""
-    (M, K), N = a.shape, b.shape[1]
-    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
         return c
-    grid = (cdiv(M, config["BLOCK_M"]) * cdiv(N, config["BLOCK_N"]),)
-    launch(
-        matmul_blocked_kernel, grid, c, a, b, M, N, K, *a.stride(), *b.stride(), N,
-        PRECISION=precision, EVEN_M=M % config["BLOCK_M"] == 0, EVEN_N=N % config["BLOCK_N"] == 0,
-        EVEN_K=K % config["BLOCK_K"] == 0, **config,
-    )  # fmt: skip
+    launch, split = _plan(problem(a, b, precision), rule)
+    if split == 1:
+        launch(c, a, b)
+    else:
+        sums = torch.empty((split, *c.shape), dtype=torch.float32, device=a.device)
+        launch(sums, a, b)
+        sum_first(sums, c)
     return c
+
+
+@plan
+def _plan(p: Problem, rule: Rule) -> tuple[Launch, int]:
+    config = {"SPLIT_K": 1, **rule(p)}
+    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    launch = Launch(
+        matmul_blocked_kernel, (cdiv(p.M, block_m) * cdiv(p.N, block_n), config["SPLIT_K"]),
+        p.M, p.N, p.K, *p.a_strides, *p.b_strides, PRECISION=p.precision, EVEN_M=p.M % block_m == 0,
+        EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
+    )  # fmt: skip
+    return launch, config["SPLIT_K"]

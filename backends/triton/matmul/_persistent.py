@@ -5,15 +5,13 @@ One program per SM walks the tiles in grouped order, so that the loads of the ne
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.backends.triton._launch import cdiv, launch, processors
-from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.backends.triton._launch import Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
+from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 
 @triton.jit
@@ -46,25 +44,30 @@ def matmul_persistent_kernel(
             c_desc.store([m, n], acc.to(c_desc.dtype))
 
 
-def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, config: dict[str, Any]) -> torch.Tensor:
+def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule) -> torch.Tensor:
     """a @ b with one program per SM."""
-    (M, K), N = a.shape, b.shape[1]
-    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
-    if c.numel() == 0:
-        return c
-    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    programs = min(processors(a), cdiv(M, block_m) * cdiv(N, block_n))
-    c_desc = TensorDescriptor.from_tensor(c, [block_m, block_n // config["SUBTILES"]])
-    launch(
-        matmul_persistent_kernel, (programs,), c_desc, _descriptor(a, block_m, block_k),
-        _descriptor(b, block_k, block_n), M, N, K,
-        A_ROWS=a.stride(1) == 1, B_ROWS=b.stride(1) == 1, PRECISION=precision, **config,
-    )  # fmt: skip
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    if c.numel():
+        _plan(problem(a, b, precision), rule)(c, a, b)
     return c
 
 
-def _descriptor(x: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Of x, or of its transpose where the columns are what is contiguous."""
-    if x.stride(1) == 1:
-        return TensorDescriptor.from_tensor(x, [rows, columns])
-    return TensorDescriptor.from_tensor(x.t(), [columns, rows])
+@plan
+def _plan(p: Problem, rule: Rule) -> Launch:
+    config = rule(p)
+    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    maps = (
+        Map((p.M, p.N), (p.N, 1), (block_m, block_n // config["SUBTILES"])),
+        _map((p.M, p.K), p.a_strides, (block_m, block_k)),
+        _map((p.K, p.N), p.b_strides, (block_k, block_n)),
+    )
+    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
+    return Launch(
+        matmul_persistent_kernel, (programs,), p.M, p.N, p.K, maps=maps,
+        A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, PRECISION=p.precision, **config,
+    )  # fmt: skip
+
+
+def _map(shape: Ints, strides: Ints, block: Ints) -> Map:
+    """Of a matrix, or of its transpose where the columns are what is contiguous."""
+    return Map(shape, strides, block) if strides[1] == 1 else Map(shape[::-1], strides[::-1], block[::-1])

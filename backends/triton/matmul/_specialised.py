@@ -6,8 +6,6 @@ very start. Each multiplier owns half the rows of the tile: 64 x 256 sums are 12
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -17,11 +15,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import cdiv, launch, processors
-from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.backends.triton._launch import Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
+from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
@@ -110,25 +108,33 @@ def matmul_specialised_kernel(
     )  # fmt: skip
 
 
-def specialised(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) -> torch.Tensor:
+def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor:
     """a @ b with one program per SM, its warps specialised."""
-    (M, K), N = a.shape, b.shape[1]
-    c = torch.empty((M, N), dtype=a.dtype, device=a.device)
-    if c.numel() == 0:
-        return c
-    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    a_rows, b_rows = a.stride(1) == 1, b.stride(1) == 1
-    programs = min(processors(a), cdiv(M, block_m) * cdiv(N, block_n))
-    launch(
-        matmul_specialised_kernel, (programs,), _descriptor(c, block_m // 2, block_n // 2, True),
-        _descriptor(a, block_m, block_k, a_rows), _descriptor(b, block_k, block_n, b_rows), M, N, K,
-        A_ROWS=a_rows, B_ROWS=b_rows, num_warps=4, **config,
-    )  # fmt: skip
+    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    if c.numel():
+        _plan(problem(a, b, "ieee"), rule)(c, a, b)
     return c
 
 
-def _descriptor(x: torch.Tensor, rows: int, columns: int, by_rows: bool) -> TensorDescriptor:
-    """Of x, or of its transpose where the columns are what is contiguous."""
-    x, block = (x, [rows, columns]) if by_rows else (x.t(), [columns, rows])
-    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
-    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+@plan
+def _plan(p: Problem, rule: Rule) -> Launch:
+    config = rule(p)
+    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    maps = (
+        _map((p.M, p.N), (p.N, 1), (block_m // 2, block_n // 2), p.dtype),
+        _map((p.M, p.K), p.a_strides, (block_m, block_k), p.dtype),
+        _map((p.K, p.N), p.b_strides, (block_k, block_n), p.dtype),
+    )
+    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
+    return Launch(
+        matmul_specialised_kernel, (programs,), p.M, p.N, p.K, maps=maps,
+        A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, num_warps=4, **config,
+    )  # fmt: skip
+
+
+def _map(shape: Ints, strides: Ints, block: Ints, dtype: torch.dtype) -> Map:
+    """Of a matrix, or of its transpose where the columns are what is contiguous."""
+    if strides[1] != 1:
+        shape, strides, block = shape[::-1], strides[::-1], block[::-1]
+    element = gl.float16 if dtype == torch.float16 else gl.bfloat16
+    return Map(shape, strides, block, gl.NVMMASharedLayout.get_default_for(list(block), element))

@@ -1,0 +1,51 @@
+"""What the plan of a product depends on."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.triton._launch import Ints
+
+
+class Problem(NamedTuple):
+    """Device, sizes, strides of a [M, K] and b [K, N], dtype, and for fp32 the precision ("ieee" or "tf32")."""
+
+    device: int
+    M: int
+    N: int
+    K: int
+    a_strides: Ints
+    b_strides: Ints
+    dtype: torch.dtype
+    precision: str
+
+    @property
+    def layouts(self) -> str:
+        """Of a and b: "r" where rows are contiguous, else "c"."""
+        return "".join("r" if strides[1] == 1 else "c" for strides in (self.a_strides, self.b_strides))
+
+    @property
+    def key(self) -> str:
+        """The class of the product in the table of winners: dtype, layouts, and sizes to the next power of two."""
+        sizes = "x".join(str(1 << max(n - 1, 0).bit_length()) for n in (self.M, self.K, self.N))
+        dtype = str(self.dtype).removeprefix("torch.") + (f"/{self.precision}" if self.dtype == torch.float32 else "")
+        return f"{dtype} {self.layouts} {sizes}"
+
+    @property
+    def hopper(self) -> bool:
+        """The GPU has what Hopper brought; so does the emulated one."""
+        return _capability(self.device) >= (9, 0)
+
+
+@cache
+def _capability(device: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device >= 0 else (9, 0)
+
+
+def problem(a: torch.Tensor, b: torch.Tensor, precision: str) -> Problem:
+    """The problem of a @ b."""
+    M, K = a.shape
+    return Problem(a.get_device(), M, b.shape[1], K, a.stride(), b.stride(), a.dtype, precision)
