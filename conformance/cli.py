@@ -153,12 +153,9 @@ def run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, conso
     start = time.perf_counter()
     folder = Path(chosen.out)
     folder.mkdir(parents=True, exist_ok=True)
-    chosen.save(folder / PLAN)
     (folder / "pytest.ini").write_text("[pytest]\n")  # nobody else's configuration
     reporter = Reporter(items, console)
-    pytest.main(
-        _pytest_arguments(folder, _workers(args.workers, len(items), chosen), args.exitfirst), plugins=[reporter]
-    )
+    _rounds(chosen, items, args, reporter, folder)
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
     errors = reporter.errors + [f"{name}: expected, but no such item" for name in _stale(chosen, items)]
     if args.exitfirst is False and len(outcomes) < len(items):
@@ -166,6 +163,20 @@ def run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, conso
             f"{len(items) - len(outcomes)} of {len(items)} items did not report: the process or its GPU was lost"
         )
     return _conclude(chosen, outcomes, errors, args, console, time.perf_counter() - start)
+
+
+def _rounds(
+    chosen: Options, items: list[plan.Item], args: argparse.Namespace, reporter: Reporter, folder: Path
+) -> None:
+    """Run the items; where a kernel took the CUDA context with it, run what is left in new processes."""
+    workers = _workers(args.workers, len(items), chosen)
+    while True:
+        before = len(reporter.outcomes)
+        chosen.save(folder / PLAN, done=sorted(reporter.outcomes))
+        pytest.main(_pytest_arguments(folder, workers, args.exitfirst, chosen.device), plugins=[reporter])
+        progress = before < len(reporter.outcomes) < len(items)
+        if args.exitfirst or chosen.device == "cpu" or not progress:
+            return
 
 
 def _stale(chosen: Options, items: list[plan.Item]) -> list[str]:
@@ -180,11 +191,12 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     return 1 if small and not asked else os.cpu_count() or 1
 
 
-def _pytest_arguments(folder: Path, workers: int, exitfirst: bool) -> list[str]:
+def _pytest_arguments(folder: Path, workers: int, exitfirst: bool, device: str) -> list[str]:
     path = str(folder.resolve())
     quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest"]
     own = ["-c", f"{path}/pytest.ini", "--rootdir", path, "-p", "kernelmux.conformance.plugin"]
-    spread = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if workers > 1 else []
+    apart = workers > 1 or device == "cuda"  # a lost CUDA context must not be this process's
+    spread = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
     return [f"{path}/{PLAN}", *quiet, *own, *spread, *(["-x"] if exitfirst else [])]
 
 

@@ -75,3 +75,8 @@ def load(path: Path) -> Options:
     fields = json.loads(path.read_text())["options"]
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return Options(**values)
+
+
+def done(path: Path) -> frozenset[str]:
+    """Items of the plan that an earlier round of the same run has finished."""
+    return frozenset(json.loads(path.read_text()).get("done", ()))

@@ -25,10 +25,10 @@ class Suite(pytest.File):
     """A plan."""
 
     def collect(self) -> Iterator[PlanItem]:
-        chosen = options.load(self.path)
+        chosen, done = options.load(self.path), options.done(self.path)
         known = durations(self.path.parent)
         found = sorted(plan.items(chosen), key=lambda i: -known.get(i.id, 1e9 if known else 0))
-        for item in found:
+        for item in (i for i in found if i.id not in done):
             yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen)
 
 
@@ -49,7 +49,7 @@ class PlanItem(pytest.Item):
             pytest.skip(outcome.text)
 
     def _stop_without_gpu(self) -> None:
-        """After an illegal access a CUDA context answers every call with that error: what would follow says nothing."""
+        """After an illegal access a CUDA context answers every call with that error: new processes run what is left."""
         if self.chosen.device == "cuda":
             try:
                 torch.cuda.synchronize()

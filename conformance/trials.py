@@ -59,7 +59,9 @@ class Trial:
         return sum(t.numel() for t in self.tensors.values()) + sum(outputs)
 
     def changed(self, note: str, **tensors: torch.Tensor) -> Trial:
-        """The same call with other tensors; its reference is evaluated anew."""
+        """The same call with other tensors, pinned where the old ones were; its reference is evaluated anew."""
+        pinned = {i.name for i in self.spec.tensors if i.host and self.tensors[i.name].is_pinned()}
+        tensors = {n: t.pin_memory() if n in pinned and not t.is_pinned() else t for n, t in tensors.items()}
         values = tuple(tensors.get(i.name, v) for i, v in zip(self.spec.inputs, self.values, strict=True))
         return replace(self, values=values, note=note)
 

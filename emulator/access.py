@@ -35,10 +35,11 @@ class Place:
 
 
 class LocalMemory:
-    """Stack frames of the lanes; one row of bytes per lane."""
+    """Stack frames of the lanes; one row of bytes per lane. In full mode `written` says which bytes ever were."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, full: bool) -> None:
         self.bytes = np.zeros((lanes, 0), np.uint8)
+        self.written = np.zeros((lanes, 0), bool) if full else None
 
     def reserve(self, size: int) -> None:
         """Makes rows of at least `size` bytes."""
@@ -47,6 +48,17 @@ class LocalMemory:
             grown = np.full((len(self.bytes), width), 0xFF, np.uint8)
             grown[:, : self.bytes.shape[1]] = self.bytes
             self.bytes = grown
+            if self.written is not None:
+                self.written = np.pad(self.written, ((0, 0), (0, width - self.written.shape[1])))
+
+    def unwritten(self, rows: np.ndarray, size: int, write: bool) -> Any:
+        """Which accesses of `size` bytes at rows (in units of size) read nothing but bytes that nobody has written."""
+        assert self.written is not None
+        written = self.written.reshape(-1, size)
+        if write:
+            written[rows] = True
+            return np.False_
+        return ~written[rows].any(axis=1)
 
 
 class Access:
@@ -62,7 +74,7 @@ class Access:
         files: dict[int, str],
     ) -> None:
         self.memory, self.shared, self.parameters = memory, shared, parameters
-        self.local = LocalMemory(lanes)
+        self.local = LocalMemory(lanes, shared.shadow is not None)
         self.kernel, self.files = kernel, files
         self.writers: GlobalWriters | None = None  # set in full mode
 
@@ -77,10 +89,11 @@ class Access:
         count: int,
         mask: Any,
         wanted: tuple[bool, ...] | None = None,
+        strong: bool = False,
     ) -> Any:
-        """See `Group.load`; wanted: the elements of a row that are used, all by default."""
+        """See `Group.load`; wanted: the elements of a row that are used, all by default. strong: may wait for others."""
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
-            return self._load_some(group, space, address, dtype, count, mask, wanted)
+            return self._load_some(group, space, address, dtype, count, mask, wanted, strong)
         try:
             if space == "generic":
                 space, address = self._window(address)
@@ -88,7 +101,9 @@ class Access:
                 return self.shared.load(group, address, dtype, count, wanted)
             place = self._locate(group, space, address, dtype, count, write=False)
         except Elsewhere as elsewhere:
-            return self._load_parts(group, space, address, dtype, count, elsewhere.number)
+            return self._load_parts(group, space, address, dtype, count, elsewhere.number, strong)
+        if self.writers is not None and place.segment is not None and not strong:
+            self.writers.read(group, place.segment, place.rows, dtype.itemsize * count)
         return place.view.take(place.rows, axis=0) if place.rows.__class__ is np.ndarray else place.view[place.rows]
 
     def store(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
@@ -111,6 +126,11 @@ class Access:
     def locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any]) -> Place:
         """Checked place of one element per lane, for atomics; raises `Elsewhere` for addresses in several segments."""
         return self._locate(group, space, address, dtype, 1, write=True)
+
+    def fence(self, group: Group) -> None:
+        """What the blocks of the group wrote to global memory so far may be seen by other blocks."""
+        if self.writers is not None:
+            self.writers.fence(group)
 
     # ---- places
 
@@ -158,7 +178,10 @@ class Access:
                 offset % size != 0,
             )
         view = self.local.bytes.reshape(-1).view(dtype)
-        return Place(view if count == 1 else view.reshape(-1, count), (group.index * width + offset) // size)
+        rows = (group.index * width + offset) // size
+        if self.local.written is not None and (bad := self.local.unwritten(rows, size, write)).any():
+            group.fail("uninitialised", f"read of local memory at offset {offset[bad][0]} before any write", bad)
+        return Place(view if count == 1 else view.reshape(-1, count), rows)
 
     def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Place:
         size = dtype.itemsize * count
@@ -172,23 +195,24 @@ class Access:
     # ---- some lanes only
 
     def _load_some(
-        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any, wanted: Any
+        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any, wanted: Any, strong: bool
     ) -> Any:
         shape = (group.n,) if count == 1 else (group.n, count)
         result = np.zeros(shape, dtype)
         where = np.flatnonzero(np.broadcast_to(mask, (group.n,)))
         if len(where):
             part = group.view_of(where)
-            result[where] = self.load(part, space, _some(address, where), dtype, count, None, wanted)
+            result[where] = self.load(part, space, _some(address, where), dtype, count, None, wanted, strong)
         return result
 
     def _load_parts(
-        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, number: np.ndarray
+        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, number: np.ndarray, strong: bool
     ) -> Any:
         result = np.zeros((group.n,) if count == 1 else (group.n, count), dtype)
         for one in np.unique(number):
             where = np.flatnonzero(number == one)
-            result[where] = self.load(group.view_of(where), space, address[where], dtype, count, None)
+            part = group.view_of(where)
+            result[where] = self.load(part, space, address[where], dtype, count, None, strong=strong)
         return result
 
     def _store_some(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
@@ -219,10 +243,11 @@ class Access:
             group.fail("race", f"two threads write different values to one place of {kind} memory", different)
 
     def raw(self, group: Group, address: int, size: int, position: int) -> bytes:
-        """`size` bytes at one generic address, for printf."""
-        values = self.load(
-            group.view_of(np.full(size, position)), "generic", np.arange(size) + address, np.dtype(np.uint8), 1, None
-        )
+        """`size` bytes at one generic address, for printf, which reads the padding between its arguments along."""
+        written, self.local.written = self.local.written, None
+        part, where = group.view_of(np.full(size, position)), np.arange(size) + address
+        values = self.load(part, "generic", where, np.dtype(np.uint8), 1, None)
+        self.local.written = written
         return bytes(values)
 
     def text(self, group: Group, pointer: np.ndarray) -> str:

@@ -63,27 +63,24 @@ class Barriers:
 
     def _arrive(self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any) -> bool:
         index = group.index
-        passed = self.passed[index]
-        if passed.all() and not action.arrive_only:
+        if not action.arrive_only and self.passed[index].all():
             self.passed[index] = False
             if action.reduction:
                 self._reduced = self.result_lanes[index]
             return False
-        if passed.any() and not action.arrive_only:
-            activation = self.run.activation
-            activation.runnable(group.part(np.flatnonzero(passed), pc), group.part(np.flatnonzero(~passed), pc))
-            return True
         self._enter(group, pc, action, number, count, predicate)
-        complete = self._complete()
+        self._complete()
         if action.arrive_only:
             return False
-        if complete and self.passed[index].any():
+        passed = self.passed[index]
+        if passed.all():
             return self._arrive(group, pc, action, number, count, predicate)
-        self.run.activation.park(group, pc, np.ones(group.n, bool))
+        self.run.activation.park(group, pc, ~passed)
         return True
 
     def _enter(self, group: Group, pc: int, action: BarrierAction, number: Any, count: Any, predicate: Any) -> None:
-        chosen = np.ones(group.n, bool) if action.arrive_only else self.key[group.index] < 0
+        index = group.index
+        chosen = np.ones(group.n, bool) if action.arrive_only else (self.key[index] < 0) & ~self.passed[index]
         if not chosen.any():
             return
         key = (group.block * NUMBER + np.asarray(number).astype(np.int64))[chosen]
@@ -91,7 +88,7 @@ class Barriers:
         self.expected[key] = group.full(count)[chosen]
         if action.arrive_only:
             return
-        new = group.index[chosen]
+        new = index[chosen]
         self.key[new], self.pc[new] = key, pc
         if predicate is not None:
             self.predicate[new] = group.full(predicate)[chosen]

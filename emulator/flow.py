@@ -6,7 +6,7 @@ soft ones (warp operations), where lanes stop only if other lanes of their warp 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kernelmux.emulator.errors import Unsupported
@@ -68,9 +68,12 @@ class Flow:
         return range(pc, stop)
 
 
-def analyse(function: Function) -> Flow:
-    """Builds all actions; raises `Unsupported` (with its instruction as `.step`) for what is not emulated."""
-    steps, labels = _lower(function)
+def analyse(function: Function, checks: Mapping[int, Action] | None = None) -> Flow:
+    """Builds all actions; raises `Unsupported` (with its instruction as `.step`) for what is not emulated.
+
+    checks: actions to run before instructions, which are named by their id.
+    """
+    steps, labels = _lower(function, checks or {})
     flow = Flow(function, steps)
     for step in steps:
         if step.name in JUMPS:
@@ -81,12 +84,14 @@ def analyse(function: Function) -> Flow:
     return flow
 
 
-def _lower(function: Function) -> tuple[list[Step], dict[str, int]]:
+def _lower(function: Function, checks: Mapping[int, Action]) -> tuple[list[Step], dict[str, int]]:
     """Steps, and labels as program counters; a guarded instruction with side effects gets a branch around it."""
     steps: list[Step] = []
     positions = []
     for instruction in function.instructions:
         positions.append(len(steps))
+        if id(instruction) in checks:
+            steps.append(Step(instruction, checks[id(instruction)], instruction.guard))
         steps += _steps(instruction, len(steps))
     positions.append(len(steps))
     return steps, {label: positions[at] for label, at in function.labels.items()}
@@ -195,7 +200,7 @@ def _liveness(flow: Flow) -> None:
     blocks = {}
     for pc in sorted(s for s in flow.hard | flow.soft if s < flow.end):
         steps = flow.block(pc, coarse=False)
-        blocks[pc] = (*_gen_kill(flow, steps), _successors(flow, steps))
+        blocks[pc] = (*_gen_kill(flow, steps), next_blocks(flow, steps))
     results = sum(1 << flow.numbers.setdefault(r.name, len(flow.numbers)) for r in flow.function.results)
     live = {pc: 0 for pc in blocks} | {flow.end: results, flow.end + 1: 0}
     order, changed = sorted(blocks, reverse=True), True
@@ -230,7 +235,8 @@ def _gen_kill(flow: Flow, steps: range) -> tuple[int, int]:
     return gen, kill
 
 
-def _successors(flow: Flow, steps: range) -> tuple[int, ...]:
+def next_blocks(flow: Flow, steps: range) -> tuple[int, ...]:
+    """Where lanes may go from the end of a block."""
     last = flow.steps[steps[-1]]
     if last.name in JUMPS:
         falls = (steps[-1] + 1,) if last.guard is not None else ()

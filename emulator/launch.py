@@ -17,13 +17,14 @@ from kernelmux.emulator.arguments import ArgumentList
 from kernelmux.emulator.cluster import ClusterMemory
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
 from kernelmux.emulator.executor import Program, Run
-from kernelmux.emulator.flow import Flow, analyse
+from kernelmux.emulator.flow import Flow
+from kernelmux.emulator.in_flight import checked
 from kernelmux.emulator.lanes import Geometry
 from kernelmux.emulator.layout import Layout, variable_segments
 from kernelmux.emulator.memory import GlobalMemory
 from kernelmux.emulator.parser import Function, Instruction, Parameter, parse
 from kernelmux.emulator.parser import Module as Parsed
-from kernelmux.emulator.race import GlobalWriters
+from kernelmux.emulator.race import GlobalWriters, History
 from kernelmux.emulator.settings import current_checks, current_time_limit
 from kernelmux.emulator.shared import SharedMemory
 
@@ -71,7 +72,7 @@ class Module:
         if name not in self._flows:
             try:
                 with _collector_paused():
-                    self._flows[name] = analyse(self.parsed.functions[name])
+                    self._flows[name] = checked(self.parsed.functions[name])
             except Unsupported as error:
                 raise self._unsupported(error, kernel) from error
         return self._flows[name]
@@ -145,7 +146,7 @@ class Kernel:
         checks = current_checks()
         memory = GlobalMemory()
         for segment in self.module.segments:
-            segment.writers = None
+            segment.forget()
             memory.add(segment)
         arguments.place(memory)
         parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
@@ -164,13 +165,13 @@ class Kernel:
         cluster = self._cluster(grid)
         chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
         memory_kind = ClusterMemory if cluster > 1 else SharedMemory
-        ordered = self._orders_blocks if checks == "full" else True
+        history = History(checks == "full" and self._orders_blocks)
         for first in range(0, blocks, chunk):
             geometry = Geometry(grid, block, first, min(chunk, blocks - first), cluster)
-            window = memory_kind(geometry, self.layout.shared_size(shared), shared, checks)
+            window = memory_kind(geometry, self.layout.window(shared), shared, checks, self.layout.gaps)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
-                access.writers = GlobalWriters(first, threads, window.shadow, ordered)
+                access.writers = GlobalWriters(first, threads, window.shadow, history)
             Run(geometry, access, checks, deadline, self, watch).start(program)
             if watch is not None:
                 watch.finish()

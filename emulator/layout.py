@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,16 @@ from kernelmux.emulator.parser import Function, Module, Variable
 from kernelmux.emulator.ptx_types import dtype_of
 
 DYNAMIC_ALIGNMENT = 16  # of dynamic shared memory whose declaration asks for less
+GAP = 128  # bytes between two shared variables, so that an overrun of one does not end in the next; all banks once
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Bytes low to high (exclusive) behind a shared variable, which belong to none."""
+
+    name: str
+    low: int
+    high: int
 
 
 class Layout:
@@ -23,9 +34,13 @@ class Layout:
         used = _symbols(module, kernel)
         shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
         shared += [v for v in kernel.variables.values() if v.space == "shared"]
-        self.shared, self.static_size = _offsets(shared)
-        alignment = max((DYNAMIC_ALIGNMENT, *module.dynamic_shared.values()))
-        self.dynamic_start = _align(self.static_size, alignment)
+        self.static_size = _offsets(shared)[1]
+        self.shared, end = _offsets(shared, GAP)
+        self._alignment = max((DYNAMIC_ALIGNMENT, *module.dynamic_shared.values()))
+        self.static_end, self.dynamic_start = end, _align(end + GAP if end else 0, self._alignment)
+        ends = [(v.name, self.shared[v.name] + v.size) for v in shared]
+        starts = (*sorted(self.shared.values()), self.dynamic_start)[1:]
+        self.gaps = tuple(Gap(name, low, high) for (name, low), high in zip(ends, starts, strict=True))
         self._locals()
         self.parameter_offsets: list[int] = []
         self.parameter_size = 0
@@ -48,8 +63,12 @@ class Layout:
         return layout
 
     def shared_size(self, dynamic: int) -> int:
-        """Bytes of shared memory of a block, `dynamic` of them asked for at launch."""
-        return self.dynamic_start + dynamic if dynamic else self.static_size
+        """Bytes of shared memory that a block needs, `dynamic` of them asked for at launch."""
+        return _align(self.static_size, self._alignment) + dynamic if dynamic else self.static_size
+
+    def window(self, dynamic: int) -> int:
+        """Bytes of a block's window, with the gaps."""
+        return self.dynamic_start + dynamic if dynamic else self.static_end
 
     def resolve(self, name: str) -> int:
         """The address of a name: an offset in its own space for shared, local and parameters."""
@@ -84,10 +103,12 @@ def _align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def _offsets(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
-    offsets, end = {}, 0
+def _offsets(variables: Iterable[Variable], gap: int = 0) -> tuple[dict[str, int], int]:
+    """Where variables lie one after another, and where the last one ends."""
+    offsets: dict[str, int] = {}
+    end = 0
     for variable in variables:
-        offsets[variable.name] = _align(end, variable.align)
+        offsets[variable.name] = _align(end + gap if offsets else 0, variable.align)
         end = offsets[variable.name] + variable.size
     return offsets, end
 

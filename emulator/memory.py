@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator.race import Readers
+
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
     from kernelmux.emulator.race import Owners
@@ -46,7 +48,12 @@ class Segment:
         self.base = self.start + self.skipped
         self.solid = any(h.lo == low and h.hi == high for h in hulls)
         self._views: dict[tuple[Any, int], np.ndarray] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """A new launch: nobody has written or read anything."""
         self.writers: Owners | None = None
+        self.readers = Readers()
 
     def view(self, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
         """The data from `base` on, as elements or as rows of `count` elements."""

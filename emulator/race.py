@@ -1,13 +1,16 @@
-"""Global memory in full mode: two threads that write different values to one place, with nothing that orders them.
+"""Global memory in full mode: two threads that touch one place, one of them writing, with nothing that orders them.
 
-Only writes are looked at. Writes of one block are ordered by its barriers; writes of different blocks are taken as
-ordered when the kernel has any atomic, fence or acquire/release access, because such a kernel may hand places from
-block to block.
+Threads of one block are ordered by its barriers. Threads of different blocks are never ordered, unless the kernel has
+atomics, fences or acquire/release accesses, by which places may be handed from block to block; then a value that another
+block wrote may be read if that block has made a fence since. Writes that change nothing are no race. Reads that may be
+part of a hand-over themselves (volatile, relaxed, acquire) are not looked at.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,66 +21,167 @@ if TYPE_CHECKING:
     from kernelmux.emulator.shadow import Shadow
 
 NOBODY = -1
+LONGEST_LOG = 1 << 21  # lanes in the reads that are remembered until somebody writes: 16 MB for their places
+WROTE = "write of a value different from the one that thread {} of block {} wrote to the same place"
+READ_IT = "write to a place that thread {} of block {} reads, and nothing orders the two"
+BY_THREAD = "read of a place that thread {} of block {} wrote, and no barrier since"
+BY_BLOCK = "read of a place that thread {} of block {} wrote, and nothing orders the two blocks"
+NO_FENCE = "read of a place that thread {} of block {} wrote, and its block has made no fence since (__threadfence)"
 
 
 class Owners:
-    """Of each granule of a segment, who wrote it last (thread of the grid), and in which epoch of its block."""
+    """Of each granule of a segment, which thread of the grid wrote (or read) it last, in which epoch, at which tick."""
 
-    def __init__(self, size: int, granule: int) -> None:
-        self.granule = granule  # bytes; not more than the smallest write so far
-        self.thread, self.epoch = (np.full(-(-size // 64) * 64 // granule, NOBODY, np.int64) for _ in range(2))
+    def __init__(self, size: int, granule: int, *extra: str) -> None:
+        self.granule = granule  # bytes; not more than the smallest access so far
+        count = -(-size // 64) * 64 // granule
+        self.records = {name: np.full(count, NOBODY, np.int64) for name in ("thread", "epoch", *extra)}
 
     def refine(self, granule: int) -> None:
-        """Smaller granules, because a write is smaller than one."""
+        """Smaller granules, because an access is smaller than one."""
         times = self.granule // granule
-        self.thread, self.epoch, self.granule = self.thread.repeat(times), self.epoch.repeat(times), granule
+        if times > 1:
+            self.records = {name: record.repeat(times) for name, record in self.records.items()}
+            self.granule = granule
+
+    def rows(self, name: str, size: int) -> np.ndarray:
+        """A record with one row for each access of `size` bytes."""
+        count = size // self.granule
+        return self.records[name].reshape(-1, count)
+
+
+@dataclass
+class History:
+    """What all chunks of a launch share: whether blocks may be ordered, and when each block made its last fence."""
+
+    blocks_ordered: bool
+    tick: int = 0
+    fences: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Now:
+    """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size."""
+
+    thread: np.ndarray
+    epoch: np.ndarray
+    where: np.ndarray
+    size: int
 
 
 class GlobalWriters:
-    """Checks and records the writes of the lanes of a chunk."""
+    """Checks and records the accesses of the lanes of a chunk."""
 
-    def __init__(self, first_block: int, threads: int, shadow: Shadow | None, blocks_ordered: bool) -> None:
-        self.first_thread, self.threads, self.blocks_ordered = first_block * threads, threads, blocks_ordered
+    def __init__(self, first_block: int, threads: int, shadow: Shadow | None, history: History) -> None:
+        self.first_block, self.threads, self.history = first_block, threads, history
         self.shadow = shadow  # knows the epochs
 
-    def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
-        """Every lane writes `size` bytes at `rows`, in units of size.
+    def fence(self, group: Group) -> None:
+        """What the blocks of the group wrote so far may be seen by others."""
+        for block in np.unique(group.block).tolist():
+            self.history.fences[block + self.first_block] = self.history.tick
 
-        `changes()` tells which of them change what is there.
-        """
-        owners = segment.writers
-        if owners is None:
-            owners = segment.writers = Owners(len(segment.data), min(size, 4))
-        if size < owners.granule:
-            owners.refine(size)
-        thread = group.index + self.first_thread
-        epoch = self._epoch(group)
-        where, count = np.broadcast_to(rows, (group.n,)), size // owners.granule
-        writer, when = (r if count == 1 else r.reshape(-1, count) for r in (owners.thread, owners.epoch))
-        before = writer[where]
-        if np.maximum.reduce(before, axis=None) != NOBODY:
-            self._check(group, before, when[where], thread, epoch, changes)
-        writer[where] = thread if count == 1 else thread[:, None]
-        when[where] = epoch if count == 1 or np.ndim(epoch) == 0 else epoch[:, None]
-
-    def _epoch(self, group: Group) -> Any:
-        return 0 if self.shadow is None else self.shadow.stamps(group).stamps >> 10  # without the thread
-
-    def _check(self, group: Group, before: Any, when: Any, thread: Any, epoch: Any, changes: Callable[[], Any]) -> None:
-        if before.ndim == 2:
-            thread, epoch = thread[:, None], epoch[:, None] if np.ndim(epoch) else epoch
-        same_block = before // self.threads == thread // self.threads
-        unordered = np.where(same_block, when == epoch, not self.blocks_ordered)
-        bad = (before != NOBODY) & (before != thread) & unordered
-        if not bad.any():
+    def read(self, group: Group, segment: Segment, rows: Any, size: int) -> None:
+        """Every lane reads `size` bytes at `rows`, in units of size."""
+        now = self._now(group, rows, size)
+        segment.readers.remember(now)
+        if segment.writers is None:
             return
-        lanes = bad if bad.ndim == 1 else bad.any(axis=1)
-        lanes = lanes & changes()
-        if lanes.any():
-            row = int(np.flatnonzero(lanes)[0])
-            other = int(before[row] if before.ndim == 1 else before[row][bad[row]][0])
-            block, number = other // self.threads, other % self.threads
-            text = (
-                f"write of a value different from the one that thread {number} of block {block} wrote to the same place"
-            )
-            group.fail("race", text, lanes)
+        owners = segment.writers
+        owners.refine(min(size, owners.granule))
+        thread, epoch = (owners.rows(name, size)[now.where] for name in ("thread", "epoch"))
+        if np.maximum.reduce(thread, axis=None) == NOBODY:
+            return
+        same = thread // self.threads == now.thread // self.threads
+        other = (thread != NOBODY) & (thread != now.thread)
+        self._fail(group, other & same & (epoch == now.epoch), thread, BY_THREAD)
+        strangers = other & ~same
+        if not self.history.blocks_ordered:
+            self._fail(group, strangers, thread, BY_BLOCK)
+        elif strangers.any():
+            late = strangers & (owners.rows("tick", size)[now.where] >= self._fences(thread))
+            self._fail(group, late, thread, NO_FENCE)
+
+    def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
+        """Every lane writes; `changes()` tells which of them change what is there."""
+        if segment.writers is None:
+            segment.writers = Owners(len(segment.data), min(size, 4), "tick")
+        owners, now = segment.writers, self._now(group, rows, size)
+        owners.refine(min(size, owners.granule))
+        for found, text in ((owners, WROTE), *((r, READ_IT) for r in segment.readers.entered(len(segment.data), size))):
+            self._check(group, found, now, changes, text)
+        for name, value in (("thread", now.thread), ("epoch", now.epoch), ("tick", self.history.tick)):
+            owners.rows(name, size)[now.where] = value
+        self.history.tick += 1
+
+    def _now(self, group: Group, rows: Any, size: int) -> Now:
+        thread = group.index + self.first_block * self.threads
+        stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> 10  # without the thread
+        epoch = np.broadcast_to(stamps, (group.n,))
+        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size)
+
+    def _fences(self, thread: np.ndarray) -> np.ndarray:
+        """Tick of the last fence of the block of each thread."""
+        blocks, places = np.unique(thread // self.threads, return_inverse=True)
+        ticks = np.array([self.history.fences.get(int(block), NOBODY) for block in blocks])
+        return np.asarray(ticks[places].reshape(thread.shape))
+
+    def _check(self, group: Group, owners: Owners, now: Now, changes: Callable[[], Any], text: str) -> None:
+        """Fails where others have touched what lanes now change."""
+        before = owners.rows("thread", now.size)[now.where]
+        if np.maximum.reduce(before, axis=None) == NOBODY:
+            return
+        when = owners.rows("epoch", now.size)[now.where]
+        same_block = before // self.threads == now.thread // self.threads
+        unordered = np.where(same_block, when == now.epoch, not self.history.blocks_ordered)
+        bad = (before != NOBODY) & (before != now.thread) & unordered
+        if bad.any():
+            self._fail(group, bad & np.reshape(changes(), (-1, 1)), before, text)
+
+    def _fail(self, group: Group, bad: np.ndarray, other: np.ndarray, text: str) -> None:
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            block, thread = divmod(int(other[row, column]), self.threads)
+            group.fail("race", text.format(thread, block), [int(row)])
+
+
+class Readers:
+    """Who read a segment: the last reader of each granule, and some other one; entered when somebody writes."""
+
+    def __init__(self) -> None:
+        self.log: deque[Now] = deque()
+        self.logged = 0
+        self.pair: tuple[Owners, Owners] | None = None
+
+    def remember(self, now: Now) -> None:
+        """Takes down a read; forgets the oldest ones of very long launches."""
+        self.log.append(now)
+        self.logged += len(now.thread)
+        while self.logged > LONGEST_LOG:
+            self.logged -= len(self.log.popleft().thread)
+
+    def entered(self, length: int, size: int) -> tuple[Owners, ...]:
+        """The records, up to date, for a write of `size` bytes; none if nobody has read."""
+        if self.pair is None and self.log:
+            self.pair = Owners(length, 4), Owners(length, 4)
+        for owners in self.pair or ():
+            owners.refine(min(size, owners.granule))
+        while self.log:
+            self._enter(self.log.popleft())
+        self.logged = 0
+        return self.pair or ()
+
+    def _enter(self, now: Now) -> None:
+        assert self.pair is not None
+        for owners in self.pair:
+            owners.refine(min(now.size, owners.granule))
+        (last, last_epoch), (other, other_epoch) = (
+            (owners.rows("thread", now.size), owners.rows("epoch", now.size)) for owners in self.pair
+        )
+        before, when = last[now.where], last_epoch[now.where]
+        different = (before != now.thread) & (before != NOBODY)
+        other[now.where] = np.where(different, before, other[now.where])
+        other_epoch[now.where] = np.where(different, when, other_epoch[now.where])
+        last[now.where], last_epoch[now.where] = now.thread, now.epoch
+        lost = (last[now.where] != now.thread).any(axis=1)  # several lanes read one place: the one that stayed is not the only one
+        other[now.where[lost]], other_epoch[now.where[lost]] = now.thread[lost], now.epoch[lost]

@@ -26,7 +26,7 @@ class Registers:
                 _vote(votes, step)
         for name in self.number:
             self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
-        self.initial = [_zero(self.home[name]) for name in self.number]
+        self.initial = [_unwritten(self.home[name]) for name in self.number]
 
 
 def _vote(votes: Votes, step: Step) -> None:
@@ -56,5 +56,8 @@ def _home(ptx_type: str, votes: dict[Any, int]) -> np.dtype[Any]:
     return np.dtype(max(fitting)[1]) if fitting else np.dtype(f"u{size}")
 
 
-def _zero(home: np.dtype[Any]) -> Any:
-    return home.base.type(0)
+def _unwritten(home: np.dtype[Any]) -> Any:
+    """What a register holds before the first write: all bits set, which is NaN in every float type."""
+    if home.shape or home.kind == "b":
+        return home.base.type(0)
+    return np.frombuffer(b"\xff" * home.itemsize, home)[0]

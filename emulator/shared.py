@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from kernelmux.emulator.shadow import Shadow
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
+    from kernelmux.emulator.layout import Gap
 
 STRIDE = 256  # windows begin at multiples of this, so that every vector access has its own row index
 POISON = 0xFF  # what uninitialised bytes hold: NaN in every float type
@@ -18,8 +21,9 @@ POISON = 0xFF  # what uninitialised bytes hold: NaN in every float type
 class SharedMemory:
     """`bytes[b]` is the window of block b; `size` bytes of it are legal, `dynamic` of them were asked for at launch."""
 
-    def __init__(self, geometry: Any, size: int, dynamic: int, checks: str) -> None:
+    def __init__(self, geometry: Any, size: int, dynamic: int, checks: str, gaps: Sequence[Gap] = ()) -> None:
         self.size, self.dynamic = size, dynamic
+        self.gaps = [gap for gap in gaps if gap.low < size]
         self.stride = max(STRIDE, -(-size // STRIDE) * STRIDE)
         self.bytes = np.full((geometry.blocks, self.stride), POISON, np.uint8)
         self.blocks = geometry.blocks
@@ -49,6 +53,8 @@ class SharedMemory:
         if offset.__class__ is not np.ndarray:
             if offset < 0 or offset + size > self.size or offset & (size - 1):
                 self._fail(group, np.full(group.n, offset), size, write)
+            for gap in self.gaps if self.shadow is not None else ():
+                self._require_outside(gap, group, np.full(group.n, offset), size, write)
             return int(offset), int(offset)
         union = int(np.bitwise_or.reduce(offset))  # not below the largest offset, and odd if one of them is odd
         if union & (size - 1) or union < 0:
@@ -58,7 +64,20 @@ class SharedMemory:
         high = int(np.maximum.reduce(offset))
         if high + size > self.size:
             self._fail(group, offset, size, write)
-        return int(np.minimum.reduce(offset)), high
+        low = int(np.minimum.reduce(offset))
+        for gap in self.gaps:
+            if low < gap.high and high + size > gap.low:
+                self._require_outside(gap, group, offset, size, write)
+        return low, high
+
+    def _require_outside(self, gap: Gap, group: Group, offset: np.ndarray, size: int, write: bool) -> None:
+        """Fails if an access meets the bytes behind a variable."""
+        bad = (offset < gap.high) & (offset + size > gap.low)
+        if bad.any():
+            verb = "write" if write else "read"
+            behind = int(offset[bad][0]) - gap.low
+            place = f"{behind} bytes behind the end of" if behind >= 0 else "over the end of"
+            group.fail("out of bounds", f"{verb} of {size} bytes of shared memory {place} {_plain_name(gap.name)}", bad)
 
     def position(self, group: Group, offset: Any, size: int, write: bool) -> tuple[Any, int, int]:
         """Checked byte positions in the windows laid end to end; offsets at and below, at and above all of them."""
@@ -92,3 +111,9 @@ class SharedMemory:
         """bar.warp.sync: accesses are ordered among the lanes of each warp of the group."""
         if self.shadow is not None:
             self.shadow.synchronise_warps(group.warp)
+
+
+def _plain_name(name: str) -> str:
+    """The last part of a mangled name: `_ZZ6kernelE4tile` is tile."""
+    match = re.search(r"E(\d+)(\w+)$", name)
+    return match[2][: int(match[1])] if match else name

@@ -32,15 +32,19 @@ class Elementwise:
 
     def __call__(self, *inputs: torch.Tensor, widest: int = ACCESS_BYTES, **defines: object) -> torch.Tensor:
         """The op on `inputs` (equal shapes, any strides), contiguous; an access moves at most `widest` bytes."""
-        x, width = inputs[0], common_width(inputs, widest)
-        if all([x.is_contiguous() for x in inputs]):
+        addresses, dense = widest, True
+        for x in inputs:
+            addresses |= x.data_ptr()
+            dense = dense and x.is_contiguous()
+        width = _elements(addresses, widest, x)
+        more = tuple(defines.items())
+        if dense:
             y = torch.empty_like(x)
-            _contiguous(self, y.numel(), y.dtype, width, tuple(defines.items()))(*inputs, y)
+            _contiguous(self, y.numel(), y.dtype, width, more)(*inputs, y)
         else:
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
-            strides = tuple([x.stride() for x in inputs])
             if y.numel():
-                _strided(self, x.shape, strides, y.dtype, width, tuple(defines.items()))(*inputs, y)
+                _strided(self, x.shape, tuple([x.stride() for x in inputs]), y.dtype, width, more)(*inputs, y)
         return y
 
     def kernel(self, path: str, more: str, dtype: torch.dtype, **defines: object) -> Kernel:
@@ -79,7 +83,12 @@ def common_width(tensors: tuple[torch.Tensor, ...], widest: int = ACCESS_BYTES) 
     addresses = widest
     for x in tensors:
         addresses |= x.data_ptr()
-    return max(1, min(widest, addresses & -addresses) // tensors[0].element_size())
+    return _elements(addresses, widest, tensors[0])
+
+
+def _elements(addresses: int, widest: int, x: torch.Tensor) -> int:
+    """Elements of x per access, for the bitwise or of all addresses."""
+    return max(1, min(widest, addresses & -addresses) // x.element_size())
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tuple[int, ...], tuple[Strides, ...]]:

@@ -44,10 +44,11 @@ def _rows(
 ) -> Bound:
     side = max(1, 256 // group) if group <= 32 else 1
     kernel = SOURCE.kernel(
-        "reduce_sum_rows", "x* y* rows:i64 n:i64 chunk:i64", ELEMENT=ctype(dtype), OUTPUT=ctype(out),
+        "reduce_sum_rows", "x* y* rows:i64 n:i64 chunk:i64 splits:u32", ELEMENT=ctype(dtype), OUTPUT=ctype(out),
         WIDTH=width, GROUP=group, ROWS=side, **dict(defines),
     )  # fmt: skip
-    return kernel.bind((cdiv(rows, side), cdiv(n, chunk) if n else 1), (group, side), rows, n, chunk)
+    splits = cdiv(n, chunk) if n else 1
+    return kernel.bind(cdiv(rows, side) * splits, (group, side), rows, n, chunk, splits)
 
 
 def sum_columns(
@@ -72,11 +73,11 @@ def _columns(
     block, tile_inner = int(defines["GROUP"]), int(defines["TILE_INNER"])
     tiles = cdiv(inner, tile_inner * width)
     kernel = SOURCE.kernel(
-        "reduce_sum_columns", "x* y* outer:i64 n:i64 inner:i64 tiles:i64 chunk:i64", ELEMENT=ctype(dtype),
+        "reduce_sum_columns", "x* y* n:i64 inner:i64 chunk:i64 outer:u32 tiles:u32", ELEMENT=ctype(dtype),
         OUTPUT=ctype(out), WIDTH=width, **defines,
     )  # fmt: skip
-    grid = (tiles * outer, cdiv(n, chunk) if n else 1)
-    return kernel.bind(grid, (tile_inner, block // tile_inner), outer, n, inner, tiles, chunk)
+    grid = tiles * outer * (cdiv(n, chunk) if n else 1)
+    return kernel.bind(grid, (tile_inner, block // tile_inner), n, inner, chunk, outer, tiles)
 
 
 def sum_columns_in_clusters(
@@ -88,7 +89,7 @@ def sum_columns_in_clusters(
     width = row_width((x,), inner)
     tiles = cdiv(inner, tile_inner * width)
     kernel = SOURCE.kernel(
-        "reduce_sum_cluster", "x* y* n:i64 inner:i64 tiles:i64 chunk:i64", ELEMENT=ctype(x.dtype),
+        "reduce_sum_cluster", "x* y* n:i64 inner:i64 chunk:i64 tiles:u32", ELEMENT=ctype(x.dtype),
         OUTPUT=ctype(y.dtype), WIDTH=width, GROUP=block, TILE_INNER=tile_inner, CLUSTER=blocks, **defines,
     )  # fmt: skip
-    kernel(tiles * outer * blocks, (tile_inner, block // tile_inner), x, y, n, inner, tiles, cdiv(n, blocks))
+    kernel(tiles * outer * blocks, (tile_inner, block // tile_inner), x, y, n, inner, cdiv(n, blocks), tiles)

@@ -1,5 +1,7 @@
 """Elementwise sum on CUDA.
 
+H200, 2^26 elements of bf16 (torch: 97 us):
+
 scalar      one element per access
 vectorized  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
 """

@@ -98,10 +98,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int r
     }
 }
 
-// Left out where no row of the warp has a new maximum, as in most tiles after the first.
 template <int TILES>
 __device__ __forceinline__ void scale_rows(float (&o)[TILES][4], const float (&factor)[2]) {
-    if (!__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -124,8 +122,10 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
         for (int j = 0; j < 4; j++) {
             if (j & step) continue;
             const unsigned received = __shfl_xor_sync(0xffffffffu, upper ? word[j] : word[j + step], step);
-            if (upper) word[j] = received;
-            else word[j + step] = received;
+            if (upper)
+                word[j] = received;
+            else
+                word[j + step] = received;
         }
     }
 }

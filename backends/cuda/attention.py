@@ -82,11 +82,11 @@ def tensor_cores_config(call: Call) -> Config:
     """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
 
     Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
-    D = 128: with masks or narrow loads on top only a narrower tile of keys does not spill.
+    D = 128: with masks on top only a narrower tile of keys does not spill.
     """
+    keys = 48 if call.causal and call.q.shape[3] == 128 else 64
     vector = _vector(call.q, call.k, call.v)
-    narrow = call.q.shape[3] == 128 and (call.causal or vector == 1)
-    return {"BLOCK_M": 128, "BLOCK_N": 32 if narrow else 64, "WARPS": 4, "STAGES": 2, "VECTOR": vector}
+    return {"BLOCK_M": 128, "BLOCK_N": keys, "WARPS": 4, "STAGES": 2, "VECTOR": vector}
 
 
 def wgmma_config(call: Call) -> Config:

@@ -27,11 +27,11 @@ __device__ __forceinline__ float dot(const float (&query)[COLUMNS], const float 
 }
 
 // The 1 keeps the compiler from spilling a few registers for the sake of a fourth block per multiprocessor.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_online(
-    const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-    Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N, i64 q_batch, i64 q_head, i64 q_row,
-    i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row,
-    float scale_log2) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_online(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                     Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N,
+                     i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head,
+                     i64 v_row, float scale_log2) {
     __shared__ float k_tile[BLOCK_N][HEAD_DIM], v_tile[BLOCK_N][HEAD_DIM];
     const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;

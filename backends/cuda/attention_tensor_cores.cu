@@ -20,6 +20,11 @@
 #define PITCH (HEAD_DIM * 2)   // bytes of a row in shared memory
 #define KEY_TILES (BLOCK_N / 8)
 #define OUT_TILES (HEAD_DIM / 8)
+#if HEAD_DIM == 64
+#define BOUNDS THREADS, 2  // left alone, the compiler spills for the sake of a third block
+#else
+#define BOUNDS THREADS
+#endif
 
 // Chunks of eight successive rows land in eight different bank groups, as ldmatrix reads them.
 __device__ __forceinline__ unsigned chunk_address(unsigned tile, int row, int chunk) {
@@ -45,19 +50,28 @@ __device__ __forceinline__ void load_tile(unsigned tile, const Element* x, i64 s
         load_chunk(target + i * PITCH, source, first + row + i < limit);
 }
 
+// Where a lane reads from: its row and chunk of the first 16 x 16 piece of a tile. The piece `column` pieces to the
+// right lies at `^ 32 * column`, as the swizzle only exchanges bits. The compiler would keep all these places in
+// registers that the accumulators need; what it cannot see through, it computes again, one instruction per load.
+__device__ __forceinline__ unsigned piece(unsigned lane_place, int column) {
+    asm volatile("" : "+r"(lane_place));
+    return lane_place ^ 32 * column;
+}
+
 // s = Q K^T for this warp's rows. [16 * ATOMS, HEAD_DIM] x [BLOCK_N, HEAD_DIM]^T
-__device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], unsigned q_tile, unsigned k_tile) {
-    const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * 16 * ATOMS;
+__device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], unsigned q_place, unsigned k_tile) {
+    const int lane = threadIdx.x & 31;
+    const unsigned k_place = chunk_address(k_tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
 #pragma unroll
     for (int kk = 0; kk < HEAD_DIM / 16; kk++) {
+        const unsigned q_piece = piece(q_place, kk), k_piece = piece(k_place, kk);
         unsigned q[ATOMS][4];
 #pragma unroll
-        for (int a = 0; a < ATOMS; a++)
-            load_matrices<false>(q[a], chunk_address(q_tile, warp_row + 16 * a + (lane & 15), 2 * kk + (lane >> 4)));
+        for (int a = 0; a < ATOMS; a++) load_matrices<false>(q[a], q_piece + 16 * a * PITCH);
 #pragma unroll
         for (int j = 0; j < BLOCK_N / 16; j++) {
             unsigned k[4];  // two tiles of 8 keys: {d 0-7, d 8-15} each
-            load_matrices<false>(k, chunk_address(k_tile, 16 * j + (lane & 7) + (lane >> 4) * 8, 2 * kk + (lane >> 3 & 1)));
+            load_matrices<false>(k, k_piece + 16 * j * PITCH);
 #pragma unroll
             for (int a = 0; a < ATOMS; a++) {
                 mma(s[a][2 * j], q[a], k[0], k[1], Element());
@@ -71,6 +85,7 @@ __device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], 
 __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], const float (&s)[ATOMS][KEY_TILES][4],
                                            unsigned v_tile) {
     const int lane = threadIdx.x & 31;
+    const unsigned v_place = chunk_address(v_tile, lane & 15, lane >> 4);
     unsigned p[ATOMS][BLOCK_N / 16][4];
 #pragma unroll
     for (int a = 0; a < ATOMS; a++) pack_rows(p[a], s[a]);
@@ -79,7 +94,7 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 16; d++) {
             unsigned v[4];  // two tiles of 8 columns: {keys 0-7, keys 8-15} each
-            load_matrices<true>(v, chunk_address(v_tile, 16 * j + (lane & 15), 2 * d + (lane >> 4)));
+            load_matrices<true>(v, piece(v_place, d) + 16 * j * PITCH);
 #pragma unroll
             for (int a = 0; a < ATOMS; a++) {
                 mma(o[a][2 * d], p[a][j], v[0], v[1], Element());
@@ -89,11 +104,12 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
-    const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-    Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N, i64 q_batch, i64 q_head,
-    i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
-    extern __shared__ __align__(128) unsigned char shared[];
+extern "C" __global__ void __launch_bounds__(BOUNDS)
+    attention_tensor_cores(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                           Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N,
+                           i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch,
+                           i64 v_head, i64 v_row, float scale_log2) {
+    extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
     const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;
@@ -115,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
     float o[ATOMS][OUT_TILES][4] = {};
     RowPair rows[ATOMS];
     const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * 16 * ATOMS;
+    const unsigned q_place = chunk_address(q_tile, warp_row + (lane & 15), lane >> 4);
     for (int tile = 0; tile < tiles; tile++) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
@@ -122,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
         const unsigned stage = ring + tile % STAGES * stage_bytes;
         const int first_key = tile * BLOCK_N;
         float s[ATOMS][KEY_TILES][4] = {};
-        compute_scores(s, q_tile, stage);
+        compute_scores(s, q_place, stage);
 #pragma unroll
         for (int a = 0; a < ATOMS; a++) {
             const int row = first_row + warp_row + 16 * a;
@@ -130,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_tensor_cores(
                 mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), M, N);
             float decay[2];
             rows[a].update(s[a], scale_log2, decay);
-            scale_rows(o[a], decay);
+            // Most tiles after the first bring no row of the warp a new maximum.
+            if (__any_sync(0xffffffffu, decay[0] != 1.0f || decay[1] != 1.0f)) scale_rows(o[a], decay);
         }
         add_values(o, s, stage + BLOCK_N * PITCH);
     }

@@ -16,7 +16,7 @@
 #endif
 
 #define THREADS (128 * (CONSUMERS + 1))
-#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)   // of 65,536: what the consumers leave
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
 #define PANELS (HEAD_DIM / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide
 #define KEY_TILES (BLOCK_N / 8)
@@ -132,8 +132,8 @@ struct Consumer {
     }
 
     // Scores to probabilities of the tile that starts at `key`; `decay` is what the earlier output shrinks by.
-    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, int first_row, int M, int N,
-                                            float scale, float (&decay)[2]) {
+    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, int first_row, int M, int N, float scale,
+                                            float (&decay)[2]) {
         const int row = first_row + 64 * group + 16 * warp;
         if (key + BLOCK_N > visible_keys(row, M, N)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N);
         rows.update(s, scale, decay);

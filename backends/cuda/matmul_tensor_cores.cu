@@ -72,7 +72,7 @@ struct Operand {
 
     // Copies the next tile.
     __device__ __forceinline__ void load(unsigned tile) {
-        constexpr int Count = Lines / Hop, Most = TF32 ? 4 : 8;  // 8 addresses and the words of tf32 would spill
+        constexpr int Count = Lines / Hop, Most = TF32 || Copy == 2 ? 4 : 8;  // more at a time would spill
 #pragma unroll(Count < Most ? Count : Most)
         for (int i = 0; i < Count; i++) {
             const bool inside = KMajor ? mn + i * Hop < extent && k < k_end : mn < extent && k + i * Hop < k_end;
@@ -82,8 +82,8 @@ struct Operand {
         k += BLOCK_K;
     }
 
-    // The 16 x STEP piece at (mn, step) in four registers, one per quarter. The right operand has the two k's of the same
-    // mn side by side: an mma wants them in neighbouring registers, and would else be preceded by moves.
+    // The 16 x STEP piece at (mn, step) in four registers, one per quarter. The right operand has the two k's of the
+    // same mn side by side: an mma wants them in neighbouring registers, and would else be preceded by moves.
     static __device__ __forceinline__ void fragment(unsigned (&x)[4], unsigned tile, int mn, int step) {
         const int lane = threadIdx.x % 32;
         const auto high_mn = [](int i) { return Right ? i / 2 : i % 2; };

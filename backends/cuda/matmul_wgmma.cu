@@ -111,9 +111,9 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
 }
 
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles of c) x (splits of K), each split with its own
-// [M, N] slice of c. k_split is a multiple of BLOCK_K, or K. On an H200, sharing the tiles of b between the two blocks of
-// a cluster by multicast brought nothing (774 TFLOP/s instead of 781 at bf16 4096^3): a tile has few readers at a time,
-// and L2 serves them.
+// [M, N] slice of c. k_split is a multiple of BLOCK_K, or K. On an H200, sharing the tiles of b between the two blocks
+// of a cluster by multicast brought nothing (774 TFLOP/s instead of 781 at bf16 4096^3): a tile has few readers at a
+// time, and L2 serves them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                  Output* __restrict__ c, int M, int N, int K, int k_split, int works) {

@@ -8,6 +8,9 @@
 #ifndef OUTPUT
 #define OUTPUT float
 #endif
+#ifndef AHEAD  // 1: the next loads are under way while the last ones are added
+#define AHEAD 0
+#endif
 #ifndef CLUSTER  // blocks that share a column
 #define CLUSTER 8
 #endif
@@ -16,6 +19,7 @@
 #endif
 
 using Out = OUTPUT;
+using u32 = unsigned int;
 
 __device__ __forceinline__ void accumulate(float (&sum)[WIDTH], const Elements& x) {
 #pragma unroll
@@ -23,10 +27,10 @@ __device__ __forceinline__ void accumulate(float (&sum)[WIDTH], const Elements& 
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)
-reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i64 chunk) {
+reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i64 chunk, u32 splits) {
     __shared__ float scratch[32];
-    const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
-    const i64 begin = blockIdx.y * chunk, end = min(n, begin + chunk);
+    const i64 row = blockIdx.x / splits * (i64)ROWS + threadIdx.y, split = blockIdx.x % splits;
+    const i64 begin = split * chunk, end = min(n, begin + chunk);
     const T* const p = x + row * n + begin;
     const int count = row < rows ? (int)(end - begin) : 0;
     float sum[WIDTH] = {};
@@ -44,59 +48,78 @@ reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i
     for (int step = WIDTH / 2; step > 0; step /= 2)
         for (int j = 0; j < step; ++j) sum[j] += sum[j + step];
     const float total = group_reduce<GROUP>(sum[0], scratch, Sum());
-    if (threadIdx.x == 0 && row < rows) y[row * gridDim.y + blockIdx.y] = from_float<Out>(total);
+    if (threadIdx.x == 0 && row < rows) y[row * splits + split] = from_float<Out>(total);
 }
 
-// The sums of this block's columns over rows [begin, begin + count) of p, in partial[0].
+// The sums of this block's columns over `count` rows from p: one partial sum per row of threads.
 constexpr int TILE_N = GROUP / TILE_INNER, COLUMNS = TILE_INNER * WIDTH;
-__device__ __forceinline__ void sum_down(float (&partial)[TILE_N][COLUMNS], const T* p, int count, i64 inner, bool inside) {
+using Partial = float[TILE_N][COLUMNS];
+
+__device__ __forceinline__ void ask(Elements (&to)[UNROLL], const T* p, int start, int count, i64 inner) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u)
+        if (start + u * TILE_N < count) to[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
+}
+
+__device__ __forceinline__ void sum_down(Partial& partial, const T* p, int count, i64 inner, bool inside) {
     float sum[WIDTH] = {};
     if (inside) {
+        Elements held[UNROLL], next[UNROLL];
+        if (AHEAD) ask(next, p, threadIdx.y, count, inner);
         for (int start = threadIdx.y; start < count; start += UNROLL * TILE_N) {
-            Elements held[UNROLL];
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u)
-                if (start + u * TILE_N < count) held[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
+            for (int u = 0; AHEAD && u < UNROLL; ++u) held[u] = next[u];
+            ask(AHEAD ? next : held, p, start + AHEAD * UNROLL * TILE_N, count, inner);
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
                 if (start + u * TILE_N < count) accumulate(sum, held[u]);
         }
     }
+    constexpr int Part = WIDTH < 4 ? WIDTH : 4;  // floats per store
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) partial[threadIdx.y][threadIdx.x * WIDTH + j] = sum[j];
+    for (int j = 0; j < WIDTH; j += Part) {
+        Vec<float, Part> part;
 #pragma unroll
-    for (int step = TILE_N / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if (threadIdx.y < step)
-            for (int j = 0; j < WIDTH; ++j)
-                partial[threadIdx.y][threadIdx.x * WIDTH + j] += partial[threadIdx.y + step][threadIdx.x * WIDTH + j];
+        for (int k = 0; k < Part; ++k) part.v[k] = sum[j + k];
+        store(&partial[threadIdx.y][threadIdx.x * WIDTH + j], part);
     }
+    __syncthreads();
+}
+
+// After sum_down: the sum of column i of the block.
+__device__ __forceinline__ float column_sum(const Partial& partial, int i) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < TILE_N; ++k) sum += partial[k][i];
+    return sum;
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS)
-reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 outer, i64 n, i64 inner, i64 tiles, i64 chunk) {
-    __shared__ float partial[TILE_N][COLUMNS];
-    const i64 c = (blockIdx.x % tiles * TILE_INNER + threadIdx.x) * WIDTH, o = blockIdx.x / tiles;
-    const i64 begin = blockIdx.y * chunk;
+reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 chunk, u32 outer, u32 tiles) {
+    __shared__ alignas(16) Partial partial;
+    const i64 tile = (i64)(blockIdx.x % tiles) * COLUMNS, c = tile + threadIdx.x * WIDTH, o = blockIdx.x / tiles % outer;
+    const i64 split = blockIdx.x / tiles / outer, begin = split * chunk;
     sum_down(partial, x + (o * n + begin) * inner + c, (int)(min(n, begin + chunk) - begin), inner, c < inner);
-    if (threadIdx.y > 0 || c >= inner) return;
-    Out* const out = y + (blockIdx.y * outer + o) * inner + c;
-    for (int j = 0; j < WIDTH; ++j) out[j] = from_float<Out>(partial[0][threadIdx.x * WIDTH + j]);
+    Out* const out = y + (split * outer + o) * inner + tile;
+    for (int i = threadIdx.y * TILE_INNER + threadIdx.x; i < COLUMNS && tile + i < inner; i += GROUP)
+        out[i] = from_float<Out>(column_sum(partial, i));
 }
 
 #if __CUDA_ARCH__ >= 900
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(GROUP, MIN_BLOCKS)
-reduce_sum_cluster(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 tiles, i64 chunk) {
-    __shared__ float partial[TILE_N][COLUMNS];
+reduce_sum_cluster(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 chunk, u32 tiles) {
+    __shared__ alignas(16) Partial partial;
+    __shared__ float sums[COLUMNS];
     const int rank = blockIdx.x % CLUSTER, thread = threadIdx.y * TILE_INNER + threadIdx.x;
-    const i64 tile = blockIdx.x / CLUSTER % tiles * COLUMNS, o = blockIdx.x / CLUSTER / tiles;
+    const i64 tile = (i64)(blockIdx.x / CLUSTER % tiles) * COLUMNS, o = blockIdx.x / CLUSTER / tiles;
     const i64 begin = min(n, rank * chunk), c = tile + threadIdx.x * WIDTH;
     sum_down(partial, x + (o * n + begin) * inner + c, (int)(min(n, begin + chunk) - begin), inner, c < inner);
+    for (int i = thread; i < COLUMNS; i += GROUP) sums[i] = column_sum(partial, i);
     __cluster_barrier_arrive();
     __cluster_barrier_wait();
     for (int i = rank * GROUP + thread; i < COLUMNS && tile + i < inner; i += CLUSTER * GROUP) {
         float sum = 0.0f;
-        for (int r = 0; r < CLUSTER; ++r) sum += *static_cast<float*>(__cluster_map_shared_rank(&partial[0][i], r));
+        for (int r = 0; r < CLUSTER; ++r) sum += *static_cast<float*>(__cluster_map_shared_rank(&sums[i], r));
         y[o * inner + tile + i] = from_float<Out>(sum);
     }
     __cluster_barrier_arrive();  // nobody leaves while its shared memory may still be read

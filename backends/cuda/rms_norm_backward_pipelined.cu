@@ -11,16 +11,16 @@
 constexpr int THREADS = GROUP * ROWS;
 alignas(16) extern __shared__ unsigned char ring[];  // [STAGES][x, grad_out][VECTORS][THREADS] of Elements
 
-__device__ __forceinline__ Elements& place(int stage, int tensor, int vector) {
+__device__ __forceinline__ T* place(int stage, int tensor, int vector) {
     const int thread = threadIdx.y * GROUP + threadIdx.x;
-    return reinterpret_cast<Elements*>(ring)[((stage * 2 + tensor) * VECTORS + vector) * THREADS + thread];
+    return reinterpret_cast<T*>(ring) + (((stage * 2 + tensor) * VECTORS + vector) * THREADS + thread) * WIDTH;
 }
 
 __device__ __forceinline__ void ask(int stage, const T* x, const T* grad_out, int n) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-        copy_async<sizeof(Elements)>(shared_address(&place(stage, 0, v)), x + column(v), column(v) < n);
-        copy_async<sizeof(Elements)>(shared_address(&place(stage, 1, v)), grad_out + column(v), column(v) < n);
+        copy_async<sizeof(Elements)>(shared_address(place(stage, 0, v)), x + column(v), column(v) < n);
+        copy_async<sizeof(Elements)>(shared_address(place(stage, 1, v)), grad_out + column(v), column(v) < n);
     }
     copy_async_commit();
 }
@@ -35,7 +35,10 @@ rms_norm_backward_pipelined(
     for_each_vector(n, [&](int i, int v) { w[v] = load<WIDTH>(weight + i); });
     const i64 step = gridDim.x * (i64)ROWS;
     i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
-    for (int s = 0; s < STAGES - 1; ++s) ask(s, x + (row + s * step) * n, grad_out + (row + s * step) * n, row + s * step < rows ? n : 0);
+    for (int s = 0; s < STAGES - 1; ++s) {
+        const i64 ahead = row + s * step;
+        ask(s, x + ahead * n, grad_out + ahead * n, ahead < rows ? n : 0);
+    }
     int stage = 0, turn = 0;
     for (i64 first = blockIdx.x * (i64)ROWS; first < rows; first += step, row += step, turn ^= 1) {
         const int valid = row < rows ? n : 0;
@@ -43,12 +46,15 @@ rms_norm_backward_pipelined(
         ask((stage + STAGES - 1) % STAGES, x + ahead * n, grad_out + ahead * n, ahead < rows ? n : 0);
         copy_async_wait<STAGES - 1>();
         float2 both = {};  // sums of x^2 and of grad_out * weight * x
-        for_each_vector(valid, [&](int, int v) { add_products(both, place(stage, 0, v), place(stage, 1, v), w[v]); });
+        for_each_vector(valid, [&](int, int v) {
+            add_products(both, load<WIDTH>(place(stage, 0, v)), load<WIDTH>(place(stage, 1, v)), w[v]);
+        });
         both = group_sum<GROUP>(both, scratch[turn]);
         stay_packed(w);
         const float r = 1.0f / sqrtf(both.x / n + eps), c = r * r * r * (both.y / n);
         for_each_vector(valid, [&](int i, int v) {
-            store(grad_x + row * n + i, gradient(place(stage, 0, v), place(stage, 1, v), w[v], r, c, sum[v]));
+            const Elements held = load<WIDTH>(place(stage, 0, v)), g = load<WIDTH>(place(stage, 1, v));
+            store(grad_x + row * n + i, gradient(held, g, w[v], r, c, sum[v]));
         });
         stage = (stage + 1) % STAGES;
     }

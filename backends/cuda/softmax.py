@@ -11,16 +11,13 @@ from functools import lru_cache
 
 import torch
 
-from kernelmux.backends.cuda._rows import as_matrix, row_plan, row_width
+from kernelmux.backends.cuda._rows import REGISTER_LIMIT, as_matrix, row_plan, row_width
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
 SOURCE = Source(__file__)
 REGISTERS = Source(__file__, "softmax_registers.cu")
-# Longer rows: two reads by full blocks beat one read by blocks that fill a multiprocessor alone (H200, 32768 x 16384
-# bf16: 530 us against 565; 16384 x 8192: 135 us both).
-REGISTER_LIMIT = 8192
 _BLOCK = 256
 _COLUMN_BLOCK = 512
 _TILE_INNER = 32  # columns: threads side by side
@@ -80,7 +77,9 @@ def _online_block(accesses: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _registers(rows: int, n: int, dtype: torch.dtype, width: int, scale: float) -> Bound:
-    plan = row_plan(n, dtype.itemsize, width)
+    # Two blocks per multiprocessor, of which one loads while the other computes: rows of 64 KiB take 1030 us in two
+    # blocks of 512 threads, 1178 in one of 1,024 (H200, 32768 x 16384 fp32).
+    plan = row_plan(n, dtype.itemsize, width, bytes_per_thread=64 if n * dtype.itemsize <= 32768 else 128)
     kernel = REGISTERS.kernel(
         "softmax_registers", "x* y* rows:i64 n:i32 sign:f32 factor:f32", ELEMENT=ctype(dtype), **plan.defines
     )

@@ -12,7 +12,8 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 template <int Bytes>
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool inside) {
     if constexpr (Bytes == 2)
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(inside ? *static_cast<const unsigned short*>(from) : (unsigned short)0)
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to),
+                     "h"(inside ? *static_cast<const unsigned short*>(from) : (unsigned short)0)
                      : "memory");
     else if constexpr (Bytes == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
@@ -55,11 +56,11 @@ __device__ __forceinline__ void load_matrices(unsigned (&x)[4], unsigned row) {
 }
 
 // d[16][8] += a[16][K] b[K][8], K being 32 bytes of elements; the last argument says of which type.
-#define MMA(SHAPE, TYPE)                                                       \
+#define MMA(SHAPE, TYPE)                                                                \
     asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." TYPE "." TYPE                \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
     MMA("m16n8k16", "f16");
 }

@@ -23,10 +23,11 @@
 
 using T = ELEMENT;
 constexpr int SIZE = sizeof(T), VECTOR = 16 / SIZE, SECTOR = 32 / SIZE, HEIGHT = TILE_M + SECTOR - 1;
-constexpr int PITCH = TILE_N + (SIZE < 4 ? 4 / SIZE : 1);  // one bank more per row
+// Found by counting bank conflicts over odd and even sizes: 3.3 wavefronts per element and its way back, of 2 at best.
+constexpr int PITCH = TILE_N + (SIZE == 1 ? 5 : SIZE == 2 ? 3 : 2), SIDE = SIZE < 4 ? 4 : 8;
 constexpr int SLOTS_N = TILE_N / VECTOR + 1, SLOTS_M = TILE_M / VECTOR;
 constexpr int READS = cdiv(HEIGHT * SLOTS_N, BLOCK), WRITES = TILE_N * SLOTS_M / BLOCK;
-static_assert(TILE_M % SECTOR == 0 && TILE_N % 8 == 0 && TILE_N * SLOTS_M % BLOCK == 0, "every thread writes equally much");
+static_assert(TILE_M % SECTOR == 0 && TILE_N % SIDE == 0 && TILE_N * SLOTS_M % BLOCK == 0, "every thread writes equally much");
 
 // How many elements p lies behind a multiple of Bytes.
 template <int Bytes>
@@ -69,8 +70,8 @@ transpose_unaligned(const T* __restrict__ x, T* __restrict__ y, int M, int N, i6
     __syncthreads();
 #pragma unroll
     for (int u = 0; u < WRITES; ++u) {
-        const int index = u * BLOCK + threadIdx.x;  // a warp: 8 rows of y, 64 bytes of each
-        const int n = index / (8 * SLOTS_M) * 8 + index % 8, slot = index / 8 % SLOTS_M;
+        const int index = u * BLOCK + threadIdx.x;  // SIDE rows of y side by side in a warp
+        const int n = index / (SIDE * SLOTS_M) * SIDE + index % SIDE, slot = index / SIDE % SLOTS_M;
         if (n0 + n >= N) continue;
         T* const row = y + (i64)(n0 + n) * M + m0;
         const int skipped = (SECTOR - behind<32>(row)) % SECTOR, m = skipped + slot * VECTOR;

@@ -46,7 +46,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[Count][4]) {
 #define NAMES_128 FIFTY TEN(5) "%60, %61, %62, %63"
 #define NAMES_176 FIFTY TEN(5) TEN(6) TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_192 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
-#define NAMES_256 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
+#define NAMES_256 \
+    FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR_SUMS(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define SIXTEEN_SUMS(j) FOUR_SUMS(j), FOUR_SUMS(j + 1), FOUR_SUMS(j + 2), FOUR_SUMS(j + 3)
 #define SUMS_64 SIXTEEN_SUMS(0), SIXTEEN_SUMS(4)
@@ -59,30 +60,30 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[Count][4]) {
 
 // d (+)= a b, both in shared memory, a [64][32 bytes of K] and b [32 bytes of K][N]; not `add` starts a new sum.
 // Either index may be the contiguous one for 16-bit elements, only K for tf32.
-#define SHARED_PRODUCT(N, K, TYPE, ELEMENT_TYPE, A, B, ADD, MAJORS)                                                  \
-    template <bool AKMajor, bool BKMajor>                                                                            \
-    __device__ __forceinline__ void wgmma(float(&d)[N / 8][4], Descriptor a, Descriptor b, bool add, ELEMENT_TYPE) { \
-        static_assert(sizeof(ELEMENT_TYPE) == 2 || (AKMajor && BKMajor), "tf32 operands are K-major");               \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0; " INSTRUCTION(N, K, TYPE) "%" #A ", %" #B         \
-                     ", p, 1, 1" MAJORS "; }"                                                                        \
-                     : SUMS_##N                                                                                      \
-                     : "l"(a), "l"(b), "r"((int)add), "n"(!AKMajor), "n"(!BKMajor));                                 \
+#define SHARED_PRODUCT(N, K, TYPE, ELEMENT_TYPE, A, B, ADD, MAJORS)                                                   \
+    template <bool AKMajor, bool BKMajor>                                                                             \
+    __device__ __forceinline__ void wgmma(float(&d)[N / 8][4], Descriptor a, Descriptor b, bool add, ELEMENT_TYPE) {  \
+        static_assert(sizeof(ELEMENT_TYPE) == 2 || (AKMajor && BKMajor), "tf32 operands are K-major");                \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0; " INSTRUCTION(N, K, TYPE) "%" #A ", %" #B          \
+                                                                                             ", p, 1, 1" MAJORS "; }" \
+                     : SUMS_##N                                                                                       \
+                     : "l"(a), "l"(b), "r"((int)add), "n"(!AKMajor), "n"(!BKMajor));                                  \
     }
 // d += a b, a in registers as for mma m16n8k16, b in shared memory with contiguous columns.
-#define REGISTER_PRODUCT(N, TYPE, ELEMENT_TYPE, A0, A1, A2, A3, B)                                                   \
-    __device__ __forceinline__ void wgmma(float(&d)[N / 8][4], const unsigned(&a)[4], Descriptor b, ELEMENT_TYPE) {  \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " INSTRUCTION(N, 16, TYPE) "{%" #A0 ", %" #A1 ", %" #A2   \
-                     ", %" #A3 "}, %" #B ", p, 1, 1, 1; }"                                                           \
-                     : SUMS_##N                                                                                      \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                          \
+#define REGISTER_PRODUCT(N, TYPE, ELEMENT_TYPE, A0, A1, A2, A3, B)                                                  \
+    __device__ __forceinline__ void wgmma(float(&d)[N / 8][4], const unsigned(&a)[4], Descriptor b, ELEMENT_TYPE) { \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " INSTRUCTION(                                           \
+                         N, 16, TYPE) "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 1; }"            \
+                     : SUMS_##N                                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                         \
     }
-#define HALF_PRODUCTS(TYPE, ELEMENT_TYPE)                                             \
-    SHARED_PRODUCT(64, 16, TYPE, ELEMENT_TYPE, 32, 33, 34, ", %35, %36")              \
-    SHARED_PRODUCT(128, 16, TYPE, ELEMENT_TYPE, 64, 65, 66, ", %67, %68")             \
-    SHARED_PRODUCT(176, 16, TYPE, ELEMENT_TYPE, 88, 89, 90, ", %91, %92")             \
-    SHARED_PRODUCT(192, 16, TYPE, ELEMENT_TYPE, 96, 97, 98, ", %99, %100")            \
-    SHARED_PRODUCT(256, 16, TYPE, ELEMENT_TYPE, 128, 129, 130, ", %131, %132")        \
-    REGISTER_PRODUCT(64, TYPE, ELEMENT_TYPE, 32, 33, 34, 35, 36)                      \
+#define HALF_PRODUCTS(TYPE, ELEMENT_TYPE)                                      \
+    SHARED_PRODUCT(64, 16, TYPE, ELEMENT_TYPE, 32, 33, 34, ", %35, %36")       \
+    SHARED_PRODUCT(128, 16, TYPE, ELEMENT_TYPE, 64, 65, 66, ", %67, %68")      \
+    SHARED_PRODUCT(176, 16, TYPE, ELEMENT_TYPE, 88, 89, 90, ", %91, %92")      \
+    SHARED_PRODUCT(192, 16, TYPE, ELEMENT_TYPE, 96, 97, 98, ", %99, %100")     \
+    SHARED_PRODUCT(256, 16, TYPE, ELEMENT_TYPE, 128, 129, 130, ", %131, %132") \
+    REGISTER_PRODUCT(64, TYPE, ELEMENT_TYPE, 32, 33, 34, 35, 36)               \
     REGISTER_PRODUCT(128, TYPE, ELEMENT_TYPE, 64, 65, 66, 67, 68)
 HALF_PRODUCTS("f16", __half)
 HALF_PRODUCTS("bf16", __nv_bfloat16)

@@ -1,9 +1,9 @@
 """The one way a Triton kernel is started here, because starting it is most of what a small op costs.
 
 `kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the
-compiled kernel's own launcher takes 8 us. A `Launch` is a kernel with everything but its tensors; it keeps that launcher
-under what of the tensors Triton specialises on, the 16-byte alignment of their addresses. What leads to a `Launch`
-(strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
+compiled kernel's own launcher takes 8 us. A `Launch` is a kernel with everything but its tensors; it keeps that
+launcher under what of the tensors Triton specialises on, dtype and the 16-byte alignment of the address. What leads to a
+`Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 Ints = tuple[int, ...]
+Config = dict[str, Any]
 
 # Remembers what a function of shapes, strides and dtypes returned; 4096 kinds of call are enough for a model.
 plan = lru_cache(maxsize=4096)
@@ -64,7 +65,7 @@ class Launch:
     def __init__(self, kernel: Any, grid: Ints, *scalars: Any, maps: tuple[Map, ...] = (), **meta: Any) -> None:
         self.kernel, self.scalars, self.maps, self.meta = kernel, scalars, maps, meta
         self.grid = (*grid, 1, 1)[:3]
-        self.known: dict[Ints, tuple[Any, ...]] = {}
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         device = tensors[0].get_device()
@@ -76,7 +77,7 @@ class Launch:
                 self(*tensors)
         else:
             addresses = [x.data_ptr() for x in tensors]
-            key = (device, *[address & 15 == 0 for address in addresses])
+            key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
             known = self.known.get(key)
             if known is None:
                 self.known[key] = self._compile(tensors)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from kernelmux.backends.triton._launch import cdiv
+from kernelmux.backends.triton._launch import Config, cdiv
 from kernelmux.backends.triton._strides import Ints, collapse
 
 # A longer row does not stay in the registers of one program: 32768 fp32 values are 64 registers in each of 512 threads.
@@ -68,14 +68,14 @@ def neighbours(w: Walk, block_n: int, elements: int) -> int:
     return clamp(wanted, 1, next_power(w.sizes[-1]))
 
 
-def looped_rule(w: Walk, block: int, warps: int) -> dict[str, int]:
+def looped_rule(w: Walk, block: int, warps: int) -> Config:
     """The tile of a program that walks its rows block by block; a shorter row or a strided axis gets a smaller one."""
     block = min(next_power(w.length), block if w.along else 32)
     rows = neighbours(w, block, 2048)
     return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 512, 4, warps)}
 
 
-def resident_rule(w: Walk, itemsize: int) -> dict[str, int] | None:
+def resident_rule(w: Walk, itemsize: int) -> Config | None:
     """The tile of a program that holds whole rows; None where they would not stay in registers."""
     block = next_power(w.length)
     rows = neighbours(w, block, 4096 // itemsize)

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import clamp, next_power, rounded_product
 from kernelmux.backends.triton._sums import sum_first
 from kernelmux.registry.backend import Implementation
@@ -133,7 +133,7 @@ def _split(device: int, M: int, N: int, weight_step: int, eps: float) -> Plan:
     return Plan((rows, columns), programs)
 
 
-def rule(N: int, itemsize: int) -> dict[str, int]:
+def rule(N: int, itemsize: int) -> Config:
     """A program per SM for long rows, more for short ones; the rows on their way, up to three, take 128 KiB."""
     block = next_power(N)
     warps = clamp(block // 256, 1, 32 if itemsize == 2 else 16)

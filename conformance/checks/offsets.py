@@ -20,12 +20,12 @@ def run(probe: Probe) -> None:
         return
     for base in probe.sample(2):
         for name, x in base.tensors.items():
-            if x.dim() and x.shape[0] > 1:
+            if any(n > 1 for n in x.shape):
                 _far_apart(probe, base, name, x)
 
 
 def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
-    """The first axis of one input steps so far that its last slice lies beyond 2^31 elements."""
+    """The first axis of one input that has steps takes them so far that its last slice lies beyond 2^31 elements."""
     strides = far_strides(tuple(x.shape))
     need = layouts.extent(x.shape, strides) * x.element_size()
     note = f"{name}: strides {strides}"
@@ -39,8 +39,11 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
 
 
 def far_strides(shape: tuple[int, ...]) -> Strides:
-    """Contiguous but for the first axis."""
-    return (FAR // (shape[0] - 1) + 1, *layouts.contiguous_strides(shape[1:]))
+    """Contiguous but for the first axis longer than 1."""
+    axis = next(i for i, n in enumerate(shape) if n > 1)
+    strides = list(layouts.contiguous_strides(shape))
+    strides[: axis + 1] = [FAR // (shape[axis] - 1) + 1] * (axis + 1)
+    return tuple(strides)
 
 
 def _applies(backend: Backend, device: str) -> bool:

@@ -176,7 +176,7 @@ def arrive(ins: Instruction) -> Action:
         for key in sorted(set(zip(*(axis.tolist() for axis in place), strict=True))):
             mine = (place[0] == key[0]) & (place[1] == key[1])
             land = _landing(barriers, key, group.index[mine], copies)
-            barriers.flights[key].append(Flight(land, ins, int(group.index[mine][0])))
+            barriers.start(key, Flight(land, ins, int(group.index[mine][0])))
 
     return Action(run, inputs=(address(ins.operands[0]),))
 

@@ -117,6 +117,7 @@ def _runner(ins: Instruction, kind: str, dtype: np.dtype[Any], wanted: bool = Tr
     def run(group: Group, place: Any, *values: Any) -> Any:
         if ordered:
             group.run.shared.synchronise(np.unique(group.block))
+            group.run.access.fence(group)
         return _everywhere(group, space, place, dtype, update, at, values)
 
     return run

@@ -80,7 +80,7 @@ def _take_off(
         barriers.bytes[place] -= content.size
         barriers.complete(waiter, place)
 
-    barriers.flights[barrier].append(Flight(land, ins, int(group.index[i])))
+    barriers.start(barrier, Flight(land, ins, int(group.index[i])))
 
 
 def _clear(group: Any, i: int, block: int, offsets: Array) -> None:

@@ -27,11 +27,16 @@ def fence(ins: Instruction) -> Action:
     """Memory is sequentially consistent here; in full mode a fence may be part of a hand-made synchronisation."""
     if ins.has("proxy") or any(m.startswith("proxy") for m in ins.modifiers) or ins.modifiers[0] == "mbarrier_init":
         return NOTHING
-    return Action(_synchronise)
+    return Action(_synchronise if "cta" in ins.modifiers else _fence)
 
 
 def _synchronise(group: Group) -> None:
     group.run.shared.synchronise(np.unique(group.block))
+
+
+def _fence(group: Group) -> None:
+    _synchronise(group)
+    group.run.access.fence(group)
 
 
 @operation("trap", "brkpt")

@@ -24,16 +24,17 @@ def load(ins: Instruction) -> Action:
     count = len(outputs)
 
     def run(wanted: tuple[bool, ...] | None = None) -> Any:
-        return _loader(ins.space, dtype_of(ins.type), count, _acquires(ins), wanted)
+        return _loader(ins, count, wanted)
 
     return Action(run(), (address(source),), outputs, guarded=True, partly=run if count > 1 else None, exact=True)
 
 
-def _loader(space: str, dtype: np.dtype[Any], count: int, acquire: bool, wanted: tuple[bool, ...] | None) -> Any:
+def _loader(ins: Instruction, count: int, wanted: tuple[bool, ...] | None) -> Any:
     """wanted: the elements of a vector that are used; compilers read padding along."""
+    space, dtype, acquire, strong = ins.space, dtype_of(ins.type), _acquires(ins), _is_strong(ins)
 
     def run(group: Group, mask: Any, where: Any) -> Any:
-        values = group.run.access.load(group, space, where, dtype, count, mask, wanted)
+        values = group.run.access.load(group, space, where, dtype, count, mask, wanted, strong)
         if acquire:
             group.run.shared.synchronise(None)
         if count == 1:
@@ -56,6 +57,7 @@ def _storer(space: str, release: bool) -> Any:
     def run(group: Group, mask: Any, where: Any, *values: Any) -> None:
         if release:
             group.run.shared.synchronise(None)
+            group.run.access.fence(group)
         data = values[0] if len(values) == 1 else np.stack([group.full(v) for v in values], axis=1)
         group.run.access.store(group, space, where, data, mask)
 
@@ -65,6 +67,11 @@ def _storer(space: str, release: bool) -> Any:
 def _acquires(ins: Instruction) -> bool:
     """Whether the access orders others: what is known of shared memory's readers and writers is then void."""
     return ins.has("acquire") or ins.has("release")
+
+
+def _is_strong(ins: Instruction) -> bool:
+    """Whether the access may be part of a hand-over from thread to thread."""
+    return _acquires(ins) or ins.has("volatile") or ins.has("relaxed")
 
 
 @operation("prefetch", "prefetchu", "discard", "applypriority")

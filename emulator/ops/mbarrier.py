@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kernelmux.emulator.cluster import split
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.ops.unfinished import never_waited_for
+from kernelmux.emulator.ops.unfinished import at_the_end, never_waited_for
 from kernelmux.emulator.parser import Address, Instruction
 
 Array = NDArray[Any]
@@ -45,6 +45,7 @@ class Barriers:
         self.bytes = np.zeros(shape, np.int64)  # bytes still missing
         self.phase = np.zeros(shape, np.int64)  # completed phases
         self.flights: dict[tuple[int, int], list[Flight]] = defaultdict(list)
+        self.last: dict[tuple[int, int], Flight] = {}  # that ever reported there
         self.run = run
 
     @staticmethod
@@ -97,6 +98,11 @@ class Barriers:
         np.subtract.at(self.pending, place, counts)
         self.complete(group, place)
 
+    def start(self, key: tuple[int, int], flight: Flight) -> None:
+        """A copy is under way that reports to the barrier `key` (block, offset / 8)."""
+        self.flights[key].append(flight)
+        self.last[key] = flight
+
     def deliver(self, group: Any, place: tuple[Array, Array]) -> None:
         """Let the copies arrive that report to these barriers."""
         for key in self.flights and sorted(set(zip(place[0].tolist(), place[1].tolist(), strict=True))):
@@ -104,9 +110,15 @@ class Barriers:
                 flight.land(group)
 
     def check_landed(self) -> None:
-        """At the end of a chunk: in full mode an error for copies that are still under way."""
-        for flights in self.flights.values() if self.run.checks == "full" else ():
+        """At the end of a chunk: in full mode an error for copies under way, or with more bytes than were announced."""
+        if self.run.checks != "full":
+            return
+        for flights in self.flights.values():
             raise never_waited_for(self.run, flights[0].ins, flights[0].lane, "this copy, by its mbarrier")
+        for key, flight in self.last.items():
+            if self.valid[key] and self.bytes[key] < 0:
+                message = f"copies brought {-self.bytes[key]} bytes more than their mbarrier expected (expect_tx)"
+                raise at_the_end(self.run, flight.ins, flight.lane, message)
 
 
 def _pointer(ins: Instruction, position: int = 0) -> Any:

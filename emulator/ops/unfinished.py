@@ -1,4 +1,4 @@
-"""Asynchronous work that nobody waited for, found when a kernel has ended."""
+"""Asynchronous work that is not in order when a kernel has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ class _Step:
 
 def never_waited_for(run: Any, ins: Instruction, lane: int, what: str) -> EmulatorError:
     """The error for an instruction of `lane` (number in the chunk) whose effect was still under way at the end."""
+    return at_the_end(run, ins, lane, f"the kernel ended and nobody had waited for {what}")
+
+
+def at_the_end(run: Any, ins: Instruction, lane: int, message: str) -> EmulatorError:
+    """The error for something that an instruction of `lane` left behind."""
     block, thread = run.geometry.coordinates(lane)
-    message = f"the kernel ended and nobody had waited for {what}"
     error: EmulatorError = run.access.error("asynchronous", message, run.access.kernel, _Step(ins), block, thread)
     return error

@@ -8,7 +8,7 @@ from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -58,6 +58,7 @@ SPEC = OpSpec(
     reference=reference,
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"]),
     exact=exact,
+    special=SpecialValues(undefined={"largest fp32": "rounded to tf32 it is infinite"}),
     cases=(
         Case("a=64x32 b=32x48", tier="smoke"),
         Case("a=1x1 b=1x1"),

@@ -44,6 +44,8 @@ def cost(call: Call) -> Cost:
     return Cost(bytes=2 * x.numel() * x.element_size(), flops=5 * x.numel())
 
 
+OVERFLOW = "scale * x overflows fp32"
+
 SPEC = OpSpec(
     name="softmax",
     version=1,
@@ -60,7 +62,7 @@ SPEC = OpSpec(
     reference=reference,
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], flushes=True),
     exact=exact,
-    special=SpecialValues(undefined={"largest fp32": "scale * x overflows fp32"}),
+    special=SpecialValues(undefined={"largest fp32": OVERFLOW, "largest bf16": OVERFLOW}),
     cases=(
         Case("x=4x100", tier="smoke"),
         Case("x=1x1"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.backends.triton._launch import cdiv, launch
-from kernelmux.backends.triton.attention._online import LOG2E, key_range, mask_scores, online_softmax
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton.attention._online import Rule, key_range, mask_scores, online_softmax
+from kernelmux.backends.triton.attention._problem import Problem, block_strides, problem
 
 
 @triton.jit
@@ -63,24 +61,21 @@ def attention_descriptors_kernel(
     out_desc.store([batch, head, start_m, 0], out.reshape(1, 1, BLOCK_M, D))
 
 
+@plan
+def _plan(p: Problem, rule: Rule) -> Launch:
+    config = rule(p)
+    queries, keys = (1, 1, config["BLOCK_M"], p.D), (1, 1, config["BLOCK_N"], p.D)
+    kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)
+    maps = tuple(Map(shape, block_strides(shape, strides), block) for shape, strides, block in kinds)
+    grid = (cdiv(p.M, config["BLOCK_M"]) * p.B * p.H,)
+    return Launch(attention_descriptors_kernel, grid, *p.sizes, maps=maps, **p.constants, **config)
+
+
 def descriptors(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, config: dict[str, Any]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule
 ) -> torch.Tensor:
     """Attention with one block of queries per program, all loads and stores by TMA."""
-    B, H, M, D = q.shape
-    out = torch.empty((B, H, M, D), dtype=q.dtype, device=q.device)
-    if out.numel() == 0:
-        return out
-    queries, keys = [1, 1, config["BLOCK_M"], D], [1, 1, config["BLOCK_N"], D]
-    maps = [_descriptor(t, block) for t, block in ((out, queries), (q, queries), (k, keys), (v, keys))]
-    launch(
-        attention_descriptors_kernel, (cdiv(M, config["BLOCK_M"]) * B * H,), *maps, H, H // k.shape[1], M, k.shape[2],
-        abs(scale) * LOG2E, CAUSAL=causal, FLIP=scale < 0, D=D, **config,
-    )  # fmt: skip
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if out.numel():
+        _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out
-
-
-def _descriptor(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
-    """Of the whole tensor; dimensions of size 1 may have any stride, but a descriptor wants multiples of 16 bytes."""
-    strides = [s if n > 1 else x.shape[-1] for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], block)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import cdiv, launch
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton.attention._problem import Problem, problem
 
-LOG2E = 1.4426950408889634
+Rule = Callable[[Problem], Config]
 
 
 @triton.jit
@@ -106,17 +107,18 @@ def attention_online_kernel(
     tl.store(out_ptrs, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=mask_m)
 
 
-def online(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, config: dict[str, Any]
-) -> torch.Tensor:
-    """Attention with one block of queries per program."""
-    B, H, M, D = q.shape
-    out = torch.empty((B, H, M, D), dtype=q.dtype, device=q.device)
-    if out.numel() == 0:
-        return out
-    strides = [tuple(t.stride()[:3]) for t in (out, q, k, v)]
-    launch(
-        attention_online_kernel, (cdiv(M, config["BLOCK_M"]) * B * H,), out, q, k, v, H, H // k.shape[1], M, k.shape[2],
-        abs(scale) * LOG2E, *strides, CAUSAL=causal, FLIP=scale < 0, PRECISION="ieee", D=D, **config,
+@plan
+def _plan(p: Problem, rule: Rule) -> Launch:
+    config = rule(p)
+    return Launch(
+        attention_online_kernel, (cdiv(p.M, config["BLOCK_M"]) * p.B * p.H,), *p.sizes, *(s[:3] for s in p.strides),
+        PRECISION="ieee", **p.constants, **config,
     )  # fmt: skip
+
+
+def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule) -> torch.Tensor:
+    """Attention with one block of queries per program."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if out.numel():
+        _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out

@@ -7,8 +7,6 @@ FlashAttention-3, 2024). Blocks are walked from the last key to the first, so th
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -18,11 +16,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import cdiv, launch
-from kernelmux.backends.triton.attention._online import LOG2E, key_range
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton.attention._online import Rule, key_range
+from kernelmux.backends.triton.attention._problem import Problem, block_strides, problem
 
 # Queries of one warpgroup: the rows of one wgmma instruction.
 QUERIES = 64
@@ -192,26 +190,26 @@ def attention_specialised_kernel(
     )  # fmt: skip
 
 
+@plan
+def _plan(p: Problem, rule: Rule) -> Launch:
+    config = rule(p)
+    queries, keys = [1, 1, QUERIES, p.D], [1, 1, config["BLOCK_N"], p.D]
+    dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
+    kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)
+    maps = tuple(
+        Map(shape, block_strides(shape, strides), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+        for shape, strides, block in kinds
+    )
+    grid = (cdiv(p.M, 2 * QUERIES) * p.B * p.H,)
+    meta = {**p.constants, **config, "ROWS": QUERIES, "num_warps": 4}
+    return Launch(attention_specialised_kernel, grid, *p.sizes, maps=maps, **meta)
+
+
 def specialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, config: dict[str, Any]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule
 ) -> torch.Tensor:
     """Attention with 128 queries per program, its warps specialised."""
-    B, H, M, D = q.shape
-    out = torch.empty((B, H, M, D), dtype=q.dtype, device=q.device)
-    if out.numel() == 0:
-        return out
-    queries, keys = [1, 1, QUERIES, D], [1, 1, config["BLOCK_N"], D]
-    maps = [_descriptor(t, block) for t, block in ((out, queries), (q, queries), (k, keys), (v, keys))]
-    launch(
-        attention_specialised_kernel, (cdiv(M, 2 * QUERIES) * B * H,), *maps, H, H // k.shape[1], M, k.shape[2],
-        abs(scale) * LOG2E, CAUSAL=causal, FLIP=scale < 0, ROWS=QUERIES, D=D, num_warps=4, **config,
-    )  # fmt: skip
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if out.numel():
+        _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out
-
-
-def _descriptor(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
-    """Of the whole tensor; dimensions of size 1 may have any stride, but a descriptor wants multiples of 16 bytes."""
-    strides = [s if n > 1 else x.shape[-1] for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
-    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], block, layout)

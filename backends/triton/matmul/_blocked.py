@@ -1,21 +1,21 @@
 """The tiled product over pointers: any strides, any shape; order, tile and pipeline depth are compile-time values.
 
-With SPLIT_K, each tile has several programs, which take a share of K each and leave fp32 sums that are added afterwards.
+With SPLIT_K, each tile has several programs, which each take a share of K and leave fp32 sums to be added.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton._sums import sum_first
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 
-Rule = Callable[[Problem], dict[str, Any]]
+Rule = Callable[[Problem], Config]
 
 
 @triton.jit
@@ -57,6 +57,7 @@ def matmul_blocked_kernel(
     a_ptrs = a_ptr + (offs_m.to(tl.int64)[:, None] * stride_am + rows_k[None, :] * stride_ak)
     b_ptrs = b_ptr + (rows_k[:, None] * stride_bk + offs_n.to(tl.int64)[None, :] * stride_bn)
 
+    step = tl.full([], BLOCK_K, tl.int64)  # BLOCK_K rows of b may be more than 2^31 elements
     # [BLOCK_M, BLOCK_N]
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in range(begin, end, BLOCK_K):
@@ -64,8 +65,8 @@ def matmul_blocked_kernel(
         a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
 
     c_ptrs = c_ptr + (offs_m.to(tl.int64)[:, None] * N + offs_n[None, :])
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -35,14 +34,10 @@ class Problem(NamedTuple):
         return f"{dtype} {self.layouts} {sizes}"
 
     @property
-    def hopper(self) -> bool:
-        """The GPU has what Hopper brought; so does the emulated one."""
-        return _capability(self.device) >= (9, 0)
-
-
-@cache
-def _capability(device: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device >= 0 else (9, 0)
+    def vectors(self) -> bool:
+        """Both operands can be loaded 16 bytes at a time: Triton knows that of strides and lengths of 16 elements."""
+        lengths = (self.K if self.a_strides[1] == 1 else self.M, self.N if self.b_strides[1] == 1 else self.K)
+        return all(n % 16 == 0 or n == 1 for n in (*self.a_strides, *self.b_strides, *lengths))
 
 
 def problem(a: torch.Tensor, b: torch.Tensor, precision: str) -> Problem:

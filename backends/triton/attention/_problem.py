@@ -1,0 +1,68 @@
+"""What the plan of an attention call depends on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.triton._launch import Config, Ints
+from kernelmux.backends.triton._strides import contiguous
+
+LOG2E = 1.4426950408889634
+
+
+class Problem(NamedTuple):
+    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars."""
+
+    device: int
+    B: int
+    H: int
+    G: int
+    M: int
+    N: int
+    D: int
+    q_strides: Ints
+    k_strides: Ints
+    v_strides: Ints
+    dtype: torch.dtype
+    causal: bool
+    scale: float
+
+    @property
+    def shapes(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Of the output, q, k and v."""
+        queries, keys = (self.B, self.H, self.M, self.D), (self.B, self.G, self.N, self.D)
+        return queries, queries, keys, keys
+
+    @property
+    def strides(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Of the output, q, k and v."""
+        return contiguous(self.shapes[0]), self.q_strides, self.k_strides, self.v_strides
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, float]:
+        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2."""
+        return self.H, self.H // self.G, self.M, self.N, abs(self.scale) * LOG2E
+
+    @property
+    def constants(self) -> Config:
+        """What every kernel is compiled for. The sign of a negative scale moves to q, so that maxima can be scaled."""
+        return {"CAUSAL": self.causal, "FLIP": self.scale < 0, "D": self.D}
+
+    @property
+    def key(self) -> str:
+        """The class of the call in the table of winners."""
+        return f"{str(self.dtype).removeprefix('torch.')} D{self.D} {'causal' if self.causal else 'full'}"
+
+
+def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Problem:
+    """The problem of a call."""
+    B, H, M, D = q.shape
+    _, G, N, _ = k.shape
+    return Problem(q.get_device(), B, H, G, M, N, D, q.stride(), k.stride(), v.stride(), q.dtype, causal, scale)
+
+
+def block_strides(shape: Ints, strides: Ints) -> Ints:
+    """Strides for the copy engine: dimensions of size 1 may have any, but it wants multiples of 16 bytes."""
+    return (*(s if n > 1 else shape[-1] for s, n in zip(strides[:-1], shape[:-1], strict=True)), 1)
