@@ -1,8 +1,8 @@
 """Global memory in full mode: two threads that touch one place, one of them writing, with nothing that orders them.
 
 Threads of one block are ordered by its barriers. Threads of different blocks are never ordered, unless the kernel has
-atomics, fences or acquire/release accesses, by which places may be handed from block to block; then a value that another
-block wrote may be read if that block has made a fence since. Writes that change nothing are no race. Reads that may be
+atomics, fences or acquire/release accesses, by which places may be handed from block to block; then a block may touch
+what another one touched if that one has made a fence since. Writes that change nothing are no race. Reads that may be
 part of a hand-over themselves (volatile, relaxed, acquire) are not looked at.
 """
 
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from kernelmux.emulator.shadow import THREAD_BITS
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
@@ -32,10 +34,10 @@ NO_FENCE = "read of a place that thread {} of block {} wrote, and its block has 
 class Owners:
     """Of each granule of a segment, which thread of the grid wrote (or read) it last, in which epoch, at which tick."""
 
-    def __init__(self, size: int, granule: int, *extra: str) -> None:
+    def __init__(self, size: int, granule: int) -> None:
         self.granule = granule  # bytes; not more than the smallest access so far
         count = -(-size // 64) * 64 // granule
-        self.records = {name: np.full(count, NOBODY, np.int64) for name in ("thread", "epoch", *extra)}
+        self.records = {name: np.full(count, NOBODY, np.int64) for name in ("thread", "epoch", "tick")}
 
     def refine(self, granule: int) -> None:
         """Smaller granules, because an access is smaller than one."""
@@ -61,12 +63,13 @@ class History:
 
 @dataclass(frozen=True)
 class Now:
-    """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size."""
+    """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size; and its tick."""
 
     thread: np.ndarray
     epoch: np.ndarray
     where: np.ndarray
     size: int
+    tick: int
 
 
 class GlobalWriters:
@@ -77,7 +80,8 @@ class GlobalWriters:
         self.shadow = shadow  # knows the epochs
 
     def fence(self, group: Group) -> None:
-        """What the blocks of the group wrote so far may be seen by others."""
+        """What the blocks of the group did so far may be seen by others."""
+        self.history.tick += 1
         for block in np.unique(group.block).tolist():
             self.history.fences[block + self.first_block] = self.history.tick
 
@@ -95,36 +99,33 @@ class GlobalWriters:
         same = thread // self.threads == now.thread // self.threads
         other = (thread != NOBODY) & (thread != now.thread)
         self._fail(group, other & same & (epoch == now.epoch), thread, BY_THREAD)
-        strangers = other & ~same
-        if not self.history.blocks_ordered:
-            self._fail(group, strangers, thread, BY_BLOCK)
-        elif strangers.any():
-            late = strangers & (owners.rows("tick", size)[now.where] >= self._fences(thread))
-            self._fail(group, late, thread, NO_FENCE)
+        text = NO_FENCE if self.history.blocks_ordered else BY_BLOCK
+        self._fail(group, other & ~same & self._unfenced(owners, now, thread), thread, text)
 
     def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there."""
         if segment.writers is None:
-            segment.writers = Owners(len(segment.data), min(size, 4), "tick")
+            segment.writers = Owners(len(segment.data), min(size, 4))
         owners, now = segment.writers, self._now(group, rows, size)
         owners.refine(min(size, owners.granule))
         for found, text in ((owners, WROTE), *((r, READ_IT) for r in segment.readers.entered(len(segment.data), size))):
             self._check(group, found, now, changes, text)
-        for name, value in (("thread", now.thread), ("epoch", now.epoch), ("tick", self.history.tick)):
-            owners.rows(name, size)[now.where] = value
-        self.history.tick += 1
+        for name in owners.records:
+            owners.rows(name, size)[now.where] = getattr(now, name)
 
     def _now(self, group: Group, rows: Any, size: int) -> Now:
         thread = group.index + self.first_block * self.threads
-        stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> 10  # without the thread
+        stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
         epoch = np.broadcast_to(stamps, (group.n,))
-        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size)
+        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, self.history.tick)
 
-    def _fences(self, thread: np.ndarray) -> np.ndarray:
-        """Tick of the last fence of the block of each thread."""
+    def _unfenced(self, owners: Owners, now: Now, thread: np.ndarray) -> Any:
+        """Where the block of the earlier access, by `thread`, has made no fence since."""
+        if not self.history.blocks_ordered:
+            return np.True_
         blocks, places = np.unique(thread // self.threads, return_inverse=True)
-        ticks = np.array([self.history.fences.get(int(block), NOBODY) for block in blocks])
-        return np.asarray(ticks[places].reshape(thread.shape))
+        fences = np.array([self.history.fences.get(int(block), NOBODY) for block in blocks])
+        return owners.rows("tick", now.size)[now.where] >= fences[places].reshape(thread.shape)
 
     def _check(self, group: Group, owners: Owners, now: Now, changes: Callable[[], Any], text: str) -> None:
         """Fails where others have touched what lanes now change."""
@@ -133,10 +134,10 @@ class GlobalWriters:
             return
         when = owners.rows("epoch", now.size)[now.where]
         same_block = before // self.threads == now.thread // self.threads
-        unordered = np.where(same_block, when == now.epoch, not self.history.blocks_ordered)
-        bad = (before != NOBODY) & (before != now.thread) & unordered
+        bad = (before != NOBODY) & (before != now.thread) & np.where(same_block, when == now.epoch, True)
         if bad.any():
-            self._fail(group, bad & np.reshape(changes(), (-1, 1)), before, text)
+            bad = bad & np.reshape(changes(), (-1, 1)) & (same_block | self._unfenced(owners, now, before))
+            self._fail(group, bad, before, text)
 
     def _fail(self, group: Group, bad: np.ndarray, other: np.ndarray, text: str) -> None:
         if bad.any():
@@ -175,13 +176,14 @@ class Readers:
         assert self.pair is not None
         for owners in self.pair:
             owners.refine(min(now.size, owners.granule))
-        (last, last_epoch), (other, other_epoch) = (
-            (owners.rows("thread", now.size), owners.rows("epoch", now.size)) for owners in self.pair
-        )
-        before, when = last[now.where], last_epoch[now.where]
+        last, other = self.pair
+        before = last.rows("thread", now.size)[now.where]
         different = (before != now.thread) & (before != NOBODY)
-        other[now.where] = np.where(different, before, other[now.where])
-        other_epoch[now.where] = np.where(different, when, other_epoch[now.where])
-        last[now.where], last_epoch[now.where] = now.thread, now.epoch
-        lost = (last[now.where] != now.thread).any(axis=1)  # several lanes read one place: the one that stayed is not the only one
-        other[now.where[lost]], other_epoch[now.where[lost]] = now.thread[lost], now.epoch[lost]
+        for name in last.records:
+            latest, another, value = last.rows(name, now.size), other.rows(name, now.size), getattr(now, name)
+            another[now.where] = np.where(different, latest[now.where], another[now.where])
+            latest[now.where] = value
+        # Several lanes may read one place: the one that stayed is not the only one.
+        lost = (last.rows("thread", now.size)[now.where] != now.thread).any(axis=1)
+        for name in last.records:
+            other.rows(name, now.size)[now.where[lost]] = np.broadcast_to(getattr(now, name), now.thread.shape)[lost]

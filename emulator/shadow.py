@@ -1,9 +1,9 @@
 """Who wrote and read each place of shared memory since the last barrier: uninitialised reads and races.
 
-A stamp is `epoch << 32 | warp epoch << 10 | thread`; every barrier of a block begins a new epoch, every bar.warp.sync
-a new warp epoch. Two accesses race if they are of one epoch, by different threads, at least one a write, and not
-ordered by a warp epoch. Reads are only logged, and looked at when somebody writes near them in the same epoch:
-kernels mostly fill a tile, wait, read, wait.
+A stamp is `epoch << 36 | warp epoch << 14 | rank in the cluster << 10 | thread`; every barrier of a block begins a new
+epoch, every bar.warp.sync a new warp epoch. Two accesses race if they are of one epoch, by different threads, at least
+one a write, and not ordered by a warp epoch. Reads are only logged, and looked at when somebody writes near them in
+the same epoch: kernels mostly fill a tile, wait, read, wait.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 UNINITIALISED = -1
 NO_OWNER = 0  # initialised by an asynchronous copy or an atomic: orders are not tracked
-THREAD_BITS, EPOCH_SHIFT = 10, 32
+RANK_SHIFT, THREAD_BITS, EPOCH_SHIFT = 10, 14, 36
 THREAD = (1 << THREAD_BITS) - 1
+OWN_THREAD = (1 << RANK_SHIFT) - 1
 WARP_EPOCH = (1 << EPOCH_SHIFT) - 1 - THREAD
 LONGEST_LOG = 1 << 22  # lanes in all entries: 32 MB
 PARTS = 64  # of a window; an access is first looked at by the parts it may touch, one bit each
@@ -50,6 +51,7 @@ class Shadow:
 
     def __init__(self, geometry: Any, stride: int) -> None:
         self.stride, self.blocks = stride, geometry.blocks
+        self.cluster, self.first_block = geometry.cluster, geometry.first
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
@@ -107,6 +109,8 @@ class Shadow:
         if lanes is not group.lanes or known is None:
             start = (self.epoch if np.ndim(self.epoch) == 0 else self.epoch[group.block]) << EPOCH_SHIFT
             own = group.thread | start
+            if self.cluster > 1:
+                own = own | (group.block + self.first_block) % self.cluster << RANK_SHIFT
             if self.warps_ordered:
                 own = own | (self.warp_epoch[group.warp] << THREAD_BITS)
             known = Marks(own, start, self.clock)
@@ -185,7 +189,7 @@ class Shadow:
     def writers(self, block: Any, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Epoch and thread of the last write of bytes of a window; epoch 0: an asynchronous copy or an atomic."""
         stamps = self.writes[self._window(block, offsets)]
-        return stamps >> EPOCH_SHIFT, stamps & THREAD
+        return stamps >> EPOCH_SHIFT, stamps & OWN_THREAD
 
     def _window(self, block: int, offsets: np.ndarray) -> np.ndarray:
         return np.asarray(offsets) + block * self.stride >> self.shift
@@ -284,7 +288,7 @@ class Shadow:
     def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: Rows, old: Any = None) -> None:
         row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
         offset = (int(rows.index[row]) * rows.count + column << self.shift) % self.stride
-        other = "" if old is None else int(old.reshape(len(rows.index), -1)[row, column] & THREAD)
+        other = "" if old is None else int(old.reshape(len(rows.index), -1)[row, column] & OWN_THREAD)
         group.fail(kind, text.format(offset, other), [row])
 
 

@@ -57,7 +57,7 @@ def copy_batched(dst: torch.Tensor, src: torch.Tensor) -> None:
         current = torch.cuda.current_stream()
         if current.cuda_stream:
             return _batch(dst, src, current.cuda_stream)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()
         side.wait_stream(current)
         _batch(dst, src, side.cuda_stream)
         current.wait_stream(side)

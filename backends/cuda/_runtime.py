@@ -184,7 +184,7 @@ def _three(sizes: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class Bound:
-    """A launch with its numbers converted and checked once: repeated calls of one kind cost the host half as much."""
+    """A launch with its numbers converted and checked once; a call only adds the addresses."""
 
     def __init__(
         self,

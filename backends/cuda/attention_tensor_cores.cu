@@ -20,11 +20,6 @@
 #define PITCH (HEAD_DIM * 2)   // bytes of a row in shared memory
 #define KEY_TILES (BLOCK_N / 8)
 #define OUT_TILES (HEAD_DIM / 8)
-#if HEAD_DIM == 64
-#define BOUNDS THREADS, 2  // left alone, the compiler spills for the sake of a third block
-#else
-#define BOUNDS THREADS
-#endif
 
 // Chunks of eight successive rows land in eight different bank groups, as ldmatrix reads them.
 __device__ __forceinline__ unsigned chunk_address(unsigned tile, int row, int chunk) {
@@ -52,9 +47,9 @@ __device__ __forceinline__ void load_tile(unsigned tile, const Element* x, i64 s
 
 // Where a lane reads from: its row and chunk of the first 16 x 16 piece of a tile. The piece `column` pieces to the
 // right lies at `^ 32 * column`, as the swizzle only exchanges bits. The compiler would keep all these places in
-// registers that the accumulators need; what it cannot see through, it computes again, one instruction per load.
+// registers, which the accumulators of 128 columns need; what it cannot see through, it computes again.
 __device__ __forceinline__ unsigned piece(unsigned lane_place, int column) {
-    asm volatile("" : "+r"(lane_place));
+    if constexpr (HEAD_DIM == 128) asm volatile("" : "+r"(lane_place));
     return lane_place ^ 32 * column;
 }
 
@@ -104,7 +99,7 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BOUNDS)
+extern "C" __global__ void __launch_bounds__(THREADS)
     attention_tensor_cores(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                            Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N,
                            i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch,

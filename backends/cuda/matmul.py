@@ -2,7 +2,7 @@
 
 naive           one thread per element
 tiled           tiles of both operands in shared memory
-register_tiled  8x8 elements per thread, the next tile in flight
+register_tiled  8x16 elements per thread, the next tile in flight
 tensor_cores    mma.sync behind cp.async, swizzled shared memory; fp32 as tf32
 wgmma           TMA feeds warpgroup products in a persistent grid
 
@@ -28,7 +28,6 @@ from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, 
 SOURCE = Source(__file__)
 REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
 SIGNATURE = "a* b* c* M:i32 N:i32 K:i32 lda:i64 ldb:i64"
-THREAD_N = 8  # columns of c per thread of register_tiled, 8 or 16
 
 
 def naive(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -59,11 +58,11 @@ def _tiled(a: Layout, b: Layout) -> Plan:
 def _register_tiled(a: Layout, b: Layout) -> Plan:
     x, y, size = operand(a, 1), operand(b, 0), a.dtype.itemsize
     kernel = REGISTER_TILED.kernel(
-        "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), THREAD_N=THREAD_N, C_VECTOR=gcd(4, b.shape[1]),
+        "matmul_register_tiled", SIGNATURE, ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, b.shape[1]),
         A_VECTOR=min(4, x.bytes // size), B_VECTOR=min(4, y.bytes // size), **majors(x, y),
     )  # fmt: skip
     grid = cdiv(a.shape[0], 128) * cdiv(b.shape[1], 128)
-    return simple_plan(kernel, grid, 128 * 128 // (8 * THREAD_N), a, b)
+    return simple_plan(kernel, grid, 128 * 128 // (8 * 16), a, b)
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ ON_HOPPER = (
 VARIANTS = {
     "naive": _rung(naive, "one thread per element", "fp32_sequential"),
     "tiled": _rung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
-    "register_tiled": _rung(register_tiled, "8x8 elements per thread", "fp32_sequential"),
+    "register_tiled": _rung(register_tiled, "8x16 elements per thread", "fp32_sequential"),
     "tensor_cores": _rung(tensor_cores, "mma.sync behind cp.async", "mma", Tf32Allowed(), Capability((8, 0))),
     "wgmma": _rung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", *ON_HOPPER),
 }

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Ints, Launch, cdiv, like, plan
 from kernelmux.backends.triton._strides import collapse
 from kernelmux.backends.triton._tuned import winner
 
@@ -66,7 +66,7 @@ def elementwise_strided_kernel(
 
 def elementwise(scalar: Any, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
     """scalar(x) or scalar(x, y), element by element, into a contiguous tensor like x."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = like(x)
     if out.numel() == 0:
         return out
     if y is None:

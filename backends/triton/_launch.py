@@ -2,8 +2,8 @@
 
 `kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the
 compiled kernel's own launcher takes 8 us. A `Launch` is a kernel with everything but its tensors; it keeps that
-launcher under what of the tensors Triton specialises on, dtype and the 16-byte alignment of the address. What leads to a
-`Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
+launcher under what of the tensors Triton specialises on, dtypes and the 16-byte alignment of addresses. What leads to
+a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ def cdiv(a: int, b: int) -> int:
 def processors(device: int) -> int:
     """Multiprocessors of a GPU; 4 on the emulator (-1), where more programs would only be more work."""
     return 4 if device < 0 else int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def overlaps(device: int) -> bool:
+    """A kernel may be started before the one it waits for has ended: on Hopper and later; not on the emulator (-1)."""
+    return device >= 0 and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def like(x: torch.Tensor) -> torch.Tensor:
+    """A new contiguous tensor of the shape, dtype and device of x, in half the time of torch.empty."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 class Map:

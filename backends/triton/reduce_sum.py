@@ -25,12 +25,8 @@ def reduce_sum_split(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.
 def _reduce(x: torch.Tensor, axis: int | None, keepdim: bool, split: bool) -> torch.Tensor:
     out = torch.empty(_shape(x.shape, axis, keepdim), dtype=x.dtype, device=x.device)
     if out.numel():
-        todo = (
-            _everything(x.shape, x.stride(), x.element_size(), split)
-            if axis is None
-            else steps(x.shape, x.stride(), x.element_size(), axis, split)
-        )
-        run(todo, x, out)
+        kind = (x.get_device(), x.shape, x.stride(), x.element_size())
+        run(_everything(*kind, split) if axis is None else steps(*kind, axis, split), x, out)
     return out
 
 
@@ -40,16 +36,18 @@ def _shape(shape: Ints, axis: int | None, keepdim: bool) -> Ints:
 
 
 @plan
-def _everything(shape: Ints, strides: Ints, itemsize: int, split: bool) -> tuple[Step, ...]:
+def _everything(
+    device: int, shape: Ints, strides: Ints, itemsize: int, split: bool, follows: bool = False
+) -> tuple[Step, ...]:
     """All axes as one line where they are one; else sums over the last axis, and the line of those."""
     if 0 in shape:
-        return steps((0,), (1,), itemsize, 0, split)
+        return steps(device, (0,), (1,), itemsize, 0, split)
     sizes, (strides,) = collapse(shape, strides)
     if len(sizes) == 1:
-        return steps(sizes, strides, itemsize, 0, split)
+        return steps(device, sizes, strides, itemsize, 0, split, follows)
     sums = (*sizes[:-1], 1)
-    *before, last = steps(sizes, strides, itemsize, len(sizes) - 1, split)
-    return (*before, Step(last.launch, sums), *_everything(sums, contiguous(sums), 4, split))
+    *before, last = steps(device, sizes, strides, itemsize, len(sizes) - 1, split, follows)
+    return (*before, Step(last.launch, sums), *_everything(device, sums, contiguous(sums), 4, split, True))
 
 
 VARIANTS = {

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, plan
+from kernelmux.backends.triton._launch import Launch, like, plan
 from kernelmux.backends.triton._rows import looped_rule, resident_rule, rounded_product, row_offsets, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.registry.backend import Implementation
@@ -79,7 +79,7 @@ def rms_norm_resident(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torc
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, resident: bool) -> torch.Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = like(x)
     if out.numel():
         _plan(x.shape, x.stride(), x.dtype, weight.stride(0), eps, resident)(out, x, weight)
     return out

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, plan
+from kernelmux.backends.triton._launch import Launch, like, plan
 from kernelmux.backends.triton._rows import RESIDENT, looped_rule, resident_rule, rounded_product, row_offsets, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.registry.backend import Implementation
@@ -88,7 +88,7 @@ def softmax_resident(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
 
 
 def _softmax(x: torch.Tensor, axis: int, scale: float, resident: bool) -> torch.Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = like(x)
     if out.numel():
         _plan(x.shape, x.stride(), x.dtype, axis, scale, resident)(out, x)
     return out

@@ -18,9 +18,14 @@ TRITON = "triton_"  # modules of this prefix need Triton
 def defects() -> tuple[Defect, ...]:
     """Every defect that can run here, by family."""
     names = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
-    usable = [name for name in names if not name.startswith(TRITON) or find_spec("triton") is not None]
+    usable = [name for name in names if not name.startswith(TRITON) or has_triton()]
     modules = [import_module(f"{families.__name__}.{name}") for name in usable]
     return tuple(replace(defect, family=module.FAMILY) for module in modules for defect in module.DEFECTS)
+
+
+def has_triton() -> bool:
+    """Whether the families of Triton kernels can run here."""
+    return find_spec("triton") is not None
 
 
 def blind_spots() -> tuple[Defect, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kernelmux.emulator import nvrtc
-from kernelmux.emulator.defects.catalogue import defects
+from kernelmux.emulator.defects.catalogue import defects, has_triton
 from kernelmux.emulator.defects.model import Defect
 from kernelmux.emulator.defects.running import Judge, Outcome
 
@@ -59,6 +60,7 @@ def chosen(args: argparse.Namespace) -> list[Defect]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
+    warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION is unset")  # the kernels here do not depend on it
     args = parser().parse_args(arguments)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=NARROW)
     try:
@@ -75,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes = _run(selected)
     console.print(_table(outcomes))
     console.print(_totals(outcomes), style="bold")
+    if not has_triton():
+        console.print("Triton is not installed: its families were left out")
     if args.json:
         args.json.write_text(json.dumps([_record(outcome) for outcome in outcomes], indent=1) + "\n")
     return OK if all(outcome.good for outcome in outcomes) else FAILED

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, like, plan
 from kernelmux.backends.triton.attention._online import Rule, key_range, mask_scores, online_softmax
 from kernelmux.backends.triton.attention._problem import Problem, block_strides, problem
 
@@ -75,7 +75,7 @@ def descriptors(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule
 ) -> torch.Tensor:
     """Attention with one block of queries per program, all loads and stores by TMA."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = like(q)
     if out.numel():
         _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out

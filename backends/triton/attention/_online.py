@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, like, plan
 from kernelmux.backends.triton.attention._problem import Problem, problem
 
 Rule = Callable[[Problem], Config]
@@ -118,7 +118,7 @@ def _plan(p: Problem, rule: Rule) -> Launch:
 
 def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule) -> torch.Tensor:
     """Attention with one block of queries per program."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = like(q)
     if out.numel():
         _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, like, plan
 from kernelmux.backends.triton.attention._online import Rule, key_range
 from kernelmux.backends.triton.attention._problem import Problem, block_strides, problem
 
@@ -209,7 +209,7 @@ def specialised(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule
 ) -> torch.Tensor:
     """Attention with 128 queries per program, its warps specialised."""
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = like(q)
     if out.numel():
         _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
     return out

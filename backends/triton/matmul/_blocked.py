@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton._sums import sum_first
+from kernelmux.backends.triton._sums import Step, run, sum_first
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 Rule = Callable[[Problem], Config]
@@ -77,18 +77,18 @@ def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule) -> tor
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
         return c
-    launch, split = _plan(problem(a, b, precision), rule)
+    launch, split, last = _plan(problem(a, b, precision), rule)
     if split == 1:
         launch(c, a, b)
     else:
         sums = torch.empty((split, *c.shape), dtype=torch.float32, device=a.device)
         launch(sums, a, b)
-        sum_first(sums, c)
+        run(last, sums, c)
     return c
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, int]:
+def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, tuple[Step, ...]]:
     config = {"SPLIT_K": 1, **rule(p)}
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     launch = Launch(
@@ -96,4 +96,4 @@ def _plan(p: Problem, rule: Rule) -> tuple[Launch, int]:
         p.M, p.N, p.K, *p.a_strides, *p.b_strides, PRECISION=p.precision, EVEN_M=p.M % block_m == 0,
         EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
     )  # fmt: skip
-    return launch, config["SPLIT_K"]
+    return launch, config["SPLIT_K"], sum_first(p.device, config["SPLIT_K"], p.M * p.N)
