@@ -91,7 +91,7 @@ class Access:
         wanted: tuple[bool, ...] | None = None,
         strong: bool = False,
     ) -> Any:
-        """See `Group.load`; wanted: the elements of a row that are used, all by default. strong: may wait for others."""
+        """See `Group.load`; wanted: the elements of a row that are used (all); strong: volatile and the like."""
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
             return self._load_some(group, space, address, dtype, count, mask, wanted, strong)
         try:
@@ -195,7 +195,15 @@ class Access:
     # ---- some lanes only
 
     def _load_some(
-        self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, mask: Any, wanted: Any, strong: bool
+        self,
+        group: Group,
+        space: str,
+        address: Any,
+        dtype: np.dtype[Any],
+        count: int,
+        mask: Any,
+        wanted: Any,
+        strong: bool,
     ) -> Any:
         shape = (group.n,) if count == 1 else (group.n, count)
         result = np.zeros(shape, dtype)

@@ -130,7 +130,7 @@ def _write(flow: Flow, step: Step, state: State) -> None:
             flight = None
         if flight is not None:
             state.flights[register] = flight
-        was_changed = source is None or source >= 0 and state.changed >> source & 1
+        was_changed = source is None or (source >= 0 and state.changed >> source & 1)
         state.changed = state.changed & ~(1 << register) | (1 << register if was_changed else 0)
 
 
@@ -149,10 +149,11 @@ def _fail_if(products: frozenset[int] | None, message: str, group: Any, mask: An
     lanes = np.broadcast_to(True if mask is None else mask, (group.n,))
     ledgers: Mapping[int, Any] = group.run.state.get("wgmma", {})
     warpgroup = group.index - group.thread % 128
-    for first in np.unique(warpgroup[lanes]) if products is not None else ():
+    if products is None:
+        group.fail("asynchronous", message, lanes)
+        return
+    for first in np.unique(warpgroup[lanes]):
         ledger = ledgers.get(int(first))
         waiting = [p for some in (ledger.open, *ledger.committed) for p in some] if ledger else []
         if any(id(product.ins) in products for product in waiting):
             group.fail("asynchronous", message, lanes & (warpgroup == first))
-    if products is None:
-        group.fail("asynchronous", message, lanes)

@@ -12,14 +12,15 @@ from kernelmux.backends.cuda._rows import row_width
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 
 SOURCE = Source(__file__, "reduce_sum.cu")
-LONG_ROW = 65536  # elements: a longer row is cut into chunks for several blocks
-ROW_CHUNK_BYTES = 32768  # H200, 2^26 elements: chunks of 32 KiB 71.5 us (fp32) and 39.2 (bf16), of 256 KiB 3 us more
-ROW_GROUP_BYTES = 64  # per thread, in flight before the first addition: 68.8 us for 8192 x 8192 fp32, of 128 71
-COLUMN_CHUNK = 512  # rows that one block of columns walks down; the partial sums are 2/512 of the traffic in fp32
-_TILE_INNER = 32
+# H200, 8192 x 8192 fp32 and bf16: rows 67 and 36.5 us; all in chunks of 32 KiB 69.5 and 39.5, of 256 KiB 3 us more;
+# columns 73.5 and 41.8. A copy of as many bytes takes 67 and 36 us, the second launch 2.5.
+LONG_ROW, LONG_COLUMN = 65536, 512  # elements; what is longer is cut into chunks for several blocks
+CHUNK_BYTES = 32768  # what one block sums of a long row or of 64 columns
+ROW_GROUP_BYTES = 64  # per thread, in flight before the first addition
+COLUMNS = 64  # per block
+_PARTIAL_COLUMNS = 32  # sums of partial sums: short columns, so few threads side by side and many that share a column
 _COLUMN_BLOCK = 256
 _COLUMN_BLOCKS = 4  # per multiprocessor: 64 registers per thread
-_PARTIAL_TILE = 8  # sums of partial sums: short columns, so few threads side by side and many that share a column
 
 
 def row_group(row_bytes: int) -> int:
@@ -52,44 +53,34 @@ def _rows(
 
 
 def sum_columns(
-    x: torch.Tensor, y: torch.Tensor, sizes: tuple[int, int, int], tile_inner: int = _TILE_INNER,
-    chunk: int | None = None, block: int = _COLUMN_BLOCK, blocks: int = _COLUMN_BLOCKS, **defines: int,
-) -> None:  # fmt: skip
-    """y[o, i] = sum over k of x[o, k, i], sizes = (outer, n, inner), contiguous; `chunk` as in sum_rows."""
+    x: torch.Tensor, y: torch.Tensor, sizes: tuple[int, int, int], columns: int = COLUMNS, chunk: int | None = None
+) -> None:
+    """y[o, i] = sum over k of x[o, k, i], sizes = (outer, n, inner), contiguous; a block sums `columns`, or rows
+    of `chunk` of them."""
     outer, n, inner = sizes
     splits = cdiv(n, chunk) if chunk and n else 1
     out = y if splits == 1 else torch.empty((splits, outer, inner), dtype=torch.float32, device=y.device)
-    options = (("GROUP", block), ("TILE_INNER", tile_inner), ("MIN_BLOCKS", blocks), *defines.items())
-    _columns(sizes, chunk or n, x.dtype, out.dtype, row_width((x,), inner), options)(x, out)
+    _columns(sizes, chunk or n, columns, x.dtype, out.dtype, row_width((x,), inner))(x, out)
     if splits > 1:
-        sum_columns(out, y, (1, splits, outer * inner), _PARTIAL_TILE)
+        sum_partial(out, y)
+
+
+def sum_partial(partial: torch.Tensor, y: torch.Tensor) -> None:
+    """y = sum of the contiguous `partial` over its first dimension."""
+    splits = partial.shape[0]
+    sum_columns(partial, y, (1, splits, y.numel()), _PARTIAL_COLUMNS)
 
 
 @lru_cache(maxsize=4096)
 def _columns(
-    sizes: tuple[int, int, int], chunk: int, dtype: torch.dtype, out: torch.dtype, width: int, options: Defines
+    sizes: tuple[int, int, int], chunk: int, columns: int, dtype: torch.dtype, out: torch.dtype, width: int
 ) -> Bound:
-    (outer, n, inner), defines = sizes, dict(options)
-    block, tile_inner = int(defines["GROUP"]), int(defines["TILE_INNER"])
-    tiles = cdiv(inner, tile_inner * width)
+    outer, n, inner = sizes
+    tile_inner = min(_COLUMN_BLOCK, 1 << (cdiv(min(columns, inner), width) - 1).bit_length())  # threads side by side
+    tiles, splits = cdiv(inner, tile_inner * width), cdiv(n, chunk) if n else 1
     kernel = SOURCE.kernel(
         "reduce_sum_columns", "x* y* n:i64 inner:i64 chunk:i64 outer:u32 tiles:u32", ELEMENT=ctype(dtype),
-        OUTPUT=ctype(out), WIDTH=width, **defines,
+        OUTPUT=ctype(out), WIDTH=width, GROUP=_COLUMN_BLOCK, TILE_INNER=tile_inner, MIN_BLOCKS=_COLUMN_BLOCKS,
     )  # fmt: skip
-    grid = tiles * outer * (cdiv(n, chunk) if n else 1)
-    return kernel.bind(grid, (tile_inner, block // tile_inner), n, inner, chunk, outer, tiles)
-
-
-def sum_columns_in_clusters(
-    x: torch.Tensor, y: torch.Tensor, sizes: tuple[int, int, int], tile_inner: int = _TILE_INNER,
-    block: int = _COLUMN_BLOCK, blocks: int = 8, **defines: int,
-) -> None:  # fmt: skip
-    """sum_columns in one launch: the `blocks` chunks of a column are the blocks of a cluster (sm_90)."""
-    outer, n, inner = sizes
-    width = row_width((x,), inner)
-    tiles = cdiv(inner, tile_inner * width)
-    kernel = SOURCE.kernel(
-        "reduce_sum_cluster", "x* y* n:i64 inner:i64 chunk:i64 tiles:u32", ELEMENT=ctype(x.dtype),
-        OUTPUT=ctype(y.dtype), WIDTH=width, GROUP=block, TILE_INNER=tile_inner, CLUSTER=blocks, **defines,
-    )  # fmt: skip
-    kernel(tiles * outer * blocks, (tile_inner, block // tile_inner), x, y, n, inner, cdiv(n, blocks), tiles)
+    block = (tile_inner, _COLUMN_BLOCK // tile_inner)
+    return kernel.bind(tiles * outer * splits, block, n, inner, chunk, outer, tiles)

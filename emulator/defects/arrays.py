@@ -15,7 +15,7 @@ def aligned(values: Any) -> np.ndarray:
     values = np.ascontiguousarray(values)
     memory = np.empty(values.nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy: np.ndarray = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
     copy[...] = values
     return copy
 

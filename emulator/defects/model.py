@@ -54,7 +54,7 @@ class CudaLaunch:
     @property
     def arrays(self) -> Mapping[str, Any]:
         found = {name: getattr(value, "tensor", value) for name, value in self.arguments.items()}
-        return {name: value for name, value in found.items() if isinstance(value, np.ndarray) or hasattr(value, "data_ptr")}
+        return {n: value for n, value in found.items() if isinstance(value, np.ndarray) or hasattr(value, "data_ptr")}
 
     def run(self, switch: str | None) -> None:
         options = [f"-D{switch.upper()}"] if switch else []

@@ -12,14 +12,15 @@ from kernelmux.emulator.parser import Instruction
 
 
 @lru_cache(maxsize=1)
-def _import_all() -> None:
+def load_all() -> None:
+    """Imports the operation modules."""
     for module in pkgutil.iter_modules(ops.__path__):
         import_module(f"{ops.__name__}.{module.name}")
 
 
 def build(instruction: Instruction) -> ops.Action:
     """The action of one instruction; raises `Unsupported` for what is not emulated."""
-    _import_all()
+    load_all()
     builder = ops.find(instruction.opcode)
     if builder is None:
         raise Unsupported(f"the PTX instruction {instruction.opcode} is not emulated")

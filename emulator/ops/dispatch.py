@@ -23,6 +23,11 @@ def by_type(name: str, *types: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def types(name: str) -> tuple[str, ...]:
+    """The types that an operation is registered for, empty for operations without a choice by type."""
+    return tuple(_TYPED.get(name, ()))
+
+
 def _chooser(name: str, table: dict[str, Builder]) -> Builder:
     def build(ins: Instruction) -> Action:
         builder = table.get(ins.type)

@@ -46,7 +46,8 @@ def require_visible(group: Any, block: Any, offsets: Array, what: str, position:
     epoch, thread = shadow.writers(block, offsets)
     hidden = epoch > _last_fence(group.run)[block]
     if hidden.any():
-        message = f"{what} reads shared memory that thread {thread[_place(hidden)]} wrote, and no fence.proxy.async since"
+        writer = thread[_place(hidden)]
+        message = f"{what} reads shared memory that thread {writer} wrote, and no fence.proxy.async since"
         group.fail("asynchronous", message, [first])
     now = np.broadcast_to(shadow.epoch, (group.run.geometry.blocks,))[block]
     warp = group.thread[position] // WARP

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     ids=("another kind", "not noticed", "stale"),
 )
 def test_what_differs_from_the_catalogue_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, object], said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
 ) -> None:
     assert _run(monkeypatch, replace(FIRST, **changes)) == cli.FAILED
     assert said in capsys.readouterr().out
@@ -79,8 +80,8 @@ def test_what_differs_from_the_catalogue_fails(
 
 @needs_nvrtc
 def test_a_false_alarm_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def wrong_expectation() -> object:
-        launch = FIRST.launch()
+    def wrong_expectation() -> Any:
+        launch: Any = FIRST.launch()
         return replace(launch, expected={name: values + 1 for name, values in launch.expected.items()})
 
     assert _run(monkeypatch, replace(FIRST, launch=wrong_expectation)) == cli.FAILED

@@ -35,11 +35,11 @@ from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Conditio
 
 
 def _simple(p: Problem) -> Config:
-    return SIMPLE
+    return SIMPLE[p.dtype.itemsize]
 
 
 def _grouped(p: Problem) -> Config:
-    return GROUPED
+    return GROUPED[p.dtype.itemsize]
 
 
 def _pipelined(p: Problem) -> Config:

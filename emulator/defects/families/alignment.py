@@ -44,8 +44,16 @@ MISALIGNED = ("misaligned",)
 FAULT = "The launch ends with a misaligned address."
 
 DEFECTS = (
-    Defect("float4_at_odd_offset", "A float4 is read one float past a multiple of 16.", FAULT, sums_of_four, MISALIGNED),
-    Defect("pair_in_odd_row", "Two 16-bit values are read as one word in rows of odd length.", FAULT, sum_of_bits, MISALIGNED),
+    Defect(
+        "float4_at_odd_offset", "A float4 is read one float past a multiple of 16.", FAULT, sums_of_four, MISALIGNED
+    ),
+    Defect(
+        "pair_in_odd_row",
+        "Two 16-bit values are read as one word in rows of odd length.",
+        FAULT,
+        sum_of_bits,
+        MISALIGNED,
+    ),
     Defect(
         "padding_breaks_vectors",
         "Rows padded to 33 floats against bank conflicts are read by vectors of four.",

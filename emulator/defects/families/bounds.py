@@ -104,7 +104,13 @@ DEFECTS = (
         "Wrong elements, from inside of the array.",
         ring,
     ),
-    Defect("limits_swapped", "Rows are compared with the number of columns and columns with rows.", NEIGHBOUR, transpose, OUT),
+    Defect(
+        "limits_swapped",
+        "Rows are compared with the number of columns and columns with rows.",
+        NEIGHBOUR,
+        transpose,
+        OUT,
+    ),
     Defect("strides_swapped", "The strides of rows of x and y are mixed up.", NEIGHBOUR, transpose, OUT),
     Defect(
         "optional_pointer_not_checked",
@@ -121,10 +127,12 @@ DEFECTS = (
         weighted,
         OUT,
     ),
-    Defect("shared_row_too_many", "The last row lies behind a shared array.", "An illegal address, or none.", rows, OUT),
+    Defect(
+        "shared_row_too_many", "The last row lies behind a shared array.", "An illegal address, or none.", rows, OUT
+    ),
     Defect(
         "overrun_into_next_row",
-        "A column index runs over the end of a row of a shared array into the next row, and the value gets the weight 0.",
+        "A column index runs over the end of a row of a shared array, and what it finds gets the weight 0.",
         "Right as long as the next row holds neither NaN nor Inf.",
         rows,
         blind="PTX knows arrays as bytes, not as rows: the address is inside of the same array",

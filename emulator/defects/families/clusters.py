@@ -31,12 +31,18 @@ DEFECTS = (
         exchange,
         ("race", "uninitialised"),
     ),
-    Defect("rank_out_of_range", "A block asks for a rank that its cluster does not have.", "An illegal address.", exchange, ("out of bounds",)),
+    Defect(
+        "rank_out_of_range",
+        "A block asks for a rank that its cluster does not have.",
+        "An illegal address.",
+        exchange,
+        ("out of bounds",),
+    ),
     Defect(
         "block_leaves_early",
         "A block ends while its neighbour may still read its shared memory.",
         "The memory may belong to another block by then.",
         exchange,
-        blind="blocks of a cluster run side by side here, and shared memory lasts as long as the longest of them",
+        blind="the blocks of a cluster run side by side, and shared memory lasts as long as the longest of them",
     ),
 )

@@ -54,11 +54,33 @@ def divide() -> CudaLaunch:
 HANGS = "The kernel does not end."
 
 DEFECTS = (
-    Defect("loop_without_progress", "A loop reaches a value that it never leaves.", HANGS, halvings, ("time limit",), limit=LIMIT),
-    Defect("flag_never_set", "A block waits for a flag that nobody sets.", HANGS, wait_for_block, ("time limit",), limit=LIMIT),
+    Defect(
+        "loop_without_progress",
+        "A loop reaches a value that it never leaves.",
+        HANGS,
+        halvings,
+        ("time limit",),
+        limit=LIMIT,
+    ),
+    Defect(
+        "flag_never_set",
+        "A block waits for a flag that nobody sets.",
+        HANGS,
+        wait_for_block,
+        ("time limit",),
+        limit=LIMIT,
+    ),
     Defect("lock_never_freed", "A lock is taken and not given back.", HANGS, locked_sum, ("time limit",), limit=LIMIT),
-    Defect("recursion_without_end", "A device function calls itself without end.", "The stack overflows.", sums_to, ("call stack",)),
-    Defect("assertion_fails", "A device-side assert does not hold.", "The launch ends with an error.", look_up, ("trap",)),
+    Defect(
+        "recursion_without_end",
+        "A device function calls itself without end.",
+        "The stack overflows.",
+        sums_to,
+        ("call stack",),
+    ),
+    Defect(
+        "assertion_fails", "A device-side assert does not hold.", "The launch ends with an error.", look_up, ("trap",)
+    ),
     Defect("trap_reached", "A thread executes a trap.", "The launch ends with an error.", look_up, ("trap",)),
     Defect(
         "division_by_zero",

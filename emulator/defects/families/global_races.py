@@ -78,7 +78,9 @@ ORDER = "Right or wrong depending on which block comes first."
 
 DEFECTS = (
     Defect("blocks_add_without_atomics", "Blocks add to one output without atomics.", LOST, sum_rows, RACE),
-    Defect("threads_add_without_atomics", "The threads of a block add to one output without atomics.", LOST, sum_all, RACE),
+    Defect(
+        "threads_add_without_atomics", "The threads of a block add to one output without atomics.", LOST, sum_all, RACE
+    ),
     Defect("two_blocks_one_tile", "Two blocks compute different values for one tile.", ORDER, scale_tiles, RACE),
     Defect(
         "stencil_in_place",
@@ -120,14 +122,14 @@ DEFECTS = (
         "A block has seen a flag and reads what it stands for, with no __threadfence between.",
         "It may read a value from before the flag.",
         publish,
-        blind="memory is sequentially consistent; fences of the block that writes are checked, not of the one that reads",
+        blind="memory is sequentially consistent; the fence of the block that writes is checked, not of the reader",
     ),
     Defect(
         "more_blocks_than_fit",
         "A barrier of the whole grid waits for blocks that have no room on the GPU at the same time.",
         "The kernel hangs.",
         meet,
-        blind="up to 262,144 threads run side by side here, whatever shared memory and registers they need",
+        blind="up to 262,144 threads run side by side, whatever shared memory and registers they need",
     ),
     Defect(
         "count_without_atomic",
@@ -136,6 +138,12 @@ DEFECTS = (
         last_block_sums,
         RACE,
     ),
-    Defect("length_read_then_added", "The end of a list is read, then moved by an atomic.", "Entries overwrite each other.", compact, RACE),
+    Defect(
+        "length_read_then_added",
+        "The end of a list is read, then moved by an atomic.",
+        "Entries overwrite each other.",
+        compact,
+        RACE,
+    ),
     Defect("input_overwritten", "The kernel writes into its input.", "The caller's data change.", relu),
 )

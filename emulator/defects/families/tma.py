@@ -49,7 +49,9 @@ DEFECTS = (
         tile_sums,
         ("deadlock",),
     ),
-    Defect("more_bytes_expected", "The barrier expects 16 bytes more than the tile has.", HANGS, tile_sums, ("deadlock",)),
+    Defect(
+        "more_bytes_expected", "The barrier expects 16 bytes more than the tile has.", HANGS, tile_sums, ("deadlock",)
+    ),
     Defect(
         "fewer_bytes_expected",
         "The barrier expects 16 bytes less than the tile has.",
@@ -81,7 +83,13 @@ DEFECTS = (
     ),
     Defect("stage_not_awaited", "The producer does not wait until a stage is empty.", TORN, tile_sums, ASYNC),
     Defect("stage_never_freed", "The consumer does not say that a stage is empty.", HANGS, tile_sums, ("deadlock",)),
-    Defect("freed_twice", "Every consumer arrives twice where the barrier counts one arrival.", TORN, tile_sums, ("deadlock",)),
+    Defect(
+        "freed_twice",
+        "Every consumer arrives twice where the barrier counts one arrival.",
+        TORN,
+        tile_sums,
+        ("deadlock",),
+    ),
     Defect(
         "reports_to_other_stage",
         "All copies report to the barrier of stage 0.",
@@ -96,7 +104,12 @@ DEFECTS = (
         tile_sums,
         ("misaligned",),
     ),
-    Defect("coordinates_swapped", "Row and column of a TMA tile are mixed up.", "Other tiles, filled with zeros.", tile_sums),
+    Defect(
+        "coordinates_swapped",
+        "Row and column of a TMA tile are mixed up.",
+        "Other tiles, filled with zeros.",
+        tile_sums,
+    ),
     Defect(
         "no_fence_after_init",
         "No fence.mbarrier_init (or proxy fence) stands between mbarrier.init and the first copy.",
@@ -118,8 +131,20 @@ DEFECTS = (
         twice,
         ("race",),
     ),
-    Defect("store_not_awaited", "The kernel ends with stores that nobody waits for.", "Part of the output may be lost.", twice, ASYNC),
-    Defect("store_not_committed", "The stores are never committed, so nobody waits for them.", "Part of the output may be lost.", twice, ASYNC),
+    Defect(
+        "store_not_awaited",
+        "The kernel ends with stores that nobody waits for.",
+        "Part of the output may be lost.",
+        twice,
+        ASYNC,
+    ),
+    Defect(
+        "store_not_committed",
+        "The stores are never committed, so nobody waits for them.",
+        "Part of the output may be lost.",
+        twice,
+        ASYNC,
+    ),
     Defect(
         "source_overwritten",
         "The next tile is written into the buffer that a store still reads.",
@@ -127,7 +152,12 @@ DEFECTS = (
         twice,
         ASYNC,
     ),
-    Defect("swizzle_forgotten", "A tile that TMA has swizzled is read in plain order.", "The columns are shuffled.", unswizzle),
+    Defect(
+        "swizzle_forgotten",
+        "A tile that TMA has swizzled is read in plain order.",
+        "The columns are shuffled.",
+        unswizzle,
+    ),
     Defect(
         "swizzle_of_64_bytes",
         "A tile swizzled over 128 bytes is read with the pattern of 64 bytes.",

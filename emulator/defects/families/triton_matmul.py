@@ -28,14 +28,15 @@ def matmul_kernel(
     for k in range(0, K, BLOCK_K):
         offs_k = k + tl.arange(0, BLOCK_K)
         limit = K
-        if DEFECT == "tail_of_k_counted_from_zero":
+        if DEFECT == "tail_of_k_wrong":
             limit = K + k
         mask_a = (offs_m[:, None] < M) & (offs_k[None, :] < limit)
         if DEFECT == "no_mask_for_rows":
             mask_a = offs_k[None, :] < K
         if DEFECT == "no_mask_for_k":
             mask_a = offs_m[:, None] < M
-        a = tl.load(a_ptr + offs_m[:, None] * stride_am + offs_k[None, :], mask=mask_a, other=0.0)  # reported: no_mask_for_rows, no_mask_for_k, tail_of_k_counted_from_zero
+        a_ptrs = a_ptr + offs_m[:, None] * stride_am + offs_k[None, :]
+        a = tl.load(a_ptrs, mask=mask_a, other=0.0)  # reported: no_mask_for_rows, no_mask_for_k, tail_of_k_wrong
         b_ptrs = b_ptr + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
         if DEFECT == "strides_of_b_swapped":
             b_ptrs = b_ptr + offs_k[:, None] * stride_bn + offs_n[None, :] * stride_bk
@@ -69,8 +70,8 @@ DEFECTS = (
     Defect("no_mask_for_rows", "The rows behind the last one of a are loaded.", NEIGHBOUR, matmul, OUT),
     Defect("no_mask_for_k", "The tail of K is loaded without a mask.", NEIGHBOUR, matmul, OUT),
     Defect(
-        "tail_of_k_counted_from_zero",
-        "The mask of K compares with the rest that is left plus what is done.",
+        "tail_of_k_wrong",
+        "The limit of K moves on with the tiles, so its tail is never masked.",
         NEIGHBOUR,
         matmul,
         OUT,

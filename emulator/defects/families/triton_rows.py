@@ -29,7 +29,8 @@ def softmax_kernel(x_ptr, y_ptr, stride_m, N, BLOCK_N: tl.constexpr, DEFECT: tl.
     elif DEFECT == "row_stride_of_block":
         x = tl.load(x_ptr + row * BLOCK_N + offs_n, mask=mask_n, other=-float("inf"))  # reported: row_stride_of_block
     else:
-        x = tl.load(x_ptr + row * stride_m + offs_n, mask=mask_n, other=-float("inf"))  # reported: mask_one_column_too_far
+        x_ptrs = x_ptr + row * stride_m + offs_n
+        x = tl.load(x_ptrs, mask=mask_n, other=-float("inf"))  # reported: mask_one_column_too_far
     e = tl.exp(x - tl.max(x, 0))
     if DEFECT == "maximum_not_subtracted":
         e = tl.exp(x)
@@ -173,7 +174,9 @@ DEFECTS = (
         "The maximum and the sum include zeros.",
         softmax,
     ),
-    Defect("maximum_not_subtracted", "A softmax does not subtract the maximum.", "0 / 0 on rows far below zero.", softmax),
+    Defect(
+        "maximum_not_subtracted", "A softmax does not subtract the maximum.", "0 / 0 on rows far below zero.", softmax
+    ),
     Defect("row_stride_of_block", "Rows are taken to be as long as the block.", NEIGHBOUR, softmax, OUT),
     Defect("program_id_forgotten", "All programs write the first block.", ORDER, scale, RACE),
     Defect("step_of_half_a_block", "The blocks of neighbouring programs overlap.", ORDER, scale, RACE),
@@ -186,7 +189,9 @@ DEFECTS = (
         shard,
         ("out of bounds", "bad pointer"),
     ),
-    Defect("parts_added_without_atomics", "Programs add their parts with load and store.", "Parts are lost.", total, RACE),
+    Defect(
+        "parts_added_without_atomics", "Programs add their parts with load and store.", "Parts are lost.", total, RACE
+    ),
     Defect("shift_in_place", "Programs overwrite what their neighbours still read.", ORDER, shift, RACE),
     Defect(
         "no_debug_barrier",

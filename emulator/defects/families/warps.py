@@ -28,7 +28,11 @@ def count_positive() -> CudaLaunch:
 
 def product() -> CudaLaunch:
     one = 0x3C003C00  # two times 1.0 in fp16
-    a, b, d = aligned(np.where(np.arange(64) == 5, 0, one).astype(np.uint32)), aligned(np.full(32, one, np.uint32)), empty(32, 4)
+    a, b, d = (
+        aligned(np.where(np.arange(64) == 5, 0, one).astype(np.uint32)),
+        aligned(np.full(32, one, np.uint32)),
+        empty(32, 4),
+    )
     expected = np.full((32, 4), 8, np.float32)
     expected[:4, 2:] = 6  # word 5 is the second register of lane 2: row 8 of a, whose results are in lanes 0 to 3
     return CudaLaunch(SOURCE, "product", 1, 32, {"a": a, "b": b, "d": d}, {"d": expected})
@@ -50,7 +54,12 @@ DEFECTS = (
         warp_sum,
         DIVERGENCE,
     ),
-    Defect("first_step_missing", "A butterfly sum begins with step 8: lanes 16 to 31 are left out.", "A wrong sum.", warp_sum),
+    Defect(
+        "first_step_missing",
+        "A butterfly sum begins with step 8: lanes 16 to 31 are left out.",
+        "A wrong sum.",
+        warp_sum,
+    ),
     Defect("shuffle_up_for_down", "A sum to lane 0 shuffles up instead of down.", "A wrong sum.", warp_sum),
     Defect(
         "full_mask_in_branch",
@@ -81,5 +90,11 @@ DEFECTS = (
         DIVERGENCE,
     ),
     Defect("mma_in_branch", "mma.sync is run by some lanes of a warp only.", UNDEFINED, product, DIVERGENCE),
-    Defect("ldmatrix_in_branch", "ldmatrix is run by the lanes that give addresses only.", UNDEFINED, load_matrix, DIVERGENCE),
+    Defect(
+        "ldmatrix_in_branch",
+        "ldmatrix is run by the lanes that give addresses only.",
+        UNDEFINED,
+        load_matrix,
+        DIVERGENCE,
+    ),
 )
