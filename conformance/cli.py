@@ -181,7 +181,7 @@ def _rounds(
 
 def _stale(chosen: Options, items: list[plan.Item]) -> list[str]:
     everything = chosen.complete and not (chosen.ops or chosen.backends)
-    return expected.stale((i.id for i in items), chosen.device) if everything else []
+    return expected.stale((i.id for i in items), chosen.device, chosen.tier) if everything else []
 
 
 def _workers(asked: str, count: int, chosen: Options) -> int:

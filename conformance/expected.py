@@ -12,6 +12,7 @@ from pathlib import Path
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Record
+from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import SpecError
 
 FILE = Path(__file__).with_name("expected_failures.toml")
@@ -19,15 +20,22 @@ FILE = Path(__file__).with_name("expected_failures.toml")
 
 @dataclass(frozen=True)
 class Expected:
-    """An entry: patterns over item ids and over trials ("case dtype note"), the device ("" = both), and why."""
+    """An entry: patterns over item ids and over trials ("case dtype note"), the device ("" = both), and why.
+
+    tier: the smallest tier in which it shows ("" = all).
+    """
 
     item: str
     reason: str
     trial: str = "*"
     device: str = ""
+    tier: str = ""
 
-    def matches(self, name: str, device: str) -> bool:
-        return fnmatchcase(name, self.item) and self.device in ("", device)
+    def applies(self, device: str, tier: str) -> bool:
+        return self.device in ("", device) and (not self.tier or TIERS.index(tier) >= TIERS.index(self.tier))
+
+    def matches(self, name: str, device: str, tier: str) -> bool:
+        return fnmatchcase(name, self.item) and self.applies(device, tier)
 
     def covers(self, record: Record) -> bool:
         return fnmatchcase(f"{record.case} {record.dtype} {record.note}", self.trial)
@@ -38,15 +46,15 @@ def entries(path: Path = FILE) -> tuple[Expected, ...]:
     """The entries of the file; SpecError for one without item or reason."""
     found = tomllib.loads(path.read_text()).get("expected", [])
     for entry in found:
-        if set(entry) - {"device", "trial"} != {"item", "reason"} or not entry["reason"].strip():
-            raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device), got {entry}")
+        if set(entry) - {"device", "tier", "trial"} != {"item", "reason"} or not entry["reason"].strip():
+            raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device, tier), got {entry}")
     return tuple(Expected(**entry) for entry in found)
 
 
 def applied(outcome: Outcome, options: Options, known: tuple[Expected, ...] | None = None) -> Outcome:
     """The outcome in the light of the entries: an expected failure counts as skipped, an unexpected success fails."""
     listed = entries() if known is None else known
-    entry = next((e for e in listed if e.matches(outcome.item.id, options.device)), None)
+    entry = next((e for e in listed if e.matches(outcome.item.id, options.device, options.tier)), None)
     if entry is None:
         return outcome
     if outcome.status == "failed" and all(entry.covers(r) for r in outcome.records if r.status == "failed"):
@@ -57,8 +65,8 @@ def applied(outcome: Outcome, options: Options, known: tuple[Expected, ...] | No
     return replace(outcome, status="failed", text=text)
 
 
-def stale(names: Iterable[str], device: str, known: tuple[Expected, ...] | None = None) -> list[str]:
+def stale(names: Iterable[str], device: str, tier: str, known: tuple[Expected, ...] | None = None) -> list[str]:
     """Entries that match no item of a complete plan."""
     every = list(names)
-    found = [e for e in (entries() if known is None else known) if e.device in ("", device)]
-    return [e.item for e in found if not any(e.matches(name, device) for name in every)]
+    found = [e for e in (entries() if known is None else known) if e.applies(device, tier)]
+    return [e.item for e in found if not any(e.matches(name, device, tier) for name in every)]

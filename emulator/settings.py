@@ -16,7 +16,7 @@ _time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", def
 def checks(level: str) -> Iterator[None]:
     """Sets the level of checking.
 
-    "fast": bounds, alignment, barriers. "full": also races and reads of uninitialised shared memory.
+    "fast": bounds, alignment, barriers. "full": also races, uninitialised reads, missing fences and waits.
     """
     if level not in LEVELS:
         raise ValueError(f"checks: expected one of {LEVELS}, got {level!r}")

@@ -24,7 +24,7 @@ _FORMAT = struct.Struct("<4sBBBBQ5Q4Q5H")
 
 
 class TensorMap:
-    """A strided array, the box that one copy moves, and where the box's bytes go in shared memory.
+    """A strided tensor or numpy array, the box that one copy moves, and where the box's bytes go in shared memory.
 
     `box`, `shape` and `strides` (in elements) are outermost first; shape and strides are the tensor's own unless given.
     `swizzle` is 0, 32, 64 or 128 bytes, `fill` what elements outside the array read as. Raises ValueError for what the
@@ -43,8 +43,11 @@ class TensorMap:
     ) -> None:
         self.tensor, self.box, self.swizzle, self.fill = tensor, tuple(box), swizzle, fill
         self.shape = tuple(tensor.shape if shape is None else shape)
-        self.strides = tuple(tensor.stride() if strides is None else strides)
-        self.size: int = tensor.element_size()
+        of_array = isinstance(tensor, np.ndarray)
+        self.size: int = tensor.itemsize if of_array else tensor.element_size()
+        own = (stride // self.size for stride in tensor.strides) if of_array else tensor.stride()
+        self.strides = tuple(own if strides is None else strides)
+        self.pointer: int = tensor.__array_interface__["data"][0] if of_array else tensor.data_ptr()
         for problem in self._problems():
             raise ValueError(f"tensor map of shape {self.shape}, strides {self.strides}, box {self.box}: {problem}")
 
@@ -63,7 +66,7 @@ class TensorMap:
             f"swizzle {self.swizzle} is none of {MODES}": self.swizzle in MODES,
             f"the innermost box is {inner} bytes, more than the swizzle": not self.swizzle or inner <= self.swizzle,
             f"fill {self.fill!r} is none of {FILLS}": self.fill in FILLS,
-            "the tensor must start at a multiple of 16 bytes": self.tensor.data_ptr() % 16 == 0,
+            "the tensor must start at a multiple of 16 bytes": self.pointer % 16 == 0,
         }
         return [rule for rule, holds in rules.items() if not holds]
 

@@ -8,8 +8,6 @@ the entry-point group `kernelmux.backends`. Nothing is imported before it is nee
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -26,6 +24,7 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.errors import BackendUnavailable, SpecError, unknown
+from kernelmux.registry.fingerprint import digest
 from kernelmux.registry.numerics import ARITHMETICS
 
 ENTRY_POINTS = "kernelmux.backends"
@@ -173,12 +172,8 @@ def source_hash(name: str, op: str) -> str:
     files = {
         p for pattern in (f"{op}.py", f"{op}.cu", f"{op}_*.cu", f"{op}/*", "_*.py", "*.cuh") for p in home.glob(pattern)
     }
-    digest = hashlib.sha256()
-    for path in sorted(p for p in files if p.is_file() and p.name != "__init__.py"):
-        text = path.read_text()
-        digest.update(path.relative_to(home).as_posix().encode())
-        digest.update((ast.dump(ast.parse(text)) if path.suffix == ".py" else text).encode())
-    return digest.hexdigest()[:12]
+    found = sorted(p for p in files if p.is_file() and p.name != "__init__.py")
+    return digest(text for p in found for text in (p.relative_to(home).as_posix(), p.read_text()))
 
 
 def _module_file(module: ModuleType) -> str:

@@ -13,8 +13,6 @@ Specs live in `registry/ops/<op>.py`, one per file, found by file name.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.errors import SpecError
+from kernelmux.registry.fingerprint import digest
 from kernelmux.registry.numerics import ErrorModel
 
 REQUIRED = inspect.Parameter.empty
@@ -230,9 +229,8 @@ class OpSpec:
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over the spec's source without comments and layout: changes when the meaning may have."""
-        source = inspect.getsource(inspect.getmodule(self.reference) or type(self))
-        return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:12]
+        """Twelve hex digits over the spec's source without comment lines: changes when the meaning may have."""
+        return digest([inspect.getsource(inspect.getmodule(self.reference) or type(self))])
 
     def bind(
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any

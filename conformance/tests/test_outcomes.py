@@ -43,8 +43,8 @@ def test_an_expected_failure_covers_its_trials_only() -> None:
 
 
 def test_an_entry_that_matches_nothing_is_stale() -> None:
-    assert expected.stale([ITEM.id], "cpu", KNOWN) == []
-    assert expected.stale(["add-torch_ref/eager-accuracy"], "cpu", KNOWN) == ["softmax-*-accuracy"]
+    assert expected.stale([ITEM.id], "cpu", "ci", KNOWN) == []
+    assert expected.stale(["add-torch_ref/eager-accuracy"], "cpu", "ci", KNOWN) == ["softmax-*-accuracy"]
 
 
 def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:

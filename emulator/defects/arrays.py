@@ -1,11 +1,8 @@
 """Small arrays for launches, aligned like memory of a GPU; the same numbers at every call."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from kernelmux.emulator import TensorMap
 
 ALIGNMENT = 256  # bytes, of every allocation on a GPU
 
@@ -35,10 +32,3 @@ def empty(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     made = aligned(np.zeros(shape, dtype))
     made.view(np.uint8).fill(0xFF)
     return made
-
-
-def tensor_map(array: np.ndarray, box: Sequence[int], swizzle: int = 0) -> TensorMap:
-    """A tensor map of an array; it wants a tensor, which shares the array's memory."""
-    import torch
-
-    return TensorMap(torch.from_numpy(array), box, swizzle)

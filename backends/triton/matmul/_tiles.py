@@ -18,7 +18,7 @@ def _tile(m: int, n: int, k: int, warps: int, stages: int, group: int = 8, **mor
 # By element size: 64 bytes of K per step.
 SIMPLE = {2: _tile(64, 64, 32, warps=4, stages=1, group=1), 4: _tile(64, 64, 16, warps=4, stages=1, group=1)}
 GROUPED = {2: _tile(64, 64, 32, warps=4, stages=1), 4: _tile(64, 64, 16, warps=4, stages=1)}
-PIPELINED = {2: _tile(128, 128, 64, warps=8, stages=3), 4: _tile(128, 64, 16, warps=8, stages=3)}
+PIPELINED = {2: _tile(128, 128, 64, warps=8, stages=3), 4: _tile(64, 128, 16, warps=8, stages=3)}
 
 # Operands that are loaded element by element keep an address for each: larger tiles spill, on sm_80 first.
 ODD = {2: _tile(128, 64, 32, warps=8, stages=3), 4: _tile(64, 64, 16, warps=4, stages=3)}

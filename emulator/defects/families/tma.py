@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.defects.arrays import empty, ramp, tensor_map
+from kernelmux.emulator import TensorMap
+from kernelmux.emulator.defects.arrays import empty, ramp
 from kernelmux.emulator.defects.model import CudaLaunch, Defect
 
 FAMILY = "TMA and mbarrier"
@@ -14,19 +15,19 @@ TILES, TILE = 5, (8, 32)
 
 def tile_sums() -> CudaLaunch:
     x, y = ramp(TILES * 8, 32), empty(TILES, 32)
-    arguments = {"x": tensor_map(x, TILE), "y": y, "tiles": np.int32(TILES)}
+    arguments = {"x": TensorMap(x, TILE), "y": y, "tiles": np.int32(TILES)}
     return CudaLaunch(SOURCE, "tile_sums", 1, 64, arguments, {"y": x.reshape(TILES, *TILE).sum(1)})
 
 
 def twice() -> CudaLaunch:
     x, y = ramp(TILES * 8, 32), empty(TILES * 8, 32)
-    arguments = {"x": tensor_map(x, TILE), "y": tensor_map(y, TILE), "tiles": np.int32(TILES)}
+    arguments = {"x": TensorMap(x, TILE), "y": TensorMap(y, TILE), "tiles": np.int32(TILES)}
     return CudaLaunch(SOURCE, "twice", 1, 64, arguments, {"y": 2 * x})
 
 
 def unswizzle() -> CudaLaunch:
     x, y = ramp(8, 32), empty(8, 32)
-    return CudaLaunch(SOURCE, "unswizzle", 1, 32, {"x": tensor_map(x, TILE, 128), "y": y}, {"y": x})
+    return CudaLaunch(SOURCE, "unswizzle", 1, 32, {"x": TensorMap(x, TILE, 128), "y": y}, {"y": x})
 
 
 def bulk() -> CudaLaunch:

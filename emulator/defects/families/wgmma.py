@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.defects.arrays import aligned, empty, normal, tensor_map
+from kernelmux.emulator import TensorMap
+from kernelmux.emulator.defects.arrays import aligned, empty, normal
 from kernelmux.emulator.defects.model import CudaLaunch, Defect
 
 FAMILY = "wgmma"
@@ -19,7 +20,7 @@ def _operands() -> tuple[np.ndarray, np.ndarray]:
 
 def product() -> CudaLaunch:
     a, b = _operands()
-    arguments = {"a": tensor_map(a, (64, 64), 128), "b": tensor_map(b, (8, 64), 128), "c": empty(64, 8)}
+    arguments = {"a": TensorMap(a, (64, 64), 128), "b": TensorMap(b, (8, 64), 128), "c": empty(64, 8)}
     expected = {"c": a.astype(np.float32) @ b.astype(np.float32).T}
     return CudaLaunch(SOURCE, "product", 1, 128, arguments, expected, TILES_BYTES, TOLERANCE)
 
