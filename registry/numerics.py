@@ -49,8 +49,8 @@ class Arithmetic:
 FP32 = Arithmetic("fp32", 2.0**-24)
 FP32_SEQUENTIAL = Arithmetic("fp32_sequential", 2.0**-24, sequential=True)
 # A tensor core truncates its accumulator once per instruction, that is per 16 terms: up to a unit of 2^-23 each time,
-# and always in the same direction on positive data (0.78 units a step at fp16, K = 4096, U[0, 1) on an H200, in cuBLAS and
-# in our kernels alike). Hence twice the unit of fp32, and one of them per step of the chain.
+# and always in the same direction on positive data (0.78 units a step at fp16, K = 4096, U[0, 1) on an H200, in cuBLAS
+# and in our kernels alike). Hence twice the unit of fp32, and one of them per step of the chain.
 MMA = Arithmetic("mma", 2.0**-23, linear=1.0)
 # Operands keep 10 bits after the point. cuBLAS rounds them to nearest (2^-11); the tensor core itself truncates what it
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2).
