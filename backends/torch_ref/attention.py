@@ -6,7 +6,7 @@ from kernelmux.registry.backend import Implementation
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """A copy of what has no rows at multiples of 16 bytes: torch's fused kernels fault there (torch 2.11, H200)."""
+    """A copy of what is not made of rows at multiples of 16 bytes: torch's fused kernels fault there (torch 2.11, H200)."""
     places = (
         x.data_ptr(),
         *(s * x.element_size() for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1),
