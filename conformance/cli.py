@@ -26,12 +26,13 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnknownName
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
+SHARE_GPU = 8  # processes on one GPU: most of the time goes into compiling, and a context takes half a GiB
 
 EPILOG = """
 examples:
   python -m kernelmux.conformance --op softmax --backend triton        one operator on one backend
   python -m kernelmux.conformance --backend cuda/tiled --check layout  one variant, one check, all operators
-  python -m kernelmux.conformance --device cuda --tier full --record   on a GPU, and write down what passed
+  python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
   python -m kernelmux.conformance --list                               what would run
 
 Without a GPU the CUDA and Triton kernels run on the emulator, with all of its checks. Exit status: 0 all passed,
@@ -56,7 +57,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
     made.add_argument("--tier", default="ci", choices=TIERS, help="how large the cases may be (default: ci)")
     made.add_argument("--seed", type=lambda text: int(text, 0), default=0, help="of all random inputs (default: 0)")
-    made.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the tensors live (default: cpu)")
+    made.add_argument(
+        "--device", choices=("cpu", "cuda"), help="where the tensors live (default: cuda if there is a GPU)"
+    )
     made.add_argument(
         "-n",
         dest="workers",
@@ -87,7 +90,7 @@ def options_of(args: argparse.Namespace) -> Options:
     """The options of a command line; KernelmuxError for names that nobody knows."""
     chosen = Options(
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
-        args.tier, args.seed, args.device, args.out,
+        args.tier, args.seed, args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
     )  # fmt: skip
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
@@ -187,8 +190,10 @@ def _stale(chosen: Options, items: list[plan.Item]) -> list[str]:
 def _workers(asked: str, count: int, chosen: Options) -> int:
     if asked not in ("", "auto"):
         return int(asked)
-    small = count < PARALLEL_FROM or chosen.device == "cuda"
-    return 1 if small and not asked else os.cpu_count() or 1
+    if count < PARALLEL_FROM and not asked:
+        return 1
+    cores = os.cpu_count() or 1
+    return min(cores, SHARE_GPU) if chosen.device == "cuda" else cores
 
 
 def _pytest_arguments(folder: Path, workers: int, exitfirst: bool, device: str) -> list[str]:
