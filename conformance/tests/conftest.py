@@ -9,7 +9,7 @@ import pytest
 from kernelmux.conformance import mutation
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mutants() -> Iterator[None]:
     """The package of broken kernels as a registered backend."""
     with mutation.registration():
