@@ -21,8 +21,11 @@ def _families(files):
         for root in roots
     }
 
-def op_libraries(name, files, deps = []):
-    """One py_library per op family, one of what they share (:<name>_base), and :<name> for everything."""
+def op_libraries(name, files, deps = [], uses = {}):
+    """One py_library per op family, one of what they share (:<name>_base), and :<name> for everything.
+
+    uses: families that call others, {"matmul": ["transpose"]}.
+    """
     families = _families(files)
     owned = [file for members in families.values() for file in members]
     py_library(
@@ -31,7 +34,8 @@ def op_libraries(name, files, deps = []):
         deps = deps,
     )
     for family, members in families.items():
-        py_library(name = family, srcs = members, deps = [":" + name + "_base"])
+        called = [":" + other for other in uses.get(family, [])]
+        py_library(name = family, srcs = members, deps = [":" + name + "_base"] + called)
     py_library(name = name, deps = [":" + family for family in families] + [":" + name + "_base"])
 
 def _needs(family, backend):
