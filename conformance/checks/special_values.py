@@ -11,10 +11,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
-from kernelmux.registry.spec import exact_arguments
-
-# Names as `SpecialValues.undefined` spells them; "inf" speaks for both signs, "largest fp32" for one dtype.
-NAMES = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
+from kernelmux.registry.spec import SPECIAL, exact_arguments
 
 
 def value_of(name: str, dtype: torch.dtype) -> float:
@@ -28,8 +25,8 @@ def value_of(name: str, dtype: torch.dtype) -> float:
 def run(probe: Probe) -> None:
     undefined = probe.spec.special.undefined
     for base in probe.sample(2 if probe.emulated else 6, least=64, where=_defined):
-        for name in NAMES:
-            reason = (
+        for name in SPECIAL:
+            reason = (  # "inf" speaks for both signs, "largest fp32" for one dtype
                 undefined.get(name) or undefined.get(name.lstrip("-")) or undefined.get(f"{name} {SHORT[base.dtype]}")
             )
             for trial in planted(base, name):

@@ -30,21 +30,14 @@ def test_a_misspelt_selection_is_a_usage_error(
     assert text in capsys.readouterr().err
 
 
+def two_items(folder: Path, workers: int) -> list[str]:
+    """The arguments of a run of two items that pass."""
+    chosen = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy", "exact"]
+    return [*chosen, "--out", str(folder), "-n", str(workers)]
+
+
 def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "--op",
-        "add",
-        "--backend",
-        "torch_ref",
-        "--check",
-        "accuracy",
-        "exact",
-        "--out",
-        str(tmp_path),
-        "-n",
-        "1",
-    ]
-    assert cli.main(arguments) == cli.OK
+    assert cli.main(two_items(tmp_path, workers=1)) == cli.OK
     assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["run", "item"] and lines[-1]["kind"] == "summary"
@@ -58,20 +51,7 @@ def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_worker_processes_give_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "--op",
-        "add",
-        "--backend",
-        "torch_ref",
-        "--check",
-        "accuracy",
-        "exact",
-        "--out",
-        str(tmp_path),
-        "-n",
-        "2",
-    ]
-    assert cli.main(arguments) == cli.OK
+    assert cli.main(two_items(tmp_path, workers=2)) == cli.OK
     assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
 
 
