@@ -19,6 +19,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
 PARTS = ("registry", "backends", "emulator", "conformance", "perf")
+TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
 
 def prepare(session: nox.Session, *packages: str) -> str:
@@ -56,6 +57,31 @@ def tests(session: nox.Session) -> None:
     """Unit tests of the parts (-- emulator -k dispatch)."""
     args = [f"{arg}/tests" if arg in PARTS else arg for arg in session.posargs]
     session.run(pinned(session), "-m", "pytest", *args)
+
+
+@nox.session(default=False)
+def triton_versions(session: nox.Session) -> None:
+    """The emulator's Triton corpus on every supported version of Triton, 1 GB each on disk (-- 3.6.0)."""
+    python, failed = pinned(session), []
+    for version in session.posargs or TRITON:
+        folder = session.cache_dir / f"triton-{version}"
+        if not folder.exists():
+            install = ("--no-deps", "--no-cache-dir", "--target", str(folder), f"triton=={version}")
+            if session.venv_backend == "none":
+                session.run(python, "-m", "pip", "install", *install)
+            else:
+                session.install(*install)
+        session.env["TRITON_CACHE_DIR"] = str(folder / "cache")
+        path = os.pathsep.join((str(folder), str(ROOT / ".pyroot")))
+        for target, tests in (("sm_80", "sm_80"), ("sm_90", "not sm_80")):
+            session.log(f"triton {version}, {target}")
+            try:
+                files = sorted(map(str, ROOT.glob("emulator/tests/test_triton_*.py")))
+                session.run(python, "-m", "pytest", "-q", "-rs", "-k", tests, *files, env={"PYTHONPATH": path})
+            except nox.command.CommandFailed:
+                failed.append(f"{version} for {target}")
+    if failed:
+        session.error(f"tests fail with triton {', '.join(failed)}")
 
 
 @nox.session

@@ -13,6 +13,7 @@ _HOMES = {
     "compile_cubin": "nvrtc",
     "CompileError": "nvrtc",
     "TensorMap": "tensor_map",
+    "Im2colMap": "tensor_map",
     "recorder": "recording",
     "trace": "tracing.collector",
     "EmulatorError": "errors",

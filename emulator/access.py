@@ -14,6 +14,7 @@ from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsew
 from kernelmux.emulator.parser import Location
 from kernelmux.emulator.race import GlobalWriters
 from kernelmux.emulator.shared import SharedMemory
+from kernelmux.emulator.spot import Spot, total
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
@@ -24,13 +25,11 @@ WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}
 
 @dataclass(slots=True)
 class Place:
-    """Where an access goes: rows of `view`; `position` are byte positions in shared memory."""
+    """Where an access goes: rows of `view`, in shared memory or in a segment of global memory."""
 
     view: np.ndarray
     rows: Any
-    position: Any = None
-    low: int = 0
-    high: int = 0
+    shared: Spot | None = None
     segment: Any = None
 
 
@@ -93,7 +92,7 @@ class Access:
     ) -> Any:
         """See `Group.load`; wanted: the elements of a row that are used (all); strong: volatile and the like."""
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
-            return self._load_some(group, space, address, dtype, count, mask, wanted, strong)
+            return self._load_some(group, space, total(address), dtype, count, mask, wanted, strong)
         try:
             if space == "generic":
                 space, address = self._window(address)
@@ -109,11 +108,13 @@ class Access:
     def store(self, group: Group, space: str, address: Any, values: Any, mask: Any) -> None:
         """See `Group.store`."""
         if mask is not None and (mask.__class__ is not np.ndarray or not mask.all()):
-            self._store_some(group, space, address, values, mask)
+            self._store_some(group, space, total(address), values, mask)
             return
         count = values.shape[1] if np.ndim(values) == 2 else 1
         dtype = values.dtype
-        if np.ndim(values) and not np.ndim(address):
+        if address.__class__ is tuple and address[0].__class__ is not np.ndarray:
+            address = total(address)
+        if np.ndim(values) and address.__class__ is not tuple and not np.ndim(address):
             address = group.full(address)
         try:
             place = self._locate(group, space, address, dtype, count, write=True)
@@ -155,9 +156,8 @@ class Access:
         return ("global", address) if space is None else (space, address & OFFSET)
 
     def _shared(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
-        size = dtype.itemsize * count
-        position, low, high = self.shared.position(group, address, size, write)
-        return Place(self.shared.view(dtype, count), position >> (size.bit_length() - 1), position, low, high)
+        spot = self.shared.spot(group, address, dtype.itemsize * count, write)
+        return Place(self.shared.view(dtype, count)[spot.start :], spot.rows, shared=spot)
 
     def _local(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
         size = dtype.itemsize * count
@@ -233,8 +233,8 @@ class Access:
 
     def _put(self, group: Group, place: Place, values: Any, size: int) -> None:
         view, rows = place.view, place.rows
-        if place.position is not None and self.shared.shadow is not None:
-            self.shared.shadow.write(group, place.position, size, place.low, place.high, _changer(view, rows, values))
+        if place.shared is not None and self.shared.shadow is not None:
+            self.shared.shadow.write(group, place.shared, _changer(view, rows, values))
         elif place.segment is not None and self.writers is not None:
             self.writers.write(group, place.segment, rows, size, _changer(view, rows, values))
         view[rows] = values
@@ -247,7 +247,7 @@ class Access:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
-            kind = "shared" if place.position is not None else "global"
+            kind = "shared" if place.shared is not None else "global"
             group.fail("race", f"two threads write different values to one place of {kind} memory", different)
 
     def raw(self, group: Group, address: int, size: int, position: int) -> bytes:

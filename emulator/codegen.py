@@ -20,7 +20,7 @@ from kernelmux.emulator import observing
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.flow import JUMPS, Flow, Step
 from kernelmux.emulator.group import STOPPED
-from kernelmux.emulator.numeric import from_bf16
+from kernelmux.emulator.numeric import flush, from_bf16
 from kernelmux.emulator.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ptx_types import bits_of, size_of
@@ -48,6 +48,7 @@ def plain(value: Any, dtype: Any) -> Any:
 NAMES: dict[str, Any] = {
     "plain": plain,
     "np": np,
+    "flush": flush,
     "from_bf16": from_bf16,
     "EVERY": EVERY,
     "where": np.where,
@@ -169,7 +170,11 @@ class _Emitter:
             return
         if action.bits:
             action = self._in_home_type(action)
-        inputs = [self._input(operand, dtype) for operand, dtype in action.inputs]
+        near = action.near and not self.watched
+        inputs = [
+            self._near(operand) if near and isinstance(operand, Address) else self._input(operand, dtype)
+            for operand, dtype in action.inputs
+        ]
         if action.scope == "barrier":
             self._emit(f"if G.barrier({self.pc}, {self._bind(action)}, {', '.join(inputs)}): return {STOPPED}")
         elif action.ready is not None:
@@ -310,6 +315,14 @@ class _Emitter:
         value = self._register(base.name, np.uint32)  # shared addresses wrap at 32 bits
         value = f"({value} + {self._constant(np.uint32(operand.offset & 0xFFFFFFFF))})" if operand.offset else value
         return f"{value}.astype(I8)"
+
+    def _near(self, operand: Address) -> str:
+        """A 32-bit register and a constant, which the access itself adds."""
+        base = operand.base
+        if not isinstance(base, Register) or size_of(base.type) != 4 or self.registers.near[base.name] < 2:
+            return self._address(operand)
+        home = self.registers.home[base.name]
+        return f"({self._register(base.name, home if home.kind in 'iu' else np.uint32)}, {operand.offset})"
 
     def _symbol(self, name: str, offset: int, dtype: Any) -> str:
         value = self._constant(np.int64(self.resolve(name) + offset).astype(dtype))

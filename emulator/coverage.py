@@ -110,7 +110,33 @@ def _lowered(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-SECTIONS: dict[str, Callable[[], str]] = {"operations": operations, "defects": planted}
+def compared() -> str:
+    """The table of instruction classes that were compared with a GPU, in Markdown."""
+    from kernelmux.emulator.hardware.cli import distance, share
+    from kernelmux.emulator.hardware.record import read
+
+    record = read()
+    lines = ["| instructions | cases | results | other bits | farthest |", "|---|---|---|---|---|"]
+    for row in record.rows():
+        lines.append(f"| {row.family} | {row.cases} | {row.results:,} | {share(row)} | {distance(row)} |")
+    total = sum(record.results.values())
+    where = f"{record.about['gpu']}, driver {record.about['driver']}"
+    return "\n".join([*lines, "", f"{len(record.gpu)} cases, {total:,} results; {where}."])
+
+
+def speed() -> str:
+    """What the recorded comparison with another emulator says, in Markdown."""
+    from kernelmux.emulator.speed import report
+
+    return report.section()
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "operations": operations,
+    "hardware": compared,
+    "defects": planted,
+    "speed": speed,
+}
 
 
 def updated(text: str) -> str:

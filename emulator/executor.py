@@ -80,6 +80,7 @@ class Run:
         self.barriers, self.warps = Barriers(self), Warps(self)
         self.state: dict[str, Any] = {}
         self.on_finish: list[Callable[[], None]] = []
+        self.on_exit: list[Callable[[Group], None]] = []  # called with lanes that have just ended
         self.frame = 0  # where the local variables of the current call begin
         self.depth = 0
         self.activation: Activation
@@ -104,7 +105,7 @@ class Run:
         outer, self.depth = self.activation, self.depth + 1
         if self.depth > DEEPEST_CALL:
             group.fail("call stack", f"more than {DEEPEST_CALL} nested calls", [0])
-        frame, self.frame = self.frame, self.frame + outer.program.frame_size
+        frame, self.frame = self.frame, max(self.frame + outer.program.frame_size, -(-outer.stack_end // 16) * 16)
         self.access.local.reserve(self.frame + program.frame_size)
         try:
             return Activation(self, program).call(group, arguments)
@@ -115,6 +116,8 @@ class Run:
         """These lanes are done for good."""
         self.alive[group.index] = False
         self.alive_count -= group.n
+        for callback in self.on_exit:
+            callback(group)
         self.warps.forget()
         self.barriers.lanes_left(group)
 
@@ -138,7 +141,8 @@ class Activation:
         self.parked: list[Group] = []
         self.returned: list[Group] = []
         self.idle_rounds = 0
-        self.starving = False
+        self.stack: np.ndarray | None = None  # see ops/stack.py
+        self.stack_end = 0
 
     def execute(self, group: Group) -> list[Group]:
         """Runs until no lane is left; returns the groups that returned from the function."""
@@ -196,11 +200,12 @@ class Activation:
             self._retry()
         if not self.groups:
             return None
-        if self.starving:
-            first = min(self.groups, key=lambda g: g.turn)
-            self.starving = False
-        else:
-            first = min(self.groups, key=lambda g: g.pc)
+        first = min(self.groups, key=lambda g: g.pc)
+        if len(self.groups) > 1:
+            # Not by what one group ran in a row: a spinning one may pass barriers, and begins anew behind each of them.
+            oldest = min(self.groups, key=lambda g: g.turn)
+            if self.run.ticks - oldest.turn > BUDGET:
+                first = oldest
         meeting = [g for g in self.groups if g.pc == first.pc]
         self.groups = [g for g in self.groups if g.pc != first.pc]
         return first if len(meeting) == 1 else join(meeting, self.program.live(first.pc))
@@ -230,7 +235,7 @@ class Activation:
         coarse = group.lanes.whole_warps
         blocks, used = program._blocks[coarse], program.compiler.used
         limit = min((g.pc for g in self.groups), default=program.end)
-        left = BUDGET if self.groups or self.parked else 1 << 60
+        left = BUDGET + 1 if self.groups or self.parked else 1 << 60
         pc = group.pc
         while pc < program.end:
             block = blocks[pc] or program.block(pc, coarse)
@@ -255,7 +260,6 @@ class Activation:
             return
         self.groups.append(group)
         if starving:
-            self.starving = True
             self.wake()
 
     def _finish(self, group: Group) -> None:

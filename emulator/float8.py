@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.numeric import NAN
+
 _MANTISSA = {"e4m3": 3, "e5m2": 2}
 _BIAS = {"e4m3": 7, "e5m2": 15}
 
@@ -25,7 +27,8 @@ def _values(kind: str) -> np.ndarray:
         magnitude[low == 0x7F] = np.nan
     else:
         magnitude[low == 0x7C], magnitude[low > 0x7C] = np.inf, np.nan
-    return np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
+    values = np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
+    return np.where(np.isnan(values), NAN, values)
 
 
 def from_float8(codes: Any, kind: str) -> Any:
@@ -34,8 +37,19 @@ def from_float8(codes: Any, kind: str) -> Any:
 
 
 def to_float8(value: Any, kind: str) -> Any:
-    """float32 as codes (uint8): nearest even; too large values become the largest finite one, NaN stays."""
-    value = np.asarray(value, np.float32)
+    """float32 as codes (uint8): nearest even; too large values become the largest finite one, NaN becomes 0x7F.
+
+    The upper half of a number, made odd where the lower half is not zero, decides.
+    """
+    bits = np.asarray(value, np.float32).view(np.uint32)
+    upper = bits >> np.uint32(16) | ((bits & np.uint32(0xFFFF)) != 0)
+    return _codes(kind)[upper]
+
+
+@lru_cache(maxsize=2)
+def _codes(kind: str) -> np.ndarray:
+    """The code of every float32 whose lower half is zero."""
+    value = (np.arange(65536, dtype=np.uint32) << np.uint32(16)).view(np.float32)
     last = 0x7E if kind == "e4m3" else 0x7B
     table = _values(kind)[: last + 1].astype(np.float64)
     magnitude = np.abs(value).astype(np.float64)
@@ -43,6 +57,5 @@ def to_float8(value: Any, kind: str) -> Any:
     above = np.minimum(below + 1, last)
     middle = (table[below] + table[above]) / 2
     up = (magnitude > middle) | ((magnitude == middle) & (below & 1 == 1))
-    code = np.where(up, above, below)
-    code = np.where(np.isnan(value), 0x7F, code)
-    return (code | np.where(np.signbit(value), 0x80, 0)).astype(np.uint8)
+    code = np.where(up, above, below) | np.where(np.signbit(value), 0x80, 0)
+    return np.where(np.isnan(value), 0x7F, code).astype(np.uint8)

@@ -58,7 +58,7 @@ class Group:
         self.origin: Origin | None = None
         self.positions: np.ndarray | None = None  # of our lanes in the origin's
         self.fetched: dict[int, Any] = {}
-        self.turn = 0  # when it last ran
+        self.turn = run.ticks  # when it last ran, or began
 
     # ---- what operations use
 

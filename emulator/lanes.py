@@ -34,19 +34,39 @@ def shape(block: Triple, blocks: int) -> Shape:
 
 
 class Geometry:
-    """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread."""
+    """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread.
 
-    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int, cluster: int = 1) -> None:
-        """cluster: blocks of a cluster, neighbours in x."""
-        self.grid, self.block, self.first, self.blocks, self.cluster = grid, block, first, blocks, cluster
+    Blocks are counted cluster after cluster, in a cluster and among clusters with x running fastest.
+    """
+
+    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int, cluster_shape: Triple = (1, 1, 1)) -> None:
+        """cluster_shape: blocks of a cluster in each dimension; the grid consists of whole clusters."""
+        self.grid, self.block, self.first, self.blocks, self.cluster_shape = grid, block, first, blocks, cluster_shape
+        self.cluster = cluster_shape[0] * cluster_shape[1] * cluster_shape[2]
+        self.clusters = (grid[0] // cluster_shape[0], grid[1] // cluster_shape[1], grid[2] // cluster_shape[2])
         self.shape = shape(block, blocks)
         self.threads, self.warps, self.lanes = self.shape.threads, self.shape.warps, self.shape.lanes
         self.everyone = Lanes(self)
 
     def coordinates(self, lane: int) -> tuple[Triple, Triple]:
         """Block and thread coordinates of a lane."""
-        block, thread = self.first + lane // self.threads, lane % self.threads
-        return _unfold(block, self.grid), _unfold(thread, self.block)
+        return self.block_at(lane // self.threads), _unfold(lane % self.threads, self.block)
+
+    def in_grid(self, number: Any) -> Any:
+        """The number of a block of the chunk (or of an array of them) in the grid, with x running fastest."""
+        if self.cluster == self.cluster_shape[0]:
+            return number + self.first
+        x, y, z = self.block_at(number)
+        return x + self.grid[0] * (y + self.grid[1] * z)
+
+    def block_at(self, number: Any) -> Any:
+        """Coordinates of a block of the chunk (or of an array of them) in the grid."""
+        number = number + self.first
+        if self.cluster == self.cluster_shape[0]:
+            return _unfold(number, self.grid)
+        corners = _unfold(number // self.cluster, self.clusters)
+        places = _unfold(number % self.cluster, self.cluster_shape)
+        return tuple(c * s + p for c, s, p in zip(corners, self.cluster_shape, places, strict=True))
 
 
 def _unfold(number: Any, extent: Triple) -> Any:
@@ -137,8 +157,8 @@ class Lanes:
             return self._of_cluster(base, at)
         if base == "ctaid":
             if geometry.blocks == 1:
-                return np.uint32(_unfold(geometry.first, geometry.grid)[at])
-            return _compact(_unfold(self.block + geometry.first, geometry.grid)[at])
+                return np.uint32(geometry.block_at(0)[at])
+            return _compact(geometry.block_at(self.block)[at])
         if base == "ntid":
             return np.uint32(geometry.block[at] if axis != "w" else 0)
         if base == "nctaid":
@@ -146,17 +166,22 @@ class Lanes:
         return _constant(base, geometry)
 
     def _of_cluster(self, base: str, at: int) -> Any:
-        """Places and sizes in units of clusters, which are `cluster` blocks in x."""
+        """Places and sizes in units of clusters."""
         geometry = self.geometry
-        size = geometry.cluster if at == 0 else 1
-        if base in ("cluster_nctaid", "cluster_nctarank"):
-            return np.uint32(size)
-        if base == "nclusterid":
-            return np.uint32(geometry.grid[at] // size)
-        if base == "is_explicit_cluster":
-            return np.bool_(size > 1)
-        place = _unfold(self.block + geometry.first, geometry.grid)[at]
-        return _compact(place // size if base == "clusterid" else place % size)
+        constants = {
+            "cluster_nctaid": np.uint32(geometry.cluster_shape[at]),
+            "cluster_nctarank": np.uint32(geometry.cluster),
+            "nclusterid": np.uint32(geometry.clusters[at]),
+            "is_explicit_cluster": np.bool_(geometry.cluster > 1),
+        }
+        if base in constants:
+            return constants[base]
+        cluster, rank = np.divmod(self.block + geometry.first, geometry.cluster)
+        if base == "cluster_ctarank":
+            return _compact(rank)
+        places = {"clusterid": (cluster, geometry.clusters), "cluster_ctaid": (rank, geometry.cluster_shape)}
+        number, extent = places[base]
+        return _compact(_unfold(number, extent)[at])
 
     def _of_thread(self, name: str, base: str, at: int) -> Any:
         """What depends on the thread's place in its block alone is kept for the next launch."""

@@ -30,6 +30,7 @@ from kernelmux.emulator.shared import SharedMemory
 
 CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+MAX_CLUSTER = 16  # blocks, compute capability 9.0; more than 8 have to be allowed for a kernel
 MAX_SHARED = 232448  # bytes per block, compute capability 9.0
 CHUNK_OF_POLLING = 1 << 18  # lanes, when blocks may wait for one another: more than run side by side on a GPU
 POLLING = {"acquire", "volatile", "relaxed"}  # modifiers of loads that another block's stores become visible to
@@ -66,6 +67,11 @@ class Module:
         if name not in self._kernels:
             self._kernels[name] = Kernel(self, self.parsed.functions[name])
         return self._kernels[name]
+
+    @cached_property
+    def functions(self) -> dict[int, str]:
+        """Names of the device functions by address."""
+        return {self.addresses[name]: name for name, function in self.parsed.functions.items() if not function.entry}
 
     def flow(self, name: str, kernel: str) -> Flow:
         """The analysed function; unknown instructions surface here."""
@@ -121,6 +127,11 @@ class Kernel:
                 raise self.module._unsupported(error, self.name) from error
         return self._programs[name, watched]
 
+    def function_at(self, address: int) -> Function | None:
+        """The device function that a pointer names."""
+        name = self.module.functions.get(address)
+        return None if name is None else self.module.parsed.functions[name]
+
     def launch(
         self,
         grid: int | Sequence[int],
@@ -128,16 +139,18 @@ class Kernel:
         args: Sequence[Any],
         names: Sequence[str] = (),
         shared: int = 0,
+        cluster: Sequence[int] | None = None,
     ) -> None:
         """Runs the kernel.
 
         args, one per parameter: CPU tensors, None (null), numpy scalars, bytes (structs) or tensor maps.
 
-        shared is the dynamic shared memory in bytes. A grid with a dimension of 0 launches nothing. Raises
-        `EmulatorError`.
+        shared is the dynamic shared memory in bytes; cluster the blocks of a cluster in x, y and z, for kernels that
+        were not compiled for one size. A grid with a dimension of 0 launches nothing. Raises `EmulatorError`.
         """
         grid3, block3 = _triple(grid), _triple(block)
         self._require_sizes(grid3, block3, shared)
+        cluster3 = self._cluster(grid3, cluster)
         arguments = ArgumentList(self.name, self.parameters, args, names)
         if 0 in grid3:
             return
@@ -152,22 +165,22 @@ class Kernel:
         parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
         watch = observing.begin(self, grid3, block3, shared, arguments)
         with np.errstate(all="ignore"):
-            self._run(grid3, block3, memory, parameters, shared, checks, watch)
+            self._run(grid3, block3, cluster3, memory, parameters, shared, checks, watch)
 
     def _run(
-        self, grid: Triple, block: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int, checks: str,
-        watch: observing.LaunchWatch | None,
+        self, grid: Triple, block: Triple, size: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int,
+        checks: str, watch: observing.LaunchWatch | None,
     ) -> None:  # fmt: skip
         program = self.program(self.name, watch is not None)
         assert program is not None
         deadline = time.monotonic() + current_time_limit()
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
-        cluster = self._cluster(grid)
+        cluster = size[0] * size[1] * size[2]
         chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
         memory_kind = ClusterMemory if cluster > 1 else SharedMemory
         history = History(checks == "full" and self._orders_blocks)
         for first in range(0, blocks, chunk):
-            geometry = Geometry(grid, block, first, min(chunk, blocks - first), cluster)
+            geometry = Geometry(grid, block, first, min(chunk, blocks - first), size)
             window = memory_kind(geometry, self.layout.window(shared), shared, checks, self.layout.gaps)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
@@ -176,14 +189,18 @@ class Kernel:
             if watch is not None:
                 watch.finish()
 
-    def _cluster(self, grid: Triple) -> int:
-        """Blocks of a cluster; they have to be neighbours in x."""
-        x, *others = (*self.function.cluster, 1)
-        if any(size != 1 for size in others):
-            raise Unsupported(f"clusters of {self.function.cluster} blocks: only x may be above 1", kernel=self.name)
-        if grid[0] % x:
-            raise self._error(f"grid {grid} cannot be divided into clusters of {x} blocks")
-        return x
+    def _cluster(self, grid: Triple, wanted: Sequence[int] | None) -> Triple:
+        """Blocks of a cluster in each dimension: as the kernel was compiled for, or as the launch wants."""
+        compiled = _triple(self.function.cluster) if self.function.cluster else None
+        size = compiled or (1, 1, 1) if wanted is None else _triple(wanted)
+        if compiled is not None and size != compiled:
+            raise self._error(f"clusters of {size} blocks: the kernel was compiled for exactly {compiled}")
+        if min(size) < 1 or size[0] * size[1] * size[2] > MAX_CLUSTER:
+            raise self._error(f"clusters of {size} blocks: a cluster has 1 to {MAX_CLUSTER}")
+        if any(g % c for g, c in zip(grid, size, strict=True)):
+            shape = size if max(size[1:]) > 1 else size[0]
+            raise self._error(f"grid {grid} cannot be divided into clusters of {shape} blocks")
+        return size
 
     @cached_property
     def _orders_blocks(self) -> bool:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.memory import FIRST_VARIABLE, SHIFT, Hull, Segment
+from kernelmux.emulator.memory import FIRST_VARIABLE, FUNCTION, SHIFT, Hull, Segment
 from kernelmux.emulator.operands import Address, Immediate, Symbol, TensorAddress, Vector
 from kernelmux.emulator.parser import Function, Module, Variable
 from kernelmux.emulator.ptx_types import dtype_of
 
 DYNAMIC_ALIGNMENT = 16  # of dynamic shared memory whose declaration asks for less
+FUNCTION_STEP = 16  # between the addresses of two functions
 GAP = 128  # bytes between two shared variables, so that an overrun of one does not end in the next; all banks once
 
 
@@ -114,9 +115,10 @@ def _offsets(variables: Iterable[Variable], gap: int = 0) -> tuple[dict[str, int
 
 
 def variable_segments(module: Module) -> tuple[list[Segment], dict[str, int]]:
-    """Global and constant variables of a module, initialised, each a segment of its own."""
+    """Global and constant variables of a module, initialised, each a segment of its own; addresses of functions too."""
     variables = [v for v in module.variables.values() if v.space != "shared"]
     addresses = {v.name: FIRST_VARIABLE + 2 * i << SHIFT for i, v in enumerate(variables)}
+    addresses |= {name: FUNCTION << SHIFT | FUNCTION_STEP * (i + 1) for i, name in enumerate(module.functions)}
     segments = []
     for i, variable in enumerate(variables):
         data = np.zeros(_align(variable.size, 16), np.uint8)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SHIFT = 40
 OFFSET = (1 << SHIFT) - 1
 SHARED, LOCAL, PARAM = 0x7E, 0x7D, 0x7C  # segment numbers of the windows in the generic address space
+FUNCTION = 0x7B  # segment number of the addresses of functions, where nothing can be read
 FIRST_VARIABLE, FIRST_ARGUMENT = 0x100, 0x10000
 ALIGNMENT = 256
 WIDEST = 32  # bytes of the widest access of one lane

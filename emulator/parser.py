@@ -244,7 +244,7 @@ class _Body:
         elif match := _VARIABLE.match(text):
             variable = _variable(match)
             self.function.variables[self._declare(variable.name)] = variable
-        elif not text.startswith((".pragma", ".maxn", ".callprototype", ".file", ".section")):
+        elif not text.startswith((".pragma", ".maxn", ".callprototype", ".calltargets", ".file", ".section")):
             raise Unsupported(f"cannot read the PTX statement: {text}")
         scope.operands.clear()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,16 @@ class Registers:
                 _vote(votes, step)
         for name in self.number:
             self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
+        self.near = Counter(name for step in flow.steps for name in _near(step))  # accesses close to a register
         self.initial = [_unwritten(self.home[name]) for name in self.number]
+
+
+def _near(step: Step) -> Iterator[str]:
+    """The register that an access is a constant away from: see `Action.near`."""
+    if step.action is not None and step.action.near:
+        for operand, _ in step.action.inputs:
+            if isinstance(operand, Address) and isinstance(operand.base, Register):
+                yield operand.base.name
 
 
 def _vote(votes: Votes, step: Step) -> None:
@@ -46,6 +57,8 @@ def _vote(votes: Votes, step: Step) -> None:
 def _home(ptx_type: str, votes: dict[Any, int]) -> np.dtype[Any]:
     if ptx_type == "pred":
         return np.dtype(bool)
+    if ptx_type == "b128":
+        ptx_type = "param16"
     if ptx_type.startswith("param"):
         return np.dtype((np.uint8, (int(ptx_type[5:]),)))  # values are (n, size), or a scalar 0 before the first store
     size = size_of(ptx_type)

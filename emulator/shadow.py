@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
+    from kernelmux.emulator.spot import Spot
 
 UNINITIALISED = -1
+PROMISED = -2  # initialised, but an asynchronous reduction is under way that nobody has waited for
 NO_OWNER = 0  # initialised by an asynchronous copy or an atomic: orders are not tracked
 RANK_SHIFT, THREAD_BITS, EPOCH_SHIFT = 10, 14, 36
 THREAD = (1 << THREAD_BITS) - 1
 OWN_THREAD = (1 << RANK_SHIFT) - 1
 WARP_EPOCH = (1 << EPOCH_SHIFT) - 1 - THREAD
-LONGEST_LOG = 1 << 22  # lanes in all entries: 32 MB
+ONE, ONE_EPOCH = np.uint64(1), np.uint64(1 << EPOCH_SHIFT)
+OTHER_WARP, OTHER_LANE = np.uint64(THREAD & ~31), np.uint64(31)
+LONGEST_LOG = 1 << 25  # bytes
+SPOT_BYTES = 100
 PARTS = 64  # of a window; an access is first looked at by the parts it may touch, one bit each
 
 RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
@@ -31,19 +38,43 @@ RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The granules of one access: rows of `count` granules."""
+    """The granules of one access: rows of `count` granules; `start` is added to all of `index`."""
 
     index: np.ndarray
     count: int
+    start: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Marks:
-    """The lanes of one access: their stamps, the lowest stamp of their epoch, the clock."""
+    """The lanes of one access: their stamps, the lowest stamp of their epoch, the clock, their blocks.
+
+    live: the blocks that have passed no barrier since, as of the clock `looked`.
+    """
 
     stamps: np.ndarray
     start: Any
     clock: int
+    block: np.ndarray
+    live: np.ndarray
+    looked: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Reads:
+    """Reads by the same lanes; held: bytes of rows that are kept for them, most of which share theirs."""
+
+    lanes: Marks
+    spots: list[Spot]
+    held: int = 0
+
+    def add(self, spot: Spot) -> int:
+        """Notes one more; returns how many bytes it keeps."""
+        shared = bool(self.spots) and self.spots[-1].rows is spot.rows
+        size = SPOT_BYTES + (0 if shared else 8 * np.size(spot.rows))
+        self.spots.append(spot)
+        self.held += size
+        return size
 
 
 class Shadow:
@@ -55,7 +86,7 @@ class Shadow:
         self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
-        self.log: dict[int, list[tuple[Any, int, Marks]]] = {}  # by parts: position and size of reads
+        self.log: dict[int, list[Reads]] = {}  # by parts
         self.logged = 0
         self.part = stride // PARTS  # bytes
         self.clock = 1
@@ -64,6 +95,7 @@ class Shadow:
         self.warps_ordered = False
         self.oldest = 1  # epoch of the block whose last barrier is longest ago
         self.written_parts: dict[int, int] = {}  # by clock, from the oldest epoch on
+        self.written_lately = 0  # all of them
         self.last_flush = 0  # clock
         self.initialised_parts = 0
         self.looked = 0  # clock at which that was found out
@@ -80,7 +112,7 @@ class Shadow:
             self.epoch, self.oldest = np.int64(self.clock), self.clock
             self.log.clear()
             self.written_parts.clear()
-            self.logged = 0
+            self.written_lately = self.logged = 0
             return
         if np.ndim(self.epoch) == 0:
             self.epoch = np.full(self.blocks, self.epoch)
@@ -93,9 +125,10 @@ class Shadow:
             return
         self.oldest = oldest
         self.written_parts = {clock: parts for clock, parts in self.written_parts.items() if clock >= oldest}
+        self.written_lately = reduce(or_, self.written_parts.values(), 0)
         for parts, entries in list(self.log.items()):
-            self.log[parts] = [entry for entry in entries if entry[2].clock >= oldest]
-        self.logged = sum(len(lanes.stamps) for entries in self.log.values() for _, _, lanes in entries)
+            self.log[parts] = [reads for reads in entries if reads.lanes.clock >= oldest]
+        self.logged = sum(reads.held for entries in self.log.values() for reads in entries)
 
     def synchronise_warps(self, warps: np.ndarray) -> None:
         """A new warp epoch for these warps."""
@@ -113,44 +146,43 @@ class Shadow:
                 own = own | (group.block + self.first_block) % self.cluster << RANK_SHIFT
             if self.warps_ordered:
                 own = own | (self.warp_epoch[group.warp] << THREAD_BITS)
-            known = Marks(own, start, self.clock)
+            known = Marks(own, start, self.clock, group.block, group.block)
             self._stamps = (group.lanes, known)
         return known
 
     # ---- accesses of threads
 
-    def read(self, group: Group, position: Any, size: int, low: int, high: int, wanted: Any = None) -> None:
-        """Every lane reads `size` bytes at byte `position` (windows end to end).
-
-        low and high are the least and the largest offset in a window, wanted the elements that are used.
-        """
-        parts, lanes = self._parts(low, high + size), self.stamps(group)
-        if size < 1 << self.shift:
-            self._refine(size)
-        written = self._written(parts)
-        if written or not self._initialised(parts):
-            rows = self._rows(group, position, size)
+    def read(self, group: Group, spot: Spot, wanted: Any = None) -> None:
+        """Every lane reads; wanted: the elements of a row that are used."""
+        parts, lanes = self._parts(spot.low, spot.high + spot.size), self.stamps(group)
+        if spot.size < 1 << self.shift:
+            self._refine(spot.size)
+        written, initialised = parts & self.written_lately, self._initialised(parts)
+        if written or not initialised:
+            rows = self._rows(group.n, spot)
             old = self._stamps_at(self.writes, rows)
             if wanted is not None and rows.count >= len(wanted):
                 old = np.where(np.repeat(wanted, rows.count // len(wanted)), old, NO_OWNER)
-            if np.minimum.reduce(old, axis=None) < 0:
-                self._fail(group, old < 0, "uninitialised", "read of shared memory at offset {} before any write", rows)
+            if not initialised and np.minimum.reduce(old, axis=None) < 0:
+                self._fail_unread(group, old, rows)
             if written:
                 self._race(group, old, lanes, rows, ("read", "wrote"))
         if self.logged > LONGEST_LOG:
             self._flush(-1)
-        self.log.setdefault(parts, []).append((position, size, lanes))
-        self.logged += group.n
+        entries = self.log.setdefault(parts, [])
+        if not entries or entries[-1].lanes is not lanes:
+            entries.append(Reads(lanes, []))
+        self.logged += entries[-1].add(spot)
 
-    def write(self, group: Group, position: Any, size: int, low: int, high: int, changes: Callable[[], Any]) -> None:
+    def write(self, group: Group, spot: Spot, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
-        parts = self._parts(low, high + size)
-        rows, lanes = self._rows(group, position, size), self.stamps(group)
-        self._flush(parts)
+        parts = self._parts(spot.low, spot.high + spot.size)
+        rows, lanes = self._rows(group.n, spot), self.stamps(group)
+        self._flush(parts, group)
         if self.reads is not None and self.last_flush >= self.oldest:
             for record in self.reads:
                 self._race(group, self._stamps_at(record, rows), lanes, rows, ("write", "read"))
-        if self._written(parts):
+        if parts & self.written_lately:
             old = self._stamps_at(self.writes, rows)
             if (old >= _column(lanes.start, old)).any():
                 different = changes()
@@ -159,13 +191,15 @@ class Shadow:
         self._stamp(self.writes, rows, lanes.stamps)
         self._note_write(parts)
 
-    def atomic(self, group: Group, position: Any, size: int) -> None:
+    def atomic(self, group: Group, spot: Spot) -> None:
         """Atomics are ordered among themselves; they need an initialised place."""
-        rows = self._rows(group, position, size)
+        rows = self._rows(group.n, spot)
         old = self._stamps_at(self.writes, rows)
-        if old.min() < 0:
-            self._fail(group, old < 0, "uninitialised", "atomic on shared memory at offset {} before any write", rows)
-        self._stamp(self.writes, rows, NO_OWNER)
+        fresh = old == UNINITIALISED
+        if fresh.any():
+            self._fail(group, fresh, "uninitialised", "atomic on shared memory at offset {} before any write", rows)
+        if old.min() != PROMISED:
+            self._stamp(self.writes, rows, NO_OWNER)
 
     # ---- asynchronous copies
 
@@ -179,9 +213,19 @@ class Shadow:
         if np.size(offsets):
             self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
 
-    def require(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int = 0) -> None:
-        """Fails unless these bytes are initialised."""
-        bad = self.writes[self._window(block, offsets)] < 0
+    def promise(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int) -> None:
+        """Bytes will be changed by a reduction: whoever reads them has to wait for it."""
+        window = self._window(block, offsets)
+        self.require(group, block, offsets, what, position, allowed=PROMISED)
+        self.writes[window] = PROMISED
+        self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
+
+    def require(
+        self, group: Group, block: Any, offsets: np.ndarray, what: str, position: int = 0, allowed: int = NO_OWNER
+    ) -> None:
+        """Fails unless these bytes are initialised; allowed: `PROMISED` lets them be part of a reduction under way."""
+        stamps = self.writes[self._window(block, offsets)]
+        bad = (stamps < 0) & (stamps != allowed)
         if bad.any():
             at = np.asarray(offsets).reshape(-1)[int(np.argmax(bad.reshape(-1)))]
             group.fail("uninitialised", f"{what} reads shared memory at offset {at} before any write", [position])
@@ -200,12 +244,10 @@ class Shadow:
         """One bit per part of a window from offset `low` up to `high`."""
         return (2 << (high - 1) // self.part) - (1 << low // self.part)
 
-    def _written(self, parts: int) -> bool:
-        """Whether something may have been written there in the epoch of some block."""
-        return any(parts & written for written in self.written_parts.values())
-
     def _note_write(self, parts: int) -> None:
+        """Something was written there in the epoch of some block."""
         self.written_parts[self.clock] = parts | self.written_parts.get(self.clock, 0)
+        self.written_lately |= parts
 
     def _initialised(self, parts: int) -> bool:
         """Whether all of it is known to be initialised in all blocks; looked at once per barrier unless too large."""
@@ -215,22 +257,18 @@ class Shadow:
             self.initialised_parts = sum(1 << i for i in np.flatnonzero(lowest >= 0).tolist())
         return not parts & ~self.initialised_parts
 
-    def _rows(self, group: Group, position: Any, size: int) -> Rows:
-        if size < 1 << self.shift:
-            self._refine(size)
-        if position.__class__ is not np.ndarray:
-            position = np.full(group.n, position)
-        return Rows(position >> (size.bit_length() - 1), size >> self.shift)
+    def _rows(self, lanes: int, spot: Spot) -> Rows:
+        if spot.size < 1 << self.shift:
+            self._refine(spot.size)
+        index = spot.rows if spot.rows.__class__ is np.ndarray else np.full(lanes, spot.rows)
+        return Rows(index, spot.size >> self.shift, spot.start)
 
     def _stamps_at(self, record: np.ndarray, rows: Rows) -> np.ndarray:
         """(n,), or (n, count) for accesses of several granules."""
-        return (record if rows.count == 1 else record.reshape(-1, rows.count)).take(rows.index, axis=0)
+        return _from(record, rows).take(rows.index, axis=0)
 
     def _stamp(self, record: np.ndarray, rows: Rows, stamps: Any) -> None:
-        if rows.count == 1:
-            record[rows.index] = stamps
-        else:
-            record.reshape(-1, rows.count)[rows.index] = stamps[:, None] if np.ndim(stamps) else stamps
+        _from(record, rows)[rows.index] = stamps[:, None] if rows.count > 1 and np.ndim(stamps) else stamps
 
     def _refine(self, size: int) -> None:
         """Smaller granules, because an access is smaller than one."""
@@ -239,25 +277,40 @@ class Shadow:
         self.reads = [record.repeat(1 << finer) for record in self.reads] if self.reads else None
         self.shift -= finer
 
-    def _flush(self, parts: int) -> None:
-        """Enters the reads logged in these parts: the last reader, and some other one of the same epoch."""
+    def _flush(self, parts: int, group: Group | None = None) -> None:
+        """Enters the reads logged in these parts; group: only those that lanes of the same blocks could disturb."""
         near = [key for key in self.log if key & parts]
         if not near:
             return
-        if self.reads is None:
-            self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
+        several_epochs = self.cluster == 1 and np.ndim(self.epoch)
+        here = np.zeros(self.blocks, bool)
+        here[slice(None) if group is None else group.block] = True
         for key in near:
-            for position, size, lanes in self.log.pop(key):
-                self._enter(position, size, lanes)
-                self.logged -= len(lanes.stamps)
+            entries, self.log[key] = self.log[key], []
+            for reads in entries:
+                live = self._live(reads.lanes) if several_epochs else reads.lanes.block
+                if not several_epochs or np.count_nonzero(here[live]):
+                    for spot in reads.spots:
+                        self._enter(spot, reads.lanes)
+                elif len(live):
+                    self.log[key].append(reads)
+                    continue
+                self.logged -= reads.held
         self.last_flush = self.clock
 
-    def _enter(self, position: Any, size: int, lanes: Marks) -> None:
-        assert self.reads is not None
-        if position.__class__ is not np.ndarray:
-            position = np.full(len(lanes.stamps), position)
-        rows = Rows(position >> (size.bit_length() - 1), size >> self.shift)
-        last, another = (r if rows.count == 1 else r.reshape(-1, rows.count) for r in self.reads)
+    def _live(self, lanes: Marks) -> np.ndarray:
+        """The blocks of the lanes that have passed no barrier since."""
+        if lanes.looked != self.clock:
+            lanes.live = np.unique(lanes.block[self.epoch[lanes.block] << EPOCH_SHIFT == lanes.start])
+            lanes.looked = self.clock
+        return lanes.live
+
+    def _enter(self, spot: Spot, lanes: Marks) -> None:
+        """Notes a read: the last reader of each place, and some other one of the same epoch."""
+        rows = self._rows(len(lanes.stamps), spot)
+        if self.reads is None:
+            self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
+        last, another = (_from(record, rows) for record in self.reads)
         stamps = (
             lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))
         )
@@ -268,28 +321,50 @@ class Shadow:
         last[rows.index] = stamps
         lost = last.take(rows.index, axis=0) != stamps
         if np.count_nonzero(lost):  # several lanes read one place: the one that stayed is not the only one
-            some = lost.any(axis=-1) if lost.ndim == 2 else lost
-            another[rows.index[some]] = stamps[some]
+            some = np.flatnonzero(lost.any(axis=-1) if lost.ndim == 2 else lost)
+            another[rows.index.take(some)] = stamps[some]
 
     # ---- verdicts
 
     def _race(self, group: Group, old: np.ndarray, lanes: Marks, rows: Rows, verbs: tuple[str, str]) -> None:
-        recent = old >= _column(lanes.start, old)
-        if not np.count_nonzero(recent):
-            return
         stamps = lanes.stamps if old.ndim == 1 else lanes.stamps[:, None]
         difference = old ^ stamps
+        if self.cluster == 1 and not _unordered(difference):
+            return
+        recent = old >= _column(lanes.start, old)
         other_thread = (difference & THREAD) != 0
         ordered = ((difference & THREAD) >> 5 == 0) & ((difference & WARP_EPOCH) != 0)
         bad = recent & other_thread & ~ordered
         if np.count_nonzero(bad):
             self._fail(group, bad, "race", RACE.format(verbs[0], "{}", "{}", verbs[1]), rows, old)
 
+    def _fail_unread(self, group: Group, old: np.ndarray, rows: Rows) -> None:
+        """A read of what nobody has written, or of what will still change."""
+        bad = old == UNINITIALISED
+        when = "before any write" if bad.any() else "before the asynchronous reduction of it was waited for"
+        text = f"read of shared memory at offset {{}} {when}"
+        self._fail(group, bad if bad.any() else old < 0, "uninitialised", text, rows)
+
     def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: Rows, old: Any = None) -> None:
         row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
-        offset = (int(rows.index[row]) * rows.count + column << self.shift) % self.stride
+        offset = ((rows.start + int(rows.index[row])) * rows.count + column << self.shift) % self.stride
         other = "" if old is None else int(old.reshape(len(rows.index), -1)[row, column] & OWN_THREAD)
         group.fail(kind, text.format(offset, other), [row])
+
+
+def _unordered(difference: np.ndarray) -> bool:
+    """Whether two stamps of one block, of which the difference is, are of one epoch, other threads, and not ordered."""
+    bits = difference.view(np.uint64)  # stamps of other epochs, and none at all, are above all that is looked for
+    recent = bits < ONE_EPOCH
+    if not np.count_nonzero(recent):
+        return False
+    other_warp, same_warp_epoch = (bits & OTHER_WARP) != 0, bits - ONE < OTHER_LANE
+    return bool(np.count_nonzero((other_warp | same_warp_epoch) & recent))
+
+
+def _from(record: np.ndarray, rows: Rows) -> np.ndarray:
+    """What `rows.index` counts from: granules, or rows of granules."""
+    return (record if rows.count == 1 else record.reshape(-1, rows.count))[rows.start :]
 
 
 def _column(start: Any, like: np.ndarray) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelmux.emulator.shadow import Shadow
+from kernelmux.emulator.spot import Bases, Spot, total
 
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
@@ -28,6 +29,7 @@ class SharedMemory:
         self.bytes = np.full((geometry.blocks, self.stride), POISON, np.uint8)
         self.blocks = geometry.blocks
         self.shadow = Shadow(geometry, self.stride) if checks == "full" else None
+        self.bases = Bases(self.stride, size, exact=checks == "full")
         self._views: dict[tuple[Any, int], np.ndarray] = {}
 
     def view(self, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
@@ -38,15 +40,31 @@ class SharedMemory:
             view = self._views[dtype, count] = view if count == 1 else view.reshape(-1, count)
         return view
 
-    def load(self, group: Group, offset: Any, dtype: np.dtype[Any], count: int, wanted: Any = None) -> Any:
+    def load(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, wanted: Any = None) -> Any:
         """Reads one element, or a row of `count`, per lane; wanted: the elements that are used."""
-        size = dtype.itemsize * count
-        position, low, high = self.position(group, offset, size, False)
+        spot = self.spot(group, address, dtype.itemsize * count, False)
         if self.shadow is not None:
-            self.shadow.read(group, position, size, low, high, wanted)
-        rows = position >> (size.bit_length() - 1)
-        view = self.view(dtype, count)
+            self.shadow.read(group, spot, wanted)
+        view, rows = self.view(dtype, count)[spot.start :], spot.rows
         return view.take(rows, axis=0) if rows.__class__ is np.ndarray else view[rows]
+
+    def spot(self, group: Group, address: Any, size: int, write: bool) -> Spot:
+        """The checked place of an access; address: offsets, or a register and a constant (`spot.Near`)."""
+        if address.__class__ is tuple:
+            register, distance = address
+            spot = self.bases.spot(group.lanes, register, distance, size)
+            if spot is not None and not self._near_gap(spot):
+                return spot
+            address = total(address)
+        position, low, high = self.position(group, address, size, write)
+        return Spot(position >> (size.bit_length() - 1), 0, size, low, high)
+
+    def _near_gap(self, spot: Spot) -> bool:
+        low, end = spot.low, spot.high + spot.size
+        for gap in self.gaps if self.shadow is not None else ():
+            if low < gap.high and end > gap.low:
+                return True
+        return False
 
     def check(self, group: Group, offset: Any, size: int, write: bool) -> tuple[int, int]:
         """Fails unless all accesses are aligned and inside; returns offsets at and below, at and above all of them."""

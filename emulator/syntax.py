@@ -42,8 +42,8 @@ class Instruction:
 
     @property
     def type(self) -> str:
-        """The last modifier: the type of the operands in most instructions."""
-        return self.modifiers[-1]
+        """The last modifier: the type of the operands in most instructions. Compilers write `max.s16x2.relu` too."""
+        return self.modifiers[-1] if self.modifiers[-1] != "relu" else self.modifiers[-2]
 
     @property
     def space(self) -> str:

@@ -1,12 +1,14 @@
-"""A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX a Hopper GPU would run.
+"""A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX that a GPU would run.
 
 `activate()` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside; nothing of
-Triton is patched. Triton compiles as it always does, for `GPUTarget("cuda", 90, 32)`, and the launcher takes the PTX
-that the compiler left in Triton's cache. Checked with triton 3.6.0 and 3.9.0, whose launchers are called alike.
+Triton is patched. Triton compiles as it always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher
+takes the PTX that the compiler left in Triton's cache.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,19 +22,32 @@ from triton.runtime.cache import get_cache_manager
 from kernelmux.emulator import recording, triton_recompile
 from kernelmux.emulator.launch import Kernel, load
 from kernelmux.emulator.resources import Resources, resources
-from kernelmux.emulator.tensor_map import TensorMap
+from kernelmux.emulator.tensor_map import Im2colMap, TensorMap
 
-ARCH = 90
-# What a program may ask about its device: an H200's answers, so that a kernel takes the decisions it would take there.
-PROPERTIES = {
-    "max_shared_mem": 232448,
-    "max_num_regs": 65536,
-    "multiprocessor_count": 132,
-    "warpSize": 32,
-    "sm_clock_rate": 1980000,
-    "mem_clock_rate": 3201000,
-    "mem_bus_width": 6144,
+# What a program may ask about its device: the answers of an H200 and an A100, so that a kernel takes the decisions it
+# would take there. The place in this table is the device's number: Triton keeps what it compiled apart by that.
+DEVICES: dict[str, dict[str, int]] = {
+    "sm_90": {
+        "max_shared_mem": 232448,
+        "max_num_regs": 65536,
+        "multiprocessor_count": 132,
+        "warpSize": 32,
+        "sm_clock_rate": 1980000,
+        "mem_clock_rate": 3201000,
+        "mem_bus_width": 6144,
+    },
+    "sm_80": {
+        "max_shared_mem": 166912,
+        "max_num_regs": 65536,
+        "multiprocessor_count": 108,
+        "warpSize": 32,
+        "sm_clock_rate": 1410000,
+        "mem_clock_rate": 1593000,
+        "mem_bus_width": 5120,
+    },
 }
+ARCHES = tuple(DEVICES)
+_arch: ContextVar[str] = ContextVar("kernelmux_emulator_triton_arch", default=ARCHES[0])
 SCALARS: dict[str, type[np.generic]] = {
     **{"i1": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64},
     **{"u1": np.uint8, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64},
@@ -45,6 +60,23 @@ SWIZZLES = (0, 32, 64, 128)
 def activate() -> None:
     """Make the emulator Triton's active device; calling it again changes nothing."""
     driver.set_active(_emulator())
+
+
+@contextmanager
+def target(arch: str) -> Iterator[None]:
+    """Inside the `with`, Triton compiles for `arch`: "sm_90", the default, or "sm_80"."""
+    if arch not in DEVICES:
+        raise ValueError(f"target: expected one of {', '.join(ARCHES)}, got {arch!r}")
+    token = _arch.set(arch)
+    try:
+        yield
+    finally:
+        _arch.reset(token)
+
+
+def _capability(device: int) -> int:
+    """90 for sm_90."""
+    return int(ARCHES[device].removeprefix("sm_"))
 
 
 class EmulatorDriver(DriverBase):  # type: ignore[misc]
@@ -60,16 +92,16 @@ class EmulatorDriver(DriverBase):  # type: ignore[misc]
         return False
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", ARCH, 32)
+        return GPUTarget("cuda", _capability(self.get_current_device()), 32)
 
-    def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        return divmod(ARCH, 10)
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        return divmod(_capability(self.get_current_device() if device is None else device), 10)
 
     def get_current_device(self) -> int:
-        return 0
+        return ARCHES.index(_arch.get())
 
     def set_current_device(self, device: int) -> None:
-        """There is one device."""
+        """`target` chooses the device."""
 
     def get_current_stream(self, device: int | None = None) -> int:
         return 0
@@ -104,7 +136,7 @@ class Utilities:
     """Triton's low-level device functions."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return dict(PROPERTIES)
+        return dict(DEVICES[ARCHES[device]])
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
         """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX."""
@@ -124,8 +156,7 @@ class Launcher:
         self.metadata = metadata
         self.recipe = triton_recompile.recipe(source, metadata)
         self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
-        if getattr(metadata, "num_ctas", 1) != 1:
-            raise NotImplementedError(f"{metadata.name}: Triton kernels with num_ctas > 1 are not emulated")
+        self.cluster: int = getattr(metadata, "num_ctas", 1)
 
     def __call__(
         self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,
@@ -134,16 +165,20 @@ class Launcher:
         kernel = _compiled(self.metadata.hash, self.source, self.metadata.name)
         recording.remember(kernel.module.ptx, self.recipe)
         values = list(self._values(arguments))
-        blocks = grid_x * grid_y * grid_z
+        blocks = grid_x * grid_y * grid_z * self.cluster
         scratch = [(f"{which}_scratch", self._scratch(which, blocks)) for which in ("global", "profile")]
         values += scratch[: len(kernel.parameters) - len(values)]
         names, passed = [name for name, _ in values], [value for _, value in values]
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        threads = 32 * self.metadata.num_warps
-        kernel.launch((grid_x, grid_y, grid_z), (threads, 1, 1), passed, names=names, shared=self.metadata.shared)
+        self._run(kernel, (grid_x * self.cluster, grid_y, grid_z), passed, names)
         if exit_hook is not None:
             exit_hook(launch_metadata)
+
+    def _run(self, kernel: Kernel, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
+        """A program of Triton is a cluster of `num_ctas` blocks, neighbours in x."""
+        threads, shared = 32 * self.metadata.num_warps, self.metadata.shared
+        kernel.launch(grid, (threads, 1, 1), values, names=names, shared=shared, cluster=(self.cluster, 1, 1))
 
     def _values(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Name and value of each parameter of the PTX entry, without the scratch buffers at its end."""
@@ -236,8 +271,10 @@ def _sizes(name: str, argument: Any, shape_type: type[np.generic]) -> Iterator[t
 
 
 def _tensor_map(argument: Any, layout: dict[str, Any]) -> TensorMap:
-    if layout.get("fp4_padded") or layout.get("is_im2col"):
-        raise NotImplementedError("the emulator has no fp4 and no im2col tensor maps")
+    if layout.get("fp4_padded"):
+        raise NotImplementedError("the emulator has no fp4 tensor maps: their GPUs begin with sm_100")
+    if layout.get("is_im2col"):
+        return _im2col_map(argument, layout)
     return TensorMap(
         argument.base,
         box=layout["block_size"],
@@ -245,4 +282,21 @@ def _tensor_map(argument: Any, layout: dict[str, Any]) -> TensorMap:
         shape=argument.shape,
         strides=argument.strides,
         fill=argument.padding,
+        element="tf32" if getattr(argument, "round_f32_to_tf32", False) else None,
+    )
+
+
+def _im2col_map(argument: Any, layout: dict[str, Any]) -> Im2colMap:
+    pixels, channels = layout["block_size"]
+    steps = argument.element_strides
+    return Im2colMap(
+        argument.base,
+        argument.pixel_box_lower_corner,
+        argument.pixel_box_upper_corner,
+        channels,
+        pixels,
+        SWIZZLES[layout["swizzle"]],
+        steps=steps[1:-1] if steps else None,
+        fill=argument.padding,
+        element="tf32" if argument.round_f32_to_tf32 else None,
     )

@@ -4,5 +4,6 @@
 
 `plan` crosses operators, workloads, dtypes and variants; `run` gives the plan to worker processes, where `suite` runs
 it under pytest-benchmark, whose timer is the virtual `clock`; `measure` times one row and `verify` checks what it
-computed; `roofline` does the arithmetic; `tables`, `markdown`, `picture` and `results` say and keep what came out.
+computed; `aa` times everything twice; `roofline` does the arithmetic; `tables`, `markdown`, `page`, `charts`, `picture`
+and `results` say and keep what came out.
 """

@@ -53,7 +53,8 @@ def main(folder: Path, share: int, of: int) -> None:
     for rows in list(groups.values())[share::of]:
         call = inputs.one(rows[0], device)
         for row in rows:
-            _try(row, call)
+            if not row.again:
+                _try(row, call)
 
 
 def _try(row: Row, call: Call) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from kernelmux.perf.clock import CudaStopwatch, SynchronousStopwatch, l2_bytes
+from kernelmux.perf.clock import CudaStopwatch, SynchronousStopwatch, l2_bytes, rest
 from kernelmux.perf.roofline import Ceilings
 
 GIB = 1 << 30
 ROUNDS, WARMUP = 15, 3
+HELD_SIZE, HELD_SECONDS = 8192, 0.5
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32, "fp32": torch.float32}
 
 
 def measure() -> Ceilings:
-    """All ceilings of the current GPU; some 2 s."""
+    """All ceilings of the current GPU; some 6 s, for it rests before each product."""
     copy, read = _memory()
     return Ceilings(
         copy=copy,
         read=read,
         host=_host_link(),
         matmul={name: _matmul(name) for name in FORMATS},
+        held=_held_product(HELD_SIZE),
         gap=_median(CudaStopwatch(), lambda: None),
         noise=_noise(),
         l2=l2_bytes(),
@@ -73,6 +76,22 @@ def _matmul(name: str) -> float:
 
 
 def _product(n: int, dtype: torch.dtype) -> float:
+    call = _product_of(n, dtype)
+    rest()
+    return 2 * n**3 / _median(CudaStopwatch(50.0), call)
+
+
+def _product_of(n: int, dtype: torch.dtype) -> Callable[[], Any]:
     a, b = (torch.randn(n, n, device="cuda").to(dtype) for _ in range(2))
     c = torch.empty_like(a)
-    return 2 * n**3 / _median(CudaStopwatch(50.0), lambda: torch.mm(a, b, out=c))
+    return lambda: torch.mm(a, b, out=c)
+
+
+def _held_product(n: int) -> float:
+    """flop/s of the bf16 product once power and clock have settled under it."""
+    call, start = _product_of(n, torch.bfloat16), time.perf_counter()
+    while time.perf_counter() - start < HELD_SECONDS:
+        for _ in range(ROUNDS):
+            call()
+        torch.cuda.synchronize()
+    return 2 * n**3 / _median(CudaStopwatch(50.0), call)

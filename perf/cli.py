@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from kernelmux.perf import command, plan
+from kernelmux.perf import aa, command, plan
 from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 
+PLACES = ("--out", "--html")
 OK, FAILED, USAGE = 0, 1, 2
 
 EPILOG = """
@@ -24,13 +25,15 @@ examples:
   python -m kernelmux.perf --op softmax --backend cuda/online     one variant, beside torch
   python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
+  python -m kernelmux.perf --aa                                   every variant twice: how far is noise?
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --show                                 what was recorded
+  python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
 Without one: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
-results. Exit status: 0 all rows were timed and right, 1 a row failed or became slower, 2 the command made no sense or
-nothing ran.
+results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower or differs from itself (--aa), 2 the
+command made no sense or nothing ran.
 """
 
 
@@ -52,12 +55,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--jobs", type=int, metavar="N", help="processes that compile ahead (default: half the CPUs, at most 8)"
     )
+    made.add_argument(
+        "--aa", action="store_true", help="time every variant twice, as if it were two; the difference is the noise"
+    )
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
     made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
     made.add_argument(
         "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
     )
+    made.add_argument("--html", metavar="FILE", help="write the report as one page that needs nothing else, here too")
+    made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
     made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
     made.add_argument(
         "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
@@ -99,21 +107,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
     try:
+        if args.render is not None:
+            return command.render(console, Path(args.render), args.html, args.compare)
         if args.show is not None:
             return command.show(console, args.show)
         if args.update is not None:
             return command.update(console, Path(args.update))
         options = options_of(args)
-        rows = plan.rows(options)
+        rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)
         if args.list:
             return _list(console, rows)
         if not any(not row.problem or row.broken for row in rows):
             raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
-        words = sys.argv[1:] if arguments is None else arguments
-        return command.run(console, rows, options, args, shlex.join(["python", "-m", "kernelmux.perf", *words]))
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        return command.run(console, rows, options, args, _told(words))
     except KernelmuxError as error:
         print(f"perf: {error}", file=sys.stderr)
         return USAGE
+
+
+def _told(words: list[str]) -> str:
+    """The command line for the record, without the places where the reports of this run went."""
+    kept = [w for i, w in enumerate(words) if w not in PLACES and not (i and words[i - 1] in PLACES)]
+    return shlex.join(["python", "-m", "kernelmux.perf", *kept])
 
 
 def _list(console: Console, rows: list[plan.Row]) -> int:

@@ -10,8 +10,10 @@ two events, and advances the clock by that alone. So its statistics are those of
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +22,8 @@ cuda: Any = torch.cuda  # whether its classes are typed depends on the build of 
 HIDE_US = 20.0  # added to the host time that the device sleep covers
 LONGEST_SLEEP_US = 3000.0
 CYCLES_PER_US = 2000  # of a GPU at 2 GHz; a slower one sleeps longer, which is safe
+REST_SECONDS = 0.35  # until an H200 that was held at its power limit clocks as before
+EMPTY = 21  # measurements of a sleep of no cycles
 
 
 class VirtualClock:
@@ -77,22 +81,33 @@ class CudaStopwatch:
 
     Before the first event the stream overwrites a buffer of more than twice the L2 cache, then sleeps for about the
     host time of the call: the launch is queued before the timed region begins, so that no host time gets into it.
+    The sleep counts clock cycles, so the time that it takes tells the clock.
     """
 
     def __init__(self, host_us: float = 0.0) -> None:
         size = l2_bytes()
         self.flush = torch.empty(int(2.1 * size), dtype=torch.uint8, device="cuda")
-        self.begin, self.end = (cuda.Event(enable_timing=True) for _ in range(2))
-        self.host_us = host_us
+        self.asleep, self.begin, self.end = (cuda.Event(enable_timing=True) for _ in range(3))
+        self.sleep_us = min(host_us * 1.5 + HIDE_US, LONGEST_SLEEP_US)
+        self.slept: list[float] = []
 
     def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
         self.flush.zero_()
-        sleep_on_device(min(self.host_us * 1.5 + HIDE_US, LONGEST_SLEEP_US))
+        self.asleep.record()
+        sleep_on_device(self.sleep_us)
         self.begin.record()
         result = call()
         self.end.record()
         self.end.synchronize()
+        self.slept.append(self.asleep.elapsed_time(self.begin) * 1e3)
         return self.begin.elapsed_time(self.end) / 1e3, result
+
+    @property
+    def mhz(self) -> float | None:
+        """The clock before the samples since the last question; None where the device cannot sleep."""
+        slept, self.slept = self.slept, []
+        spare = statistics.median(slept) - awake_us() if slept else 0.0
+        return self.sleep_us * CYCLES_PER_US / spare if spare > 0 and can_sleep() else None
 
 
 class SynchronousStopwatch:
@@ -124,8 +139,34 @@ def l2_bytes() -> int:
     return int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0)) or 64 << 20
 
 
+def rest() -> None:
+    """Leave the device idle until its clock no longer tells what ran before."""
+    torch.cuda.synchronize()
+    time.sleep(REST_SECONDS)
+
+
+def can_sleep() -> bool:
+    return hasattr(torch.cuda, "_sleep")
+
+
 def sleep_on_device(microseconds: float) -> None:
-    """Keep the stream busy without touching memory."""
+    """Keep the stream busy without touching memory, for as many cycles as a clock of 2 GHz has in that time."""
     spin = getattr(torch.cuda, "_sleep", None)  # torch's own, not public; without it short kernels show host gaps
     if spin is not None:
         spin(int(microseconds * CYCLES_PER_US))
+
+
+@cache
+def awake_us() -> float:
+    """Microseconds between two events around a sleep of no cycles: what a sleep takes beyond its cycles."""
+    filler = torch.empty(l2_bytes(), dtype=torch.uint8, device="cuda")
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    times: list[float] = []
+    for _ in range(EMPTY):
+        filler.zero_()
+        begin.record()
+        sleep_on_device(0.0)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)

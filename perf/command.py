@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.perf import compare, markdown, overhead, report, resources, results, tables
+from kernelmux.perf import aa, compare, markdown, overhead, page, report, resources, results, tables
 from kernelmux.perf import run as running
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, Row
@@ -62,6 +62,7 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
     earlier = results.read(Path(args.compare)) if args.compare else None
     with Watch(console, sum(not row.problem for row in rows)) as watch:
         outcome = running.run(rows, options, watch)
+    outcome.rows = aa.fold(outcome.rows)
     on_gpu = options.device == "cuda"
     _introduce(console, outcome, on_gpu)
     tables.show(console, outcome.rows, on_gpu)
@@ -73,11 +74,12 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
         more["resources"] = resources.command(console, options)
         _show_records(console, options)
     found = results.of_run(outcome, command, more)
-    _write(console, found, options, args)
+    _write(console, found, earlier, args)
     slower = compare.show(console, earlier, found) if earlier else 0
+    unstable = tables.noise(console, aa.noise(outcome.rows))
     tables.summary(console, outcome.rows, outcome.errors)
     broken = [r for r in more.get("resources", []) if r.get("error")]
-    failed = any(r["status"] == "failed" for r in outcome.rows) or outcome.errors or slower or broken
+    failed = any(r["status"] == "failed" for r in outcome.rows) or outcome.errors or slower or unstable or broken
     return FAILED if failed else OK
 
 
@@ -97,16 +99,20 @@ def _introduce(console: Console, outcome: running.Outcome, on_gpu: bool) -> None
         console.print(text, style="yellow")
 
 
-def _write(console: Console, found: results.Results, options: Options, args: argparse.Namespace) -> None:
-    folder = Path(options.out)
+def _write(console: Console, found: results.Results, earlier: results.Results | None, args: argparse.Namespace) -> None:
+    folder = Path(args.out)
     results.write(found, folder / "results.json")
     markdown.write(found, folder, "report")
+    page.write(found, earlier, Path(args.html) if args.html else folder / "report.html")
     if args.record:
         path = results.record(found)
         markdown.write(results.read(path), path.parent, path.stem)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
     console.print(
-        f"\nresults: {folder}/results.json, report.md, benchmark.json (pytest-benchmark compare)", markup=False
+        f"\nresults: {args.html or folder / 'report.html'}; {folder}/results.json, report.md, benchmark.json"
+        " (pytest-benchmark compare)",
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -133,6 +139,17 @@ def show(console: Console, gpu: str) -> int:
     console.print(report.where(record.results["machine"]), style="bold", markup=False, soft_wrap=True)
     console.print(report.roofs(record.results["ceilings"]), markup=False)
     _print_record(console, record, record.rows, whole=True)
+    return OK
+
+
+def render(console: Console, source: Path, target: str | None, earlier: str | None) -> int:
+    """Write the page of results that exist."""
+    if target is None:
+        raise ArgumentError("--render: expected --html FILE beside it, for the page")
+    found = results.read(source)
+    rows = [row | {"stale": results.stale(row)} if row.get("status") == "ok" else row for row in found["rows"]]
+    page.write(found | {"rows": rows}, results.read(Path(earlier)) if earlier else None, Path(target))
+    console.print(f"wrote {target}", markup=False, soft_wrap=True)
     return OK
 
 

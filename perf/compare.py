@@ -11,7 +11,7 @@ from kernelmux.perf import report
 from kernelmux.perf.report import Row
 from kernelmux.perf.results import Results
 
-RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, beyond the spread of either run and twice its noise
+RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, the spread of either run, twice its noise, and A/A
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,19 @@ def changes(earlier: Results, now: Results) -> list[Change]:
     """The rows that both runs have."""
     before = {report.key(r): r for r in earlier["rows"] if r["status"] == "ok"}
     apart = 2 * max((r["ceilings"] or {}).get("noise", 0.0) for r in (earlier, now))
+    noise = _noise(earlier) | _noise(now)
     found = []
     for row in now["rows"]:
         old = before.get(report.key(row)) if row["status"] == "ok" else None
         if old:
-            found.append(Change(row, old["median_us"], row["median_us"], max(old["spread"], row["spread"], apart)))
+            known = max(old["spread"], row["spread"], apart, noise.get(report.place(row), 0.0))
+            found.append(Change(row, old["median_us"], row["median_us"], known))
     return found
+
+
+def _noise(results: Results) -> dict[tuple[str, str, str], float]:
+    """The A/A noise of each group that has one."""
+    return {(g.op, g.workload, g.dtype): g.noise for g in report.groups(results["rows"]) if g.noise is not None}
 
 
 def show(console: Console, earlier: Results, now: Results) -> int:

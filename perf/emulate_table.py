@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.emulator.tracing.collector import LaunchTrace, Line
-from kernelmux.emulator.tracing.reading import FINE, number, percent, readings
+from kernelmux.emulator.tracing.reading import FINE, bytes_text, counted, number, percent, readings
 from kernelmux.emulator.tracing.traffic import Traffic
 
 STYLES = {
@@ -138,13 +138,6 @@ def _name(traffic: Traffic) -> str:
     return f"{traffic.operation} {traffic.argument} {8 * traffic.size} bit"
 
 
-def bytes_text(count: int) -> str:
-    """Bytes as a person reads them: 512 B, 4.0 KiB, 1.5 MiB."""
-    if count < 1024:
-        return f"{count} B"
-    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
-
-
 def summary(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
     """Name and text of each figure of a launch."""
     warps, threads = sum(line.warps for line in launch.lines), sum(line.threads for line in launch.lines)
@@ -178,8 +171,5 @@ def _occupancy(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
         return
     shared = need.shared + launch.dynamic_shared
     what = f"{need.registers} registers per thread, {bytes_text(shared)} of shared memory, {launch.threads} threads"
-    yield (
-        "occupancy",
-        f"{fits.fraction:.0%}: {fits.blocks} blocks, {fits.warps} warps per multiprocessor (H200), limited by "
-        f"{fits.limited_by}; a block takes {what}",
-    )
+    resident = f"{counted(fits.blocks, 'blocks')}, {counted(fits.warps, 'warps')} per multiprocessor (H200)"
+    yield "occupancy", f"{fits.fraction:.0%}: {resident}, limited by {fits.limited_by}; a block takes {what}"

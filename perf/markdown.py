@@ -13,9 +13,13 @@ from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 
 LEGEND = (
-    "Median device time of single calls with a cold L2 cache (CUDA events, random normal inputs, every output checked);"
-    " floor: the least time that the ceilings of the same run allow; graph: per call inside a CUDA graph; host: of the"
-    " Python call alone."
+    "Median device time of single calls with a cold L2 cache, after a rest (CUDA events, random normal inputs, every"
+    " output checked); floor: the least time that the ceilings of the same run allow; held: once power and clock have"
+    " settled under calls back to back; graph: per call inside a CUDA graph; host: of the Python call alone."
+)
+NOT_RESTED = (
+    " Rows without a held time were timed straight after calls back to back, when a GPU at its power limit has lowered"
+    " its clock: their matrix products and attention look further from the floor than they are."
 )
 
 
@@ -31,7 +35,7 @@ def whole(found: results.Results, image: str) -> str:
     parts = [f"# Performance on {found['machine'].get('name', 'an unknown machine')}, {found['date']}"]
     parts.append(f"{report.where(found['machine'])}\n\n`{found['command']}`")
     if found["ceilings"]:
-        parts.append(_sentence(report.roofs(found["ceilings"])) + "\n\n" + LEGEND)
+        parts.append(_sentence(report.roofs(found["ceilings"])) + "\n\n" + legend(rows))
     parts += [f"![roofline]({image})"] if image else []
     parts += [best_table(rows)] if found["ceilings"] else []
     parts += [ladder(group) for group in report.groups(rows)]
@@ -39,6 +43,11 @@ def whole(found: results.Results, image: str) -> str:
     parts += [_overhead(found["overhead"])] if found.get("overhead") else []
     parts += [_resources(found["resources"])] if found.get("resources") else []
     return "\n\n".join(parts) + "\n"
+
+
+def legend(rows: list[Row]) -> str:
+    """What the columns mean; rows of a record may be older than the rest before the samples."""
+    return LEGEND if all(r.get("held_us") for r in rows if r["status"] == "ok") else LEGEND + NOT_RESTED
 
 
 def _sentence(text: str) -> str:
@@ -57,26 +66,15 @@ def _line(cells: Sequence[str]) -> str:
 
 def ladder(group: Group) -> str:
     """The variants of one workload, each against the floor, torch, and the rung before it."""
-    head = (
-        "variant",
-        "us",
-        "±",
-        "rate",
-        "of floor",
-        "times torch",
-        "times rung",
-        "host us",
-        "graph us",
-        "bound",
-        "advice",
-    )
+    head = ["variant", "us", "±", "rate", "of floor", "times torch", "times rung", "held us", "host us", "graph us"]
+    head += ["bound", "advice"]
     return f"### {report.heading(group)}\n\n" + table(head, (_ladder_cells(group, row) for row in group.rows))
 
 
 def _ladder_cells(group: Group, row: Row) -> list[str]:
-    name = f"**{report.label(row)}**" if row is group.best else report.label(row)
+    name = f"**{report.label(row)}**" if group.leads(row) else report.label(row)
     if row["status"] == "failed":
-        return [name, "FAILED", *[""] * 8, row["error"].splitlines()[0]]
+        return [name, "FAILED", *[""] * 9, row["error"].splitlines()[0]]
     return [
         name,
         report.microseconds(row["median_us"]),
@@ -85,6 +83,7 @@ def _ladder_cells(group: Group, row: Row) -> list[str]:
         report.percent(row.get("share")),
         report.times(group.times_torch(row)),
         report.times(group.times_previous(row)),
+        report.microseconds(row.get("held_us")),
         report.microseconds(row.get("host_us")),
         report.microseconds(row.get("graph_us")),
         row.get("bound", ""),
@@ -131,7 +130,7 @@ def _best_cells(group: Group, names: list[str]) -> list[str]:
     for name in names:
         row = group.best_of(name)
         text = "-" if row is None else f"{report.microseconds(row['median_us'])} us, {report.percent(row.get('share'))}"
-        cells.append(f"**{text}**" if row is best else text)
+        cells.append(f"**{text}**" if row is not None and group.leads(row) else text)
     return cells
 
 

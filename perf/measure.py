@@ -1,4 +1,10 @@
-"""Times one row and checks what it computed."""
+"""Times one row and checks what it computed.
+
+A GPU at its power limit lowers its clock within a few tenths of a second and raises it again as slowly, so a time
+belongs to a state. "Burst": the samples follow a rest. "Held": a few samples more, straight after calls back to back,
+which give the host time. On an H200 cuBLAS takes about 1400 us for 8192^3 in bf16 in the first state and about 1600 us
+in the second, in the same number of clock cycles.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +25,7 @@ from kernelmux.perf.clock import (
     SynchronousStopwatch,
     VirtualClock,
     WallStopwatch,
+    rest,
 )
 from kernelmux.perf.graph import replay_us
 from kernelmux.perf.inputs import Inputs
@@ -28,7 +36,10 @@ from kernelmux.registry.backend import Implementation
 
 WARMUP = 3
 FEWEST = 5
-HOST_CALLS, HOST_SECONDS = 100, 0.1
+ISSUES = 5  # calls that tell how long the stream must be kept busy
+HOST_CALLS, HOST_SECONDS = 100, 0.1  # at most, in one batch
+HOLD_SECONDS = 0.3  # of batches: the load of which the held state comes
+HELD, HELD_SECONDS = 9, 0.1  # samples, at most
 ROUND_SECONDS = 2e-4  # a round on a CPU repeats the call until it takes about this long
 
 
@@ -78,16 +89,29 @@ def row(
 
     on_gpu = group.inputs.call.device.type == "cuda"
     first_s = _compile(call, arguments[0])
-    host_us = _host_us(call, on_gpu)
-    sample = Sample(call, _stopwatch(group.inputs, host_us), clock)
+    stopwatch = _stopwatch(group.inputs, _issue_us(call) if on_gpu else _host_us(call))
+    sample = Sample(call, stopwatch, clock)
+    if on_gpu:
+        rest()
     timing = rounds(sample, benchmark, options, copies)
+    state: dict[str, Any] = _held(call, stopwatch, timing) if on_gpu else {"host_us": None}
     checked = group.oracle((sample.count - 1) % copies).check(sample.result, implementation)
     sample.result = None
-    found = _fields(timing, checked, group.inputs, host_us if on_gpu else None) | {"first_s": first_s, "copies": copies}
+    found = _fields(timing, checked, group.inputs) | state | {"first_s": first_s, "copies": copies}
     if ceilings is not None:
-        found |= against(timing, group.inputs, ceilings, host_us)
+        found |= against(timing, group.inputs, ceilings, state["host_us"])
         found |= _replayed(call, group.inputs, timing)
     return found
+
+
+def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> dict[str, Any]:
+    """The clock of the samples so far, the host time, and time and clock under the load that it took."""
+    burst = {"mhz": getattr(stopwatch, "mhz", None)}
+    host_us = _host_us(call, on_gpu=True)
+    count = max(1, min(HELD, int(HELD_SECONDS * 1e6 / timing.median_us)))
+    seconds = [stopwatch(partial(call, i))[0] for i in range(count)]
+    held = {"held_us": statistics.median(seconds) * 1e6, "held_mhz": getattr(stopwatch, "mhz", None)}
+    return burst | held | {"host_us": host_us}
 
 
 def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
@@ -104,18 +128,20 @@ def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
     return seconds
 
 
-def _host_us(call: Callable[[int], Any], on_gpu: bool) -> float:
-    """Microseconds of the Python call, with the device left to work on its own."""
-    if on_gpu:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call(0)
-    issued = time.perf_counter() - start
-    if on_gpu:
-        torch.cuda.synchronize()
-    whole = time.perf_counter() - start
+def _issue_us(call: Callable[[int], Any]) -> float:
+    """Microseconds of single Python calls, few enough to leave the GPU cool."""
+    return statistics.median(_batch(call, 1, on_gpu=True) for _ in range(ISSUES)) * 1e6
+
+
+def _host_us(call: Callable[[int], Any], on_gpu: bool = False) -> float:
+    """Microseconds of the Python call, with the device left to work on its own for HOLD_SECONDS."""
+    began = time.perf_counter()
+    issued = _batch(call, 1, on_gpu)
+    whole = time.perf_counter() - began
     count = max(1, min(HOST_CALLS, int(HOST_SECONDS / max(whole, 1e-7))))
     times = [_batch(call, count, on_gpu) for _ in range(3)] if count > 3 else [issued]
+    while on_gpu and time.perf_counter() - began < HOLD_SECONDS:
+        times.append(_batch(call, count, on_gpu))
     return statistics.median(times) * 1e6
 
 
@@ -148,7 +174,7 @@ def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) ->
     return Timing(found.median * 1e6, found.iqr / found.median if found.median else 0.0, found.min * 1e6, count)
 
 
-def _fields(timing: Timing, checked: Checked, inputs: Inputs, host_us: float | None) -> dict[str, Any]:
+def _fields(timing: Timing, checked: Checked, inputs: Inputs) -> dict[str, Any]:
     work = inputs.work
     return {
         "median_us": timing.median_us,
@@ -159,7 +185,6 @@ def _fields(timing: Timing, checked: Checked, inputs: Inputs, host_us: float | N
         "flops": work.flops,
         "unit": work.matrix_format,
         "link": work.link,
-        "host_us": host_us,
         "budget": checked.budget,
         "sampled": checked.sampled,
     }
@@ -189,5 +214,6 @@ def _replayed(call: Callable[[int], Any], inputs: Inputs, timing: Timing) -> dic
     """Time per call inside a CUDA graph, where the call can be captured."""
     if inputs.call.spec.hosted:
         return {"graph_us": None, "graph_note": "the host takes part"}
+    rest()
     graph_us, note = replay_us(call, len(inputs.calls), timing.median_us)
     return {"graph_us": graph_us, "graph_note": note}

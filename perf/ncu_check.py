@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ LAUNCH = ["launch__registers_per_thread", "launch__occupancy_limit_registers", "
 # Differences that are known, by a pattern in "call metric"; the reason is printed and recorded with the counts.
 EXPLAINED = {
     r"^global_copy_16 .*_sectors_.*_op_ld": "for cp.async of 16 bytes per lane ncu counts 16 sectors whatever the "
-    "addresses are; the emulator counts the sectors that the addresses touch",
-    r"^(?!global_|shared_).*_mem_shared_op_ld": "a GPU that runs many blocks counts some passes more, never fewer, and "
-    "none in the patterns and the small launches: probably loads that wait for other traffic of their multiprocessor",
+    "addresses are, 20 if they begin inside of one; the emulator counts the sectors that the addresses touch",
+    r"^(?!global_|shared_).*_mem_shared_op_ld": "a GPU counts some passes more, never fewer, mostly another number of "
+    "them each time, and none in the patterns: probably loads that wait for other traffic of their multiprocessor",
 }
 KERNELS = "^(global_|shared_|transpose|softmax|matmul|reduce_sum)"
 
@@ -56,7 +57,12 @@ class Measured:
     """One launch as ncu saw it."""
 
     kernel: str
+    shape: str = ""  # block and grid as ncu prints them, "(32, 8, 1) (4, 1, 1)"; empty if the table has none
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def fits(self, traced: Any) -> bool:
+        """Whether it can be the launch that the emulator has traced."""
+        return self.kernel == traced.kernel and self.shape.strip() in ("", f"{traced.block} {traced.grid}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("build/ncu"), metavar="FOLDER")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a table that ncu wrote before")
     parser.add_argument("--name", metavar="GPU", help="with --csv: which GPU it was")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="with --csv: calls whose kernel has changed since",
+    )
     parser.add_argument("--launch", action="store_true", help="only launch the calls on the GPU, for ncu to see")
     options = parser.parse_args(arguments)
     if options.launch:
@@ -74,13 +87,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.csv is None and (problem := _profile(table)):
         print(f"ncu_check: {problem}", file=sys.stderr)
         return 2
-    found = compare(read(table.read_text()), options.name or _device())
+    found = compare(read(table.read_text()), options.name or _device(), options.without)
     (options.out / "ncu_check.json").write_text(_json(found))
     return show(found)
 
 
 def _device() -> str:
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "unknown"
+
+
+def _triton() -> str | None:
+    """The version of Triton here: another one may make another kernel."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
 
 
 def _json(found: dict[str, Any]) -> str:
@@ -120,25 +141,36 @@ def read(text: str) -> list[Measured]:
     rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
     found: dict[str, Measured] = {}
     for row in rows:
-        launch = found.setdefault(row["ID"], Measured(row["Kernel Name"].split("(")[0].split("<")[0]))
+        launch = found.setdefault(row["ID"], _launched(row))
         value = row["Metric Value"].replace(",", "")
         if re.fullmatch(r"-?[\d.]+", value):
             launch.metrics[row["Metric Name"]] = float(value)
     return list(found.values())
 
 
-def compare(measured: list[Measured], device: str) -> dict[str, Any]:
-    """Every launch with [emulated, measured] for each count that is not 0 in both."""
+def _launched(row: dict[str, str]) -> Measured:
+    name = row["Kernel Name"].split("(")[0].split("<")[0]
+    return Measured(name, f"{row.get('Block Size', '')} {row.get('Grid Size', '')}")
+
+
+def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Every launch with [emulated, measured] for each count that is not 0 in both; without: not calls with such names."""
     launches, missing, position = [], [], 0
-    for label, traced in _traced():
-        later = (i for i in range(position, len(measured)) if measured[i].kernel == traced.kernel)
+    for label, traced in _traced(without):
+        later = (i for i in range(position, len(measured)) if measured[i].fits(traced))
         at = next(later, None)
         if at is None:
             missing.append(f"{label}: {traced.kernel}")
         else:
             launches.append(_entry(label, traced, measured[at]))
             position = at + 1
-    return {"device": device, "explained": EXPLAINED, "not_measured": missing, "launches": launches}
+    return {
+        "device": device,
+        "triton": _triton(),
+        "explained": EXPLAINED,
+        "not_measured": missing,
+        "launches": launches,
+    }
 
 
 def _entry(label: str, traced: Any, seen: Measured) -> dict[str, Any]:
@@ -164,8 +196,10 @@ def _limit(seen: Measured) -> int | None:
     return int(min(limits)) if limits else None
 
 
-def _traced() -> Iterator[tuple[str, Any]]:
+def _traced(without: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for item in items():
+        if any(text in item.label for text in without):
+            continue
         try:
             with emulator.trace() as trace:
                 item.run("cpu")

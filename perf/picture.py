@@ -16,6 +16,13 @@ MORE_COLOURS = ("#b45309", "#9333ea", "#be123c")
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
 INK, GREY, LEADER, FAINT = "#111827", "#374151", "#9ca3af", "#e5e7eb"
 LEFT, RIGHT = 0.04, 3e4  # flop per byte
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kernelmux",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def draw(found: dict[str, Any], path: Path) -> bool:
@@ -30,20 +37,13 @@ def draw(found: dict[str, Any], path: Path) -> bool:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    settings: dict[Any, Any] = {
-        "font.size": 9,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "kernelmux",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with pyplot.rc_context(settings):
+    with pyplot.rc_context(STYLE):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, width_ratios=(3, 2), layout="constrained")
         figure.suptitle(
             f"{found['machine'].get('name', '')}, {found['date']}: best variant of each backend, largest workload"
         )
-        _roofline(left, groups, found["ceilings"])
-        _bars(right, groups)
+        roofline(left, groups, found["ceilings"])
+        shares(right, groups)
         figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
         figure.savefig(path.with_suffix(".png"), facecolor="white", dpi=DPI)
         pyplot.close(figure)
@@ -58,14 +58,14 @@ def _backends(groups: list[Group]) -> list[str]:
     return markdown.backends_of([row for group in groups for row in group.good])
 
 
-def _roofline(axes: Any, groups: list[Group], ceilings: dict[str, Any]) -> None:
+def roofline(axes: Any, groups: list[Group], ceilings: dict[str, Any]) -> None:
     """Arithmetic intensity against achieved rate; operators without arithmetic are not here."""
     shown = [group for group in groups if group.good[0]["flops"] and group.good[0]["link"] == "device"]
     rows = {name: [row for group in shown if (row := group.best_of(name))] for name in _backends(shown)}
     lowest = min((_point(row)[1] for found in rows.values() for row in found), default=1.0)
     top = max(ceilings["matmul"].values(), default=1e12) / 1e12
     axes.set(xscale="log", yscale="log", xlim=(LEFT, RIGHT), ylim=(lowest / 4, top * 2.5))
-    axes.set(xlabel="flop per byte", ylabel="TFLOP/s")
+    axes.set(xlabel="arithmetic intensity, flop per byte", ylabel="achieved rate, TFLOP/s")
     axes.grid(True, which="major", color=FAINT, linewidth=0.6)
     texts = _roofs(axes, ceilings)
     for name, found in rows.items():
@@ -91,7 +91,7 @@ def _roofs(axes: Any, ceilings: dict[str, Any]) -> list[Any]:
     texts = [axes.text(*at, f"copy {copy:.2f} TB/s", color=GREY, **slanted)]
     for names, peak in _merged(peaks):
         axes.plot([peak / copy, RIGHT], [peak, peak], color=INK, linewidth=1.2)
-        texts.append(axes.text(1.4 * peak / copy, peak * 1.08, f"{names} {peak:.0f}", color=GREY, va="bottom"))
+        texts.append(axes.text(1.4 * peak / copy, peak * 1.08, f"{names} {peak:.0f} TFLOP/s", color=GREY, va="bottom"))
     return texts
 
 
@@ -156,7 +156,7 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _bars(axes: Any, groups: list[Group]) -> None:
+def shares(axes: Any, groups: list[Group]) -> None:
     """The share of the floor, a bar per backend and operator."""
     names = _backends(groups)
     height = 0.8 / len(names)
@@ -166,11 +166,11 @@ def _bars(axes: Any, groups: list[Group]) -> None:
         shares = [100 * row["share"] for _, row in found]
         axes.barh(places, shares, height * 0.9, color=colour(name), label=name)
         for place, share, (_, row) in zip(places, shares, found, strict=True):
-            text = f"{share:.0f} %, {report.microseconds(row['median_us'])} us"
+            text = f"{share:.0f} %, {report.microseconds(row['median_us'])} µs"
             axes.text(max(102, share + 2), place, text, va="center", fontsize=7, color=GREY)
     axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 128), xlabel="% of the floor (least possible time / measured time)", xticks=range(0, 101, 20))
+    axes.set(xlim=(0, 135), xlabel="share of the floor, % (least possible / measured time)", xticks=range(0, 101, 20))
     axes.axvline(100, color=INK, linewidth=1.0)
 
 

@@ -25,7 +25,10 @@ QUICK = (torch.bfloat16,)
 
 @dataclass(frozen=True)
 class Row:
-    """One thing to time; problem: why it cannot run here, else ""; broken: nobody declared that problem."""
+    """One thing to time; problem: why it cannot run here, else ""; broken: nobody declared that problem.
+
+    again: the same thing as a second contestant, for A/A.
+    """
 
     op: str
     workload: str
@@ -34,10 +37,11 @@ class Row:
     variant: str
     problem: str = ""
     broken: bool = False
+    again: bool = False
 
     @property
     def id(self) -> str:
-        return f"{self.op}-{Case(self.workload).name}-{self.dtype}-{self.label}"
+        return f"{self.op}-{Case(self.workload).name}-{self.dtype}-{self.label}" + ("-again" if self.again else "")
 
     @property
     def label(self) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 from kernelmux.perf.plan import BASELINE
 
 Row = dict[str, Any]
+UNKNOWN = 0.03  # the noise of a run without A/A, for want of a measured one
+LEAST = 0.01  # by which two rows can differ though each agrees with itself: they run at different times
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,22 @@ class Group:
     def best(self) -> Row | None:
         return min(self.good, key=lambda r: float(r["median_us"]), default=None)
 
+    @property
+    def noise(self) -> float | None:
+        """How far the same variant lay apart at most when timed twice; None without A/A."""
+        return max((r["apart"] for r in self.good if "apart" in r), default=None)
+
+    def leads(self, row: Row) -> bool:
+        """Whether nothing is faster than a row by more than the noise of the two."""
+        best = self.best
+        if best is None or row["status"] != "ok":
+            return False
+        if row is best:
+            return True
+        noise = UNKNOWN if self.noise is None else max(row.get("apart", 0.0), best.get("apart", 0.0), LEAST)
+        slower = max(row["median_us"], row.get("again_us", 0.0))  # what differs much from itself leads nothing
+        return bool(slower <= best["median_us"] * (1 + noise))
+
     def best_of(self, backend: str) -> Row | None:
         """The fastest variant of one backend."""
         return min((r for r in self.good if r["backend"] == backend), key=lambda r: float(r["median_us"]), default=None)
@@ -53,8 +71,13 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row["status"] != "skipped":
-            found.setdefault((row["op"], row["workload"], row["dtype"]), []).append(row)
+            found.setdefault(place(row), []).append(row)
     return [Group(*key, tuple(items)) for key, items in found.items()]
+
+
+def place(row: Row) -> tuple[str, str, str]:
+    """The group of a row."""
+    return row["op"], row["workload"], row["dtype"]
 
 
 def key(row: Row) -> str:
@@ -103,7 +126,8 @@ def heading(group: Group) -> str:
     if row is None or "floor_us" not in row:
         return text
     work = f"{quantity(row['bytes'], 'B')}, {quantity(row['flops'], 'flop')}"
-    return f"{text}   {work}: floor {microseconds(row['floor_us'])} us by {row['floor_by']}"
+    noise = "" if group.noise is None else f", A/A {group.noise:.1%}"
+    return f"{text}   {work}: floor {microseconds(row['floor_us'])} us by {row['floor_by']}{noise}"
 
 
 def where(machine: dict[str, Any]) -> str:
@@ -118,8 +142,9 @@ def where(machine: dict[str, Any]) -> str:
 def roofs(ceilings: dict[str, Any]) -> str:
     """The ceilings in one line."""
     products = ", ".join(f"{k} {v / 1e12:.0f}" for k, v in ceilings["matmul"].items())
+    held = f" (bf16 held: {ceilings['held'] / 1e12:.0f})" if ceilings.get("held") else ""
     return (
         f"ceilings of this run: copy {ceilings['copy'] / 1e9:.0f} GB/s, read {ceilings['read'] / 1e9:.0f} GB/s,"
-        f" host link {ceilings['host'] / 1e9:.1f} GB/s, matmul {products} TFLOP/s;"
+        f" host link {ceilings['host'] / 1e9:.1f} GB/s, matmul {products} TFLOP/s{held};"
         f" two events with nothing between {ceilings['gap'] * 1e6:.1f} us; the same call twice {ceilings['noise']:.1%}"
     )

@@ -21,14 +21,15 @@ class Ceilings:
     """What this machine reaches at most; bytes/s and flop/s.
 
     copy: device memory, read + write. read: device memory, one way. host: pinned host memory to the device.
-    matmul: by "bf16", "fp16", "tf32" and "fp32". gap: seconds between two events with nothing in between.
-    noise: how far two measurements of the same call lie apart, relative.
+    matmul: by "bf16", "fp16", "tf32" and "fp32". held: bf16 once power and clock have settled under it.
+    gap: seconds between two events with nothing in between. noise: how far the same call twice lies apart, relative.
     """
 
     copy: float
     read: float
     host: float
     matmul: dict[str, float] = field(default_factory=dict)
+    held: float = 0.0
     gap: float = 0.0
     noise: float = 0.0
     l2: int = 0

@@ -10,13 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.perf import markdown, report
+from kernelmux.perf.aa import Noise
 from kernelmux.perf.report import Group, Row
 
-COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "host", "graph", "bound")
+COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 
 LEGEND = (
     "us: median device time, cold L2; ±: interquartile range; floor: share of the least possible time; torch, rung:"
-    " times faster than torch and than the variant above; host: us of the Python call; graph: us per call in a graph"
+    " times faster than torch and than the variant above; held: us once power and clock have settled under calls back"
+    " to back; host: us of the Python call; graph: us per call in a graph"
 )
 
 
@@ -57,19 +59,29 @@ def _table(group: Group) -> Table:
         table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
     table.add_column("advice", style="dim", no_wrap=True)
     for row in group.rows:
-        table.add_row(*_cells(group, row), style="bold green" if row is group.best and len(group.good) > 1 else None)
+        table.add_row(*_cells(group, row), style="bold green" if group.leads(row) and len(group.good) > 1 else None)
     return table
 
 
 def _cells(group: Group, row: Row) -> list[Text]:
-    name = ("* " if row is group.best else "  ") + report.label(row) + (" (stale)" if row.get("stale") else "")
+    name = ("* " if group.leads(row) else "  ") + report.label(row) + (" (stale)" if row.get("stale") else "")
     if row["status"] == "failed":
         return [Text(name), Text("FAILED", style="red")]
     cells = [name, report.microseconds(row["median_us"]), report.percent(row["spread"])]
     cells += [report.rate(row), report.percent(row.get("share"))]
     cells += [report.times(group.times_torch(row)), report.times(group.times_previous(row))]
-    cells += [report.microseconds(row.get("host_us")), report.microseconds(row.get("graph_us"))]
+    cells += [report.microseconds(row.get(name)) for name in ("held_us", "host_us", "graph_us")]
     return [Text(c) for c in (*cells, row.get("bound", ""), row.get("advice", ""))]
+
+
+def noise(console: Console, found: Noise | None) -> int:
+    """Print what A/A says; return how many variants differ from themselves beyond the gate."""
+    if found is None:
+        return 0
+    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    for text in found.beyond:
+        console.print(f"  UNSTABLE {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+    return len(found.beyond)
 
 
 def summary(console: Console, rows: list[Row], errors: list[str]) -> None:

@@ -24,7 +24,7 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.errors import BackendUnavailable, SpecError, unknown
-from kernelmux.registry.fingerprint import digest
+from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.numerics import ARITHMETICS
 
 ENTRY_POINTS = "kernelmux.backends"
@@ -167,12 +167,14 @@ def fits(x: torch.Tensor, layout: str) -> bool:
 
 
 def source_hash(name: str, op: str) -> str:
-    """Twelve hex digits over the files of a backend's implementation of an operator, shared helpers included."""
-    home = Path(_module_file(importlib.import_module(_packages()[name]))).parent
-    files = {
-        p for pattern in (f"{op}.py", f"{op}.cu", f"{op}_*.cu", f"{op}/*", "_*.py", "*.cuh") for p in home.glob(pattern)
-    }
-    found = sorted(p for p in files if p.is_file() and p.name != "__init__.py")
+    """Twelve hex digits over the files of a backend that its implementation of an operator is made of.
+
+    These are `fingerprint.sources` but for files named `_*_emulated.py`, which only work where there is no GPU: what a
+    GPU has verified does not depend on them.
+    """
+    package = _packages()[name]
+    home = Path(_module_file(importlib.import_module(package))).parent
+    found = sorted(p for p in sources(home, package, op) if not p.name.endswith("_emulated.py"))
     return digest(text for p in found for text in (p.relative_to(home).as_posix(), p.read_text()))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from kernelmux import emulator
 
 EMULATED_ARCH = "sm_90a"
+AS_CUPY = ("-ftz=true",)  # CuPy adds it to the options of every kernel that it compiles
 
 
 class EmulatedFunction:
@@ -13,7 +14,8 @@ class EmulatedFunction:
     def __init__(
         self, text: str, entry: str, options: tuple[str, ...], filename: str, folder: str, names: tuple[str, ...]
     ):
-        ptx = emulator.compile_ptx(text, options=options, arch=EMULATED_ARCH, filename=filename, include=(folder,))
+        chosen = (*options, *AS_CUPY)
+        ptx = emulator.compile_ptx(text, options=chosen, arch=EMULATED_ARCH, filename=filename, include=(folder,))
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names
 

@@ -23,6 +23,7 @@ ARROWS = {
 FOREIGN = {"emulator": {"torch", "cupy"}, "registry": {"triton", "cupy"}, "backends/torch_ref": {"triton", "cupy"}}
 EXCEPT = {
     Path("emulator/triton_driver.py"),
+    Path("emulator/hardware/gpu.py"),
     *(Path(f"emulator/defects/families/triton_{stem}.py") for stem in ("rows", "matmul")),
 }
 

@@ -51,6 +51,7 @@ class Action:
     bits     integer code that gives the same bits for signed and unsigned operands.
     exact    `run` always returns arrays (n,) or numpy scalars of the output dtypes, which then need not be looked at.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
+    near     an `Address` in shared memory with a 32-bit base may arrive as (base, offset): see `spot`.
     partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
     effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
     """
@@ -66,6 +67,7 @@ class Action:
     bits: bool = False
     exact: bool = False
     guarded: bool = False
+    near: bool = False
     partly: Callable[[tuple[bool, ...]], Callable[..., Any]] | None = None
     effect: Callable[..., Any] | None = None
 

@@ -11,10 +11,13 @@ import numpy as np
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.group import Group
 from kernelmux.emulator.memory import Elsewhere
-from kernelmux.emulator.numeric import from_bf16, to_bf16
+from kernelmux.emulator.numeric import flush, from_bf16, to_bf16
 from kernelmux.emulator.operands import SINK, Operand, Vector
 from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops.floating import larger, smaller
 from kernelmux.emulator.ops.pairs import halves, joined
+from kernelmux.emulator.ops.wide import WHOLE, from_words, slot
+from kernelmux.emulator.ops.wide import halves as halves_of
 from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
 
@@ -48,7 +51,7 @@ _SIMPLE: dict[str, Any] = {
 }
 
 
-def _update(kind: str, ptx_type: str) -> Update:
+def update_of(kind: str, ptx_type: str) -> Update:
     """The new value from the old one and the operands."""
     if kind == "exch":
         return lambda old, new: new
@@ -60,7 +63,7 @@ def _update(kind: str, ptx_type: str) -> Update:
         return lambda old, most: np.where((old == 0) | (old > most), most, old - old.dtype.type(1))
     run = _SIMPLE[kind]
     if ptx_type.startswith(("f", "bf")) and kind in ("min", "max"):
-        run = np.fmin if kind == "min" else np.fmax
+        run = smaller if kind == "min" else larger
     if ptx_type in ("bf16", "bf16x2"):
         run = _bf16(run)
     if ptx_type in ("f16", "f16x2"):
@@ -72,6 +75,8 @@ def _update(kind: str, ptx_type: str) -> Update:
 
 @operation("atom")
 def atomic(ins: Instruction) -> Action:
+    if ins.type == "b128":
+        return _wide(ins)
     target, where, *values = ins.operands
     return _action(ins, target, where, values)
 
@@ -84,9 +89,9 @@ def reduction(ins: Instruction) -> Action:
 
 def _action(ins: Instruction, target: Operand, where: Operand, values: list[Operand]) -> Action:
     kind = next((m for m in ins.modifiers if m in KINDS), None)
-    if kind is None or ins.type == "b128":
+    if kind is None:
         raise Unsupported(f"{ins.opcode} is not emulated")
-    dtype, sources = dtype_of(ins.type), 2 if kind == "cas" else 1
+    dtype, sources = dtype_of(_type(ins)), 2 if kind == "cas" else 1
     if isinstance(values[0], Vector):
         return _vector(ins, kind, target, where, values[0])
     run = _runner(ins, kind, dtype)
@@ -96,9 +101,14 @@ def _action(ins: Instruction, target: Operand, where: Operand, values: list[Oper
     return Action(run if outputs else effect, inputs, outputs, effect=effect)
 
 
+def _type(ins: Instruction) -> str:
+    """The type; vectors of 16-bit floats name it before the operation: `atom.global.v2.f16x2.add.noftz`."""
+    return next(m for m in reversed(ins.modifiers) if m != "noftz" and m not in KINDS)
+
+
 def _vector(ins: Instruction, kind: str, target: Operand, where: Operand, values: Vector) -> Action:
     """Several neighbouring places, each by itself."""
-    dtype = dtype_of(ins.type)
+    dtype = dtype_of(_type(ins))
     one = _runner(ins, kind, dtype, wanted=target is not SINK)
 
     def run(group: Group, place: Any, *values: Any) -> Any:
@@ -109,18 +119,39 @@ def _vector(ins: Instruction, kind: str, target: Operand, where: Operand, values
 
 
 def _runner(ins: Instruction, kind: str, dtype: np.dtype[Any], wanted: bool = True) -> Callable[..., Any]:
-    update = _update(kind, ins.type)
+    update = update_of(kind, _type(ins))
     space = ins.space
     ordered = ins.has("acquire") or ins.has("release") or ins.has("acq_rel")
     at = getattr(update, "at", None) if isinstance(update, np.ufunc) and not wanted else None
 
     def run(group: Group, place: Any, *values: Any) -> Any:
         if ordered:
-            group.run.shared.synchronise(np.unique(group.block))
-            group.run.access.fence(group)
+            _order(group)
         return _everywhere(group, space, place, dtype, update, at, values)
 
     return run
+
+
+def _order(group: Group) -> None:
+    """What .acquire and .release do to accesses of others."""
+    group.run.shared.synchronise(np.unique(group.block))
+    group.run.access.fence(group)
+
+
+def _wide(ins: Instruction) -> Action:
+    """`atom.exch.b128 d, [p], b` and `atom.cas.b128 d, [p], compare, b`."""
+    target, where, *values = ins.operands
+    kind = next((m for m in ins.modifiers if m in ("exch", "cas")), None)
+    if kind is None or len(values) != 1 + (kind == "cas"):
+        raise Unsupported(f"{ins.opcode} is not emulated: of 128 bits there are exch and cas")
+    run = _runner(ins, kind, WHOLE)
+
+    def run_wide(group: Group, place: Any, *operands: Any) -> np.ndarray:
+        wholes = (halves_of(group, value).view(WHOLE)[:, 0] for value in operands)
+        return from_words(np.asarray(run(group, group.full(place), *wholes)).view(np.uint64).reshape(-1, 2))
+
+    outputs = () if target is SINK else (slot(target),)
+    return Action(run_wide, (address(where), *map(slot, values)), outputs)
 
 
 def _everywhere(
@@ -131,13 +162,27 @@ def _everywhere(
     except Elsewhere as elsewhere:
         return _parts(group, space, place, dtype, update, at, values, elsewhere.number)
     access = group.run.access
-    if spot.position is not None and access.shared.shadow is not None:
-        access.shared.shadow.atomic(group, spot.position, dtype.itemsize)
+    if spot.shared is not None and access.shared.shadow is not None:
+        access.shared.shadow.atomic(group, spot.shared)
     rows = np.broadcast_to(spot.rows, (group.n,))
+    if update is np.add and dtype == F4 and spot.shared is None:
+        if at is None or _may_underflow(values[0]) or _may_underflow(spot.view.take(rows)):
+            update, at = _flushed_sum, None
     if at is not None:
         at(spot.view, rows, values[0])
         return None
     return _in_turn(spot.view, rows, update, [group.full(v) for v in values])
+
+
+def _flushed_sum(old: Any, new: Any) -> Any:
+    """In global memory, though not in shared memory, subnormal numbers are zeros in sums (seen on an H200)."""
+    return flush(flush(old) + flush(new))
+
+
+def _may_underflow(value: Any) -> bool:
+    """Whether sums could be subnormal: otherwise they are multiples of 2^-125, the last place of 2^-102."""
+    size = np.abs(value)
+    return bool(np.any((size < F4.type(2.0**-102)) & (size > 0)))
 
 
 def _parts(

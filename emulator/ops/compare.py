@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.numeric import from_bf16
+from kernelmux.emulator.numeric import flush, from_bf16
 from kernelmux.emulator.operands import SINK, Pair
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.pairs import halves
@@ -28,6 +28,7 @@ SYMBOLS = {
     "hs": ">=",
 }
 BOOLEAN = {"and": "&", "or": "|", "xor": "^"}
+COMBINED = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 FLOATING = ("f16", "bf16", "f32", "f64")
 
 
@@ -49,8 +50,9 @@ def _code(relation: str, floating: bool) -> str:
 def _comparison(ins: Instruction, kind: str) -> tuple[str, np.dtype[Any]]:
     """Code and operand type of the comparison that an instruction makes."""
     code = _code(ins.modifiers[0], kind in FLOATING)
-    if kind == "bf16":
-        return code.replace("{0}", "from_bf16({0})").replace("{1}", "from_bf16({1})"), U2
+    wrap = "from_bf16" if kind == "bf16" else "flush" if ins.has("ftz") else ""
+    if wrap:
+        code = code.replace("{0}", f"{wrap}({{0}})").replace("{1}", f"{wrap}({{1}})")
     return code, dtype_of(kind)
 
 
@@ -85,8 +87,7 @@ def _set_predicates(ins: Instruction) -> Action:
         rows = compare(a, b)
         result = [_scalar(rows[:, i], a, b) for i in (0, 1)]
         if symbol:
-            combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[symbol]
-            result = [combine(r, c[0]) for r in result]
+            result = [COMBINED[symbol](r, c[0]) for r in result]
         return result[0], result[1]
 
     outputs = (target.first, target.second) if isinstance(target, Pair) else (target, SINK)
@@ -104,38 +105,50 @@ def _pair_comparison(ins: Instruction) -> Any:
 
     def compare(a: Any, b: Any) -> np.ndarray:
         rows = [halves(v, half) for v in (a, b)]
-        return code(*(from_bf16(r) if half == U2 else r.astype(F4) for r in rows))  # type: ignore[no-any-return]
+        numbers = [from_bf16(r) if half == U2 else (flush(r) if ins.has("ftz") else r).astype(F4) for r in rows]
+        return code(*numbers)  # type: ignore[no-any-return]
 
     return compare
 
 
+_TRUE = {"f64": "F8.type(1)", "f32": "F4.type(1)", "f16": "F2.type(1)", "bf16": "U2.type(0x3F80)"}
+_ALL_ONES = {"u32": "U4.type(0xFFFFFFFF)", "s32": "I4.type(-1)", "u16": "U2.type(0xFFFF)", "s16": "I2.type(-1)"}
+
+
 @operation("set")
 def set_value(ins: Instruction) -> Action:
-    """All ones (integers) or 1.0 where the comparison holds."""
-    kinds = [m for m in ins.modifiers if m not in ("ftz",) and m not in BOOLEAN][1:]
-    result, source = kinds[0], kinds[1]
+    """All ones (integers) or 1.0 where the comparison holds; `set.lt.and.f32.s32 d, a, b, p` combines it with p."""
+    result, source = ins.modifiers[-2:]
     target, a, b, *third = ins.operands
-    if third:
-        raise Unsupported(f"{ins.opcode} is not emulated")
     if source.endswith("x2"):
-        return _set_pair(ins, result, target, a, b)
+        return _set_pair(ins, result, target, a, b, third)
     code, dtype = _comparison(ins, source)
-    kind = dtype_of(result)
-    yes = {"f4": "F4.type(1)", "f2": "F2.type(1)", "u4": "U4.type(0xFFFFFFFF)", "i4": "I4.type(-1)"}[kind.str[1:]]
+    if third:
+        code = f"({code} {BOOLEAN[next(m for m in ins.modifiers if m in BOOLEAN)]} {{2}})"
+    yes = (_TRUE | _ALL_ONES).get(result)
+    if yes is None:
+        raise Unsupported(f"{ins.opcode} is not emulated")
     zero = yes.split("(")[0] + "(0)"
-    code = f"where({code}, {yes}, {zero})[()]"
-    return Action(code=code, inputs=((a, dtype), (b, dtype)), outputs=((target, kind),), pure=True)
+    inputs = ((a, dtype), (b, dtype), *((o, np.dtype(bool)) for o in third))
+    return Action(
+        code=f"where({code}, {yes}, {zero})[()]", inputs=inputs, outputs=((target, dtype_of(result)),), pure=True
+    )
 
 
-def _set_pair(ins: Instruction, result: str, target: Any, a: Any, b: Any) -> Action:
+def _set_pair(ins: Instruction, result: str, target: Any, a: Any, b: Any, third: list[Any]) -> Action:
     compare = _pair_comparison(ins)
     one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(result, 0xFFFF)
+    combine = next((COMBINED[m] for m in ins.modifiers if m in BOOLEAN), None)
 
-    def run(a: Any, b: Any) -> Any:
-        rows = np.where(compare(a, b), np.uint16(one), np.uint16(0))
-        return _scalar(np.ascontiguousarray(rows).view(U4)[:, 0], a, b)
+    def run(a: Any, b: Any, *c: Any) -> Any:
+        true = compare(a, b)
+        if combine is not None:
+            true = combine(true, np.reshape(c[0], (-1, 1)))
+        rows = np.where(true, np.uint16(one), np.uint16(0))
+        return _scalar(np.ascontiguousarray(rows).view(U4)[:, 0], a, b, *c)
 
-    return Action(run, ((a, U4), (b, U4)), ((target, U4),), pure=True)
+    inputs = ((a, U4), (b, U4), *((o, np.dtype(bool)) for o in third))
+    return Action(run, inputs, ((target, U4),), pure=True)
 
 
 @operation("selp")
@@ -156,7 +169,7 @@ def select_by_sign(ins: Instruction) -> Action:
     dtype, kind = dtype_of(ins.modifiers[-2]), dtype_of(ins.type)
     target, yes, no, sign = ins.operands
     return Action(
-        code="select({2} >= 0, {0}, {1})",
+        code=f"select({'flush({2})' if ins.has('ftz') else '{2}'} >= 0, {{0}}, {{1}})",
         inputs=((yes, dtype), (no, dtype), (sign, kind)),
         outputs=((target, dtype),),
         pure=True,

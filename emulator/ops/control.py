@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import Symbol, Vector
+from kernelmux.emulator.operands import Register, Symbol, Vector
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.printing import print_lanes
 from kernelmux.emulator.parser import Instruction
@@ -54,10 +55,13 @@ def call(ins: Instruction) -> Action:
     results = lists.pop(0) if isinstance(ins.operands[0], Vector) else ()
     arguments = lists[0] if lists else ()
     target = next((o for o in ins.operands if not isinstance(o, Vector)), None)
+    slots, outputs = tuple((o, None) for o in arguments), tuple((o, None) for o in results)
+    if isinstance(target, Register):
+        sizes = tuple(int(o.type.removeprefix("param")) for o in results)
+        return Action(partial(_call_through, sizes), ((target, np.uint64), *slots), outputs)
     if not isinstance(target, Symbol):
-        raise Unsupported("calls through a function pointer are not emulated")
-    run = _BUILT_IN.get(target.name) or _caller(target.name)
-    return Action(run, tuple((o, None) for o in arguments), tuple((o, None) for o in results))
+        raise Unsupported(f"{ins.opcode} of {target}")
+    return Action(_BUILT_IN.get(target.name) or _caller(target.name), slots, outputs)
 
 
 def _caller(name: str) -> Any:
@@ -65,6 +69,32 @@ def _caller(name: str) -> Any:
         return group.run.call(group, name, arguments)
 
     return run
+
+
+def _call_through(sizes: tuple[int, ...], group: Group, pointer: Any, *arguments: Any) -> Any:
+    """A call through a pointer: lanes that name one function call it together; sizes: bytes of the results."""
+    pointers = group.full(pointer)
+    found = tuple(np.zeros((group.n, size), np.uint8) for size in sizes)
+    for address in np.unique(pointers).tolist():
+        chosen = np.flatnonzero(pointers == address)
+        name = _target(group, address, chosen, arguments, sizes)
+        some = tuple(a[chosen] if np.ndim(a) == 2 else a for a in arguments)
+        returned = group.run.call(group.view_of(chosen), name, some)
+        for result, value in zip(found, (returned,) if len(sizes) == 1 else returned, strict=True):
+            result[chosen] = value
+    return found[0] if len(found) == 1 else found
+
+
+def _target(group: Group, address: int, lanes: Any, arguments: tuple[Any, ...], sizes: tuple[int, ...]) -> str:
+    """The name of the function at an address, which must take what the call gives."""
+    function = group.run.library.function_at(address)
+    if function is None:
+        what = f"the address {address:#x}, where no function begins" if address else "the null pointer"
+        group.fail("bad pointer", f"call through {what}", lanes)
+    if len(function.parameters) != len(arguments) or tuple(r.size for r in function.results) != sizes:
+        group.fail("bad pointer", f"call of {function.name} through a pointer of another type", lanes)
+    name: str = function.name
+    return name
 
 
 def _assertion_failed(group: Group, *arguments: Any) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.directed import directed, stepped, vanishes, whole_lost
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.float8 import from_float8, to_float8
-from kernelmux.emulator.numeric import directed, double_to_bf16, flush, from_bf16, to_bf16
+from kernelmux.emulator.numeric import flush, from_bf16, round_to_odd_float, to_bf16, to_odd
 from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops.floating import canonical, saturate
 from kernelmux.emulator.ops.pairs import halves, joined
 from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
@@ -18,13 +20,14 @@ from kernelmux.emulator.ptx_types import dtype_of
 F2, F4, F8, U1, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "f8", "u1", "u2", "u4"))
 INTEGRAL = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 FLOATS = ("f16", "bf16", "f32", "f64", "tf32")
+MODIFIERS = {*INTEGRAL, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite"}
 
 
 @operation("cvt")
 def convert(ins: Instruction) -> Action:
     target, source = ins.modifiers[-2:]
-    if ins.modifiers[0] == "pack":
-        return _pack_integers(ins)
+    if not set(ins.modifiers[:-2]) <= MODIFIERS:
+        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
     if target.endswith("x2") or source.endswith("x2"):
         return _convert_pair(ins, target, source)
     run = _converter(ins, target, source)
@@ -60,33 +63,30 @@ def _integer_to_integer(ins: Instruction, target: str, source: str) -> Callable[
 
 
 def _integer_to_float(ins: Instruction, target: str, source: str) -> Callable[[Any], Any] | str:
-    mode = _mode(ins)
-    if target == "bf16":
-        return lambda v: to_bf16(directed(v.astype(F8), mode, F4) if mode != "rn" else _exact(v).astype(F4))
-    dtype = dtype_of(target)
-    if mode != "rn":
-        return lambda v: directed(v.astype(F8), mode, dtype)
-    if dtype == F2:
-        return lambda v: v.astype(F8).astype(F2)
-    return f"{{0}}.astype(F{dtype.itemsize})"
-
-
-def _exact(value: Any) -> Any:
-    return value.astype(F8)
+    """64-bit integers go through a float64 made odd, or keep what float64 lost, so that nothing is rounded twice."""
+    mode, wide = _mode(ins), dtype_of(source).itemsize == 8
+    if mode == "rn" and target in ("f32", "f64"):
+        return f"{{0}}.astype(F{dtype_of(target).itemsize})"
+    if target == "f64":
+        return (lambda v: stepped(*whole_lost(v), mode)) if wide else lambda v: v.astype(F8)
+    return lambda v: narrow(to_odd(*whole_lost(v)) if wide else v.astype(F8), target, mode)
 
 
 def _float_to_integer(ins: Instruction, target: str, source: str) -> Callable[[Any], Any]:
-    """Rounded to an integer, clamped to the type; NaN gives 0."""
+    """Rounded to an integer, clamped to the type. NaN gives 0; to or from 64 bits the highest bit (seen on an H200)."""
     dtype = dtype_of(target)
     rounding = INTEGRAL[next(m for m in ins.modifiers if m in INTEGRAL)]
     limits = np.iinfo(dtype)
     low, high = float(limits.min), float(limits.max)
+    undefined = 1 << 8 * dtype.itemsize - 1 if dtype.itemsize == 8 or source == "f64" else 0
+    nothing = np.array(undefined, f"u{dtype.itemsize}").view(dtype)[()]
 
     def run(value: Any) -> Any:
         number = rounding(_as_float(value, source, ins).astype(F8))
-        top = number >= high
-        inside = np.where(np.isnan(number) | top, 0.0, np.maximum(number, low))
-        return np.where(top, dtype.type(limits.max), inside.astype(dtype))[()]
+        top, nan = number >= high, np.isnan(number)
+        inside = np.where(nan | top, 0.0, np.maximum(number, low)).astype(dtype)
+        result = np.where(top, dtype.type(limits.max), inside)
+        return np.where(nan, nothing, result)[()] if undefined and np.any(nan) else result[()]
 
     return run
 
@@ -97,42 +97,52 @@ def _as_float(value: Any, kind: str, ins: Instruction) -> Any:
 
 
 def _mode(ins: Instruction) -> str:
-    return next((m for m in ins.modifiers if m in ("rz", "rm", "rp")), "rn")
+    return next((m for m in ins.modifiers if m in ("rz", "rm", "rp", "rna")), "rn")
+
+
+_PLAIN: dict[tuple[str, str], Callable[[Any], Any] | str] = {
+    **{("f16", to): f"{{0}}.astype(F{size})" for to, size in (("f32", 4), ("f64", 8))},
+    **{("f32", "f64"): "{0}.astype(F8)", ("bf16", "f32"): "from_bf16({0})", ("f32", "f16"): "{0}.astype(F2)"},
+    **{("f64", to): f"{{0}}.astype(F{size})" for to, size in (("f32", 4), ("f16", 2))},
+    ("f32", "bf16"): to_bf16,
+}
 
 
 def _float_to_float(ins: Instruction, target: str, source: str) -> Callable[[Any], Any] | str:
-    plain = not {"ftz", "sat", "relu", "satfinite"} & set(ins.modifiers)
-    if plain and (source, target) in (("f16", "f32"), ("f32", "f64"), ("f16", "f64")):
-        return f"{{0}}.astype(F{dtype_of(target).itemsize})"
+    changes = {*INTEGRAL, "rz", "rm", "rp", "ftz", "sat", "relu", "satfinite"} & set(ins.modifiers)
+    if not changes and (source, target) in _PLAIN:
+        return _PLAIN[source, target]
+    mode, finite = _mode(ins), ins.has("satfinite")
     integral = next((INTEGRAL[m] for m in ins.modifiers if m in INTEGRAL), None)
+    narrows = source == "f64" and target == "f32" and ins.has("ftz")
 
     def run(value: Any) -> Any:
         number = _as_float(value, source, ins)
         if integral is not None:
             number = integral(number)
-        return narrow(
-            _limited(ins, number), target, _mode(ins) if "rna" not in ins.modifiers else "rna", ins.has("satfinite")
-        )
+        number = _limited(ins, number)
+        if source in ("f16", "f32") and target != "tf32":
+            number = canonical(number)
+        result = narrow(number, target, mode, finite)
+        if source == "f16" and target == "f32":
+            result = canonical(result)
+        return np.where(vanishes(number, mode), np.copysign(F4.type(0), result), result)[()] if narrows else result
 
     return run
 
 
 def _limited(ins: Instruction, value: Any) -> Any:
     if ins.has("sat"):
-        value = np.fmin(np.fmax(value, value.dtype.type(0)), value.dtype.type(1))
-    if ins.has("relu"):
-        value = np.where(value < 0, value.dtype.type(0), value)[()]
-    return flush(value) if ins.has("ftz") and value.dtype == F4 else value
+        value = saturate(value)
+    return np.where(value <= 0, value.dtype.type(0), value)[()] if ins.has("relu") else value
 
 
 def narrow(value: Any, target: str, mode: str, finite: bool = False) -> Any:
     """A float value rounded to `target`; bf16 and tf32 as bits."""
     if target == "tf32":
-        return _to_tf32(value, mode)
+        return _finite_tf32(_to_tf32(value, mode)) if finite else _to_tf32(value, mode)
     if target == "bf16":
-        if mode == "rz":
-            return (value.view(U4) >> np.uint32(16)).astype(U2)
-        return double_to_bf16(value) if value.dtype == F8 else to_bf16(value)
+        return _finite_bf16(_to_bf16(value, mode)) if finite else _to_bf16(value, mode)
     dtype = dtype_of(target)
     result = directed(value.astype(F8), mode, dtype) if mode in ("rz", "rm", "rp") else value.astype(dtype)
     if finite and dtype == F2:
@@ -140,15 +150,43 @@ def narrow(value: Any, target: str, mode: str, finite: bool = False) -> Any:
     return result
 
 
+def _to_bf16(value: Any, mode: str) -> Any:
+    """The upper half of a float32, rounded. Of a float64 that is NaN the upper bits stay."""
+    whole = value.dtype == F8
+    value = round_to_odd_float(value) if whole else value.astype(F4, copy=False)
+    if mode == "rn" and not (whole and np.any(np.isnan(value))):
+        return to_bf16(value)
+    bits = value.view(U4)
+    upper = bits >> np.uint32(16)
+    if mode == "rn":
+        rounded = to_bf16(value)
+    else:
+        away = {"rz": 2, "rm": 1, "rp": 0}[mode]  # the sign of the numbers that grow
+        rounded = upper + (((bits & np.uint32(0xFFFF)) != 0) & (bits >> np.uint32(31) == away))
+    return np.where(np.isnan(value), upper if whole else 0x7FFF, rounded).astype(U2)[()]
+
+
 def _to_tf32(value: Any, mode: str) -> Any:
     """The upper 19 bits: ties away from zero ("rna"), to even ("rn"), or cut ("rz")."""
-    bits = value.view(U4)
+    bits, upper = value.view(U4), np.uint32(0xFFFFE000)
     if mode == "rna":
-        bits = bits + np.uint32(0x1000)
+        rounded = bits + np.uint32(0x1000)
     elif mode == "rn":
-        bits = bits + (np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)))
-    rounded = (bits & np.uint32(0xFFFFE000)).view(F4)
-    return np.where(np.isfinite(value), rounded, value)[()]
+        rounded = bits + (np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1)))
+    else:
+        rounded = bits
+    nan = bits if mode == "rna" else np.uint32(0x7FFFFFFF)
+    return (np.where(np.isnan(value), nan, rounded) & upper).view(F4)[()]
+
+
+def _finite_bf16(bits: Any) -> Any:
+    """.satfinite: infinities become the largest number."""
+    return bits - (bits & U2.type(0x7FFF) == U2.type(0x7F80)).astype(U2)
+
+
+def _finite_tf32(value: Any) -> Any:
+    largest = np.copysign(np.uint32(0x7F7FE000).view(F4), value)
+    return np.where(np.isinf(value), largest, value)[()]
 
 
 def _convert_pair(ins: Instruction, target: str, source: str) -> Action:
@@ -192,27 +230,11 @@ def _narrow_pair(ins: Instruction, target: str) -> Action:
         scalar = not (np.ndim(high) or np.ndim(low))
         rows = np.stack(np.broadcast_arrays(np.atleast_1d(low), np.atleast_1d(high)), axis=1)
         rows = _limited(ins, rows)
+        if kind == "f16" and (mode != "rn" or ins.has("relu")):
+            rows = canonical(rows)
         if kind in ("e4m3", "e5m2"):
             return _bytes(to_float8(rows, kind), scalar)
         return joined(narrow(rows, kind, mode, ins.has("satfinite")), scalar)
 
     result = U2 if kind in ("e4m3", "e5m2") else U4
     return Action(run, tuple((o, F4) for o in ins.operands[1:3]), ((ins.operands[0], result),), pure=True)
-
-
-def _pack_integers(ins: Instruction) -> Action:
-    """cvt.pack.sat: two int32 to narrow integers, above the lower part of c."""
-    kind = next(m for m in ins.modifiers[1:] if m != "sat")
-    bits = {"u16": 16, "s16": 16, "u8": 8, "s8": 8}.get(kind)
-    if bits is None:
-        raise Unsupported(f"{ins.opcode} is not emulated")
-    limits = np.iinfo(dtype_of(kind))
-
-    def run(a: Any, b: Any, *c: Any) -> Any:
-        mask = np.uint32((1 << bits) - 1)
-        parts = [np.clip(v, limits.min, limits.max).astype("i4").view(U4) & mask for v in (a, b)]
-        packed = (parts[0] << np.uint32(bits)) | parts[1]
-        return packed | (c[0] << np.uint32(2 * bits)) if c and bits == 8 else packed
-
-    inputs = [(o, np.dtype("i4")) for o in ins.operands[1:3]] + [(o, U4) for o in ins.operands[3:]]
-    return Action(run, tuple(inputs), ((ins.operands[0], U4),), pure=True)

@@ -8,8 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.numeric import directed, flush, fma32, fma64, fma_odd
+from kernelmux.emulator.directed import (
+    add_lost,
+    directed,
+    divide_lost,
+    multiply_lost,
+    root_lost,
+    stepped,
+    vanishes,
+    zero_of_sum,
+)
+from kernelmux.emulator.function_forms import approximation
+from kernelmux.emulator.numeric import NAN, flush, fma32, fma64, fma64_lost, fma_odd
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.parser import Instruction
@@ -18,77 +28,145 @@ from kernelmux.emulator.ptx_types import dtype_of
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 FLOATS = ("f32", "f64")
 DIRECTIONS = ("rz", "rm", "rp")
+Run = Callable[..., Any]
 
 
-def _action(ins: Instruction, run: Callable[..., Any], sources: int, code: str | None = None) -> Action:
+def _action(ins: Instruction, run: Run, sources: int, code: str | None = None, exact: Run | None = None) -> Action:
     """`run` (or, without modifiers that change the result, `code`) over operands of the instruction's type."""
     dtype = dtype_of(ins.type)
     inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
     outputs = ((ins.operands[0], dtype),)
     if code is not None and not ins.has("ftz") and not ins.has("sat"):
         return Action(code=code, inputs=inputs, outputs=outputs, pure=True)
-    return Action(modified(ins, run), inputs, outputs, pure=True, exact=True)
+    return Action(modified(ins, run, exact), inputs, outputs, pure=True, exact=True)
 
 
-def modified(ins: Instruction, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` with .ftz (subnormal float32 inputs and results are zeros) and .sat (0 to 1, NaN to 0)."""
-    if ins.has("sat"):
-        run = _saturated(run)
-    return _flushed(run) if ins.has("ftz") and ins.type == "f32" else run
+def modified(ins: Instruction, run: Run, exact: Run | None = None) -> Run:
+    """`run` with .ftz (subnormal float32 inputs and results are zeros) and .sat (0 to 1, NaN to 0).
+
+    exact: the result in float64, where rounding can make a normal number of one that .ftz flushes.
+    """
+    if ins.has("ftz") and ins.type == "f32":
+        run = _flushed(run, exact, _direction(ins) or "rn")
+    return _saturated(run) if ins.has("sat") else run
 
 
-def _saturated(run: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *values: np.fmin(np.fmax(run(*values), F4.type(0)), F4.type(1))
+def _saturated(run: Run) -> Run:
+    return lambda *values: saturate(run(*values))
 
 
-def _flushed(run: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *values: flush(run(*(flush(v) for v in values)))
+def saturate(value: Any) -> Any:
+    """.sat: 0 to 1; NaN and -0 give +0."""
+    kind = value.dtype.type
+    return np.fmin(np.fmax(value, kind(0)), kind(1)) + kind(0)
+
+
+def _flushed(run: Run, exact: Run | None, mode: str) -> Run:
+    least = F4.type(2.0**-126)
+
+    def flushing(*values: Any) -> Any:
+        values = tuple(flush(v) for v in values)
+        result = run(*values)
+        size = np.abs(result)
+        small = size <= least
+        if not np.any(small):
+            return result
+        if exact is None or not np.any(size == least):
+            small = size < least
+        else:
+            small = small & vanishes(exact(*values), mode)
+        flushed: Any = np.where(small, np.copysign(F4.type(0), result), result)
+        return flushed[()]
+
+    return flushing
 
 
 def _direction(ins: Instruction) -> str | None:
     return next((m for m in ins.modifiers if m in DIRECTIONS), None)
 
 
-def _rounded(ins: Instruction, code: str, sources: int, exact: Callable[..., Any]) -> Action:
-    """Nearest even by numpy; other directions from `exact`, the float64 result for float32 operands."""
-    direction = _direction(ins)
-    if direction is None:
-        return _action(ins, _function(code), sources, code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)"))
+def _rounded(ins: Instruction, code: str, sources: int, exact: Run, lost: Run) -> Action:
+    """Nearest even by numpy. Other directions of float32 from `exact` in float64, of float64 from what was `lost`."""
+    mode = _direction(ins)
+    if mode is None:
+        code = code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)")
+        return _action(ins, _function(code), sources, code, exact)
     if ins.type == "f64":
-        raise Unsupported(f"{ins.opcode}: directed rounding of float64 is not emulated")
-    return _action(ins, lambda *v: directed(exact(*v), direction, F4), sources)
+        return _action(ins, _stepping(lost, mode), sources)
+    return _action(ins, lambda *v: canonical(directed(exact(*v), mode, F4)), sources, exact=exact)
+
+
+def _stepping(lost: Run, mode: str) -> Run:
+    def run(*values: Any) -> Any:
+        near, rest = lost(*values)
+        return stepped(near, rest, mode)
+
+    return run
+
+
+def canonical(value: Any) -> Any:
+    """float32 or float16 with the NaN that a GPU's arithmetic gives."""
+    nan: Any = np.isnan(value)
+    if not np.any(nan):
+        return value
+    quiet: Any = np.where(nan, NAN.astype(value.dtype), value)
+    return quiet[()]
 
 
 @cache
-def _function(code: str) -> Callable[..., Any]:
+def _function(code: str) -> Run:
     """The expression as a function of one or two operands."""
-    function: Callable[..., Any] = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "one": F4.type(1)})
+    function: Run = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "F4": F4, "F8": F8})
     return function
 
 
 @by_type("add", *FLOATS)
 def add(ins: Instruction) -> Action:
-    return _rounded(ins, "{0} + {1}", 2, lambda a, b: fma_odd(a, F4.type(1), b))
+    return _sum(ins, "{0} + {1}", np.positive)
 
 
 @by_type("sub", *FLOATS)
 def subtract(ins: Instruction) -> Action:
-    return _rounded(ins, "{0} - {1}", 2, lambda a, b: fma_odd(a, F4.type(1), -b))
+    return _sum(ins, "{0} - {1}", np.negative)
+
+
+def _sum(ins: Instruction, code: str, sign: Callable[[Any], Any]) -> Action:
+    """a plus b with a sign."""
+    down, near = ins.has("rm"), _function(code)
+
+    def exact(a: Any, b: Any) -> Any:
+        total = fma_odd(a, F4.type(1), sign(b))
+        return zero_of_sum(total, a, sign(b)) if down else total
+
+    def lost(a: Any, b: Any) -> tuple[Any, Any]:
+        rest = add_lost(a, sign(b))[1]
+        return zero_of_sum(near(a, b), a, sign(b)) if down else near(a, b), rest
+
+    return _rounded(ins, code, 2, exact, lost)
 
 
 @by_type("mul", *FLOATS)
 def multiply(ins: Instruction) -> Action:
-    return _rounded(ins, "{0} * {1}", 2, lambda a, b: a.astype(F8) * b)
+    return _rounded(ins, "{0} * {1}", 2, lambda a, b: a.astype(F8) * b, multiply_lost)
 
 
 @by_type("fma", *FLOATS)
 def fused(ins: Instruction) -> Action:
-    direction = _direction(ins)
+    mode, down = _direction(ins), ins.has("rm")
+
+    def exact(a: Any, b: Any, c: Any) -> Any:
+        total = fma_odd(a, b, c)
+        return zero_of_sum(total, a.astype(F8) * b, c) if down else total
+
+    def lost(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
+        total, rest = fma64_lost(a, b, c)
+        return np.where(rest == 0, zero_of_sum(total, a * b, c), total) if down else total, rest
+
     if ins.type == "f64":
-        return _action(ins, fma64, 3)
-    if direction is None:
-        return _action(ins, fma32, 3)
-    return _action(ins, lambda a, b, c: directed(fma_odd(a, b, c), direction, F4), 3)
+        return _action(ins, _stepping(lost, mode) if mode else fma64, 3)
+    if mode is None:
+        return _action(ins, fma32, 3, exact=exact)
+    return _action(ins, lambda a, b, c: canonical(directed(exact(a, b, c), mode, F4)), 3, exact=exact)
 
 
 @by_type("mad", *FLOATS)
@@ -98,47 +176,46 @@ def multiply_add(ins: Instruction) -> Action:
 
 @by_type("div", *FLOATS)
 def divide(ins: Instruction) -> Action:
-    return _rounded(ins, "{0} / {1}", 2, lambda a, b: a.astype(F8) / b)
+    if ins.has("approx") or ins.has("full"):
+        return _approximated(ins, 2)
+    return _rounded(ins, "{0} / {1}", 2, lambda a, b: a.astype(F8) / b, divide_lost)
 
 
 @by_type("rcp", *FLOATS)
 def reciprocal(ins: Instruction) -> Action:
-    return _rounded(ins, "one / {0}", 1, lambda a: 1 / a.astype(F8))
+    if ins.has("approx"):
+        return _approximated(ins, 1)
+    return _rounded(ins, "one / {0}", 1, lambda a: 1 / a.astype(F8), lambda a: divide_lost(F8.type(1), a))
 
 
 @by_type("sqrt", *FLOATS)
 def square_root(ins: Instruction) -> Action:
-    return _rounded(ins, "np.sqrt({0})", 1, lambda a: np.sqrt(a.astype(F8)))
+    if ins.has("approx"):
+        return _approximated(ins, 1)
+    return _rounded(ins, "np.sqrt({0})", 1, lambda a: np.sqrt(a.astype(F8)), root_lost)
 
 
 @by_type("rsqrt", *FLOATS)
 def reciprocal_root(ins: Instruction) -> Action:
-    return _action(ins, lambda a: (1 / np.sqrt(a.astype(F8))).astype(a.dtype), 1)
+    return _approximated(ins, 1)
 
 
 @by_type("ex2", "f32")
-def exponential(ins: Instruction) -> Action:
-    return _action(ins, np.exp2, 1, "np.exp2({0})")
-
-
 @by_type("lg2", "f32")
-def logarithm(ins: Instruction) -> Action:
-    return _action(ins, np.log2, 1, "np.log2({0})")
-
-
 @by_type("sin", "f32")
-def sine(ins: Instruction) -> Action:
-    return _action(ins, np.sin, 1, "np.sin({0})")
-
-
 @by_type("cos", "f32")
-def cosine(ins: Instruction) -> Action:
-    return _action(ins, np.cos, 1, "np.cos({0})")
-
-
 @by_type("tanh", "f32")
-def hyperbolic_tangent(ins: Instruction) -> Action:
-    return _action(ins, np.tanh, 1, "np.tanh({0})")
+def approximated(ins: Instruction) -> Action:
+    """Functions that have no exactly rounded form."""
+    return _approximated(ins, 1)
+
+
+def _approximated(ins: Instruction, sources: int) -> Action:
+    """.approx and .full, as the function units of an H200 compute them; .ftz is another form of them."""
+    dtype = dtype_of(ins.type)
+    run = approximation(ins.name, ins.type, full=ins.has("full"), flushing=ins.has("ftz"))
+    inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
+    return Action(run, inputs, ((ins.operands[0], dtype),), pure=True)
 
 
 @by_type("neg", *FLOATS)
@@ -153,43 +230,50 @@ def absolute(ins: Instruction) -> Action:
 
 @by_type("min", *FLOATS)
 def minimum(ins: Instruction) -> Action:
-    return _action(ins, _extreme(ins, smaller), 2)
+    return _action(ins, extreme(ins, smaller), 2)
 
 
 @by_type("max", *FLOATS)
 def maximum(ins: Instruction) -> Action:
-    return _action(ins, _extreme(ins, larger), 2)
+    return _action(ins, extreme(ins, larger), 2)
 
 
 def larger(a: Any, b: Any) -> Any:
     """max: a NaN loses against a number, -0 is smaller than +0."""
-    result = np.fmax(a, b)
-    plain = np.abs(result) > 0
-    if np.count_nonzero(plain) == plain.size:
-        return result
-    result = np.where((a == 0) & (b == 0), a + b, result)
-    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))[()]  # numpy lets signalling NaN win
+    return _chosen(np.fmax(a, b), a, b, lambda: a + b)
 
 
 def smaller(a: Any, b: Any) -> Any:
     """min, by the same rules."""
-    return -larger(-a, -b)
+    return _chosen(np.fmin(a, b), a, b, lambda: -(-a - b))
 
 
-def _extreme(ins: Instruction, run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _chosen(result: Any, a: Any, b: Any, zero: Callable[[], Any]) -> Any:
+    plain = np.abs(result) > 0
+    if np.count_nonzero(plain) == plain.size:
+        return result
+    result = np.where((a == 0) & (b == 0), zero(), result)
+    result = np.where(np.isnan(a), b, np.where(np.isnan(b), a, result))[()]  # numpy lets signalling NaN win
+    return canonical(result) if result.dtype == F4 else result
+
+
+def extreme(ins: Instruction, run: Run) -> Run:
+    """`run` (`larger` or `smaller`) with .NaN (a NaN wins) and .xorsign.abs (of the magnitudes, the product's sign)."""
     if ins.has("NaN"):
         run = _propagating(run)
     return _with_product_sign(run) if ins.has("xorsign") else run
 
 
-def _propagating(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """.NaN: a NaN wins."""
-    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), a.dtype.type(np.nan), run(a, b))[()]
+def _propagating(run: Run) -> Run:
+    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), NAN if a.dtype == F4 else np.nan, run(a, b))[()]
 
 
-def _with_product_sign(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """.xorsign.abs: of the magnitudes, with the sign of the product."""
-    return lambda a, b: np.copysign(run(np.abs(a), np.abs(b)), np.copysign(1, a) * np.copysign(1, b)).astype(a.dtype)
+def _with_product_sign(run: Run) -> Run:
+    def signed(a: Any, b: Any) -> Any:
+        result = run(np.abs(a), np.abs(b))
+        return np.where(np.isnan(result), result, np.copysign(result, np.copysign(1, a) * np.copysign(1, b)))[()]
+
+    return signed
 
 
 @by_type("copysign", *FLOATS)
@@ -206,7 +290,7 @@ def test(ins: Instruction) -> Action:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= tiny),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= tiny) | (a == 0)),  # zero is normal: seen on an H200
         "subnormal": lambda a: (np.abs(a) < tiny) & (a != 0),
     }
     return Action(tests[ins.modifiers[0]], ((ins.operands[1], dtype),), ((ins.operands[0], bool),), pure=True)

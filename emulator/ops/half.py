@@ -5,24 +5,27 @@ float32 has enough bits that rounding a sum, product or quotient of 16-bit float
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.numeric import double_to_bf16, fma_double, from_bf16, to_bf16
+from kernelmux.emulator import function_units as units
+from kernelmux.emulator.directed import vanishes
+from kernelmux.emulator.function_forms import shortened
+from kernelmux.emulator.numeric import NAN, double_to_bf16, fma_double, from_bf16, to_bf16
 from kernelmux.emulator.operands import Immediate
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
-from kernelmux.emulator.ops.floating import larger, smaller
+from kernelmux.emulator.ops.floating import Run, extreme, larger, saturate, smaller
 from kernelmux.emulator.ops.pairs import packed
 from kernelmux.emulator.parser import Instruction
 
 F2, F4, F8, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "f8", "u2", "u4"))
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+LEAST = F4.type(2.0**-14)  # normal float16
 
 
-def _action(ins: Instruction, run: Callable[..., Any], sources: int) -> Action:
+def _action(ins: Instruction, run: Run, sources: int) -> Action:
     """`run` over float32 values (or float64 results) of the operands."""
     brain = ins.type.startswith("bf")
     half = U2 if brain else F2
@@ -36,17 +39,32 @@ def _action(ins: Instruction, run: Callable[..., Any], sources: int) -> Action:
 
 def _clamped(ins: Instruction, value: Any) -> Any:
     if ins.has("sat"):
-        return np.fmin(np.fmax(value, value.dtype.type(0)), value.dtype.type(1))
+        return saturate(value)
     if ins.has("relu"):
-        return np.where(np.isnan(value), value, np.maximum(value, value.dtype.type(0)))
+        return np.where(np.isnan(value), NAN, np.maximum(value, value.dtype.type(0)))
     return value
 
 
-def _ieee(run: Callable[..., Any], ins: Instruction) -> Callable[..., Any]:
+def _ieee(run: Run, ins: Instruction) -> Run:
+    if ins.has("ftz"):
+        run = _flushed(run)
     return lambda *values: np.asarray(_clamped(ins, run(*(v.astype(F4) for v in values)))).astype(F2)[()]
 
 
-def _brain(run: Callable[..., Any], ins: Instruction) -> Callable[..., Any]:
+def _flushed(run: Run) -> Run:
+    """.ftz: float16 subnormals are zeros."""
+
+    def flushing(*values: Any) -> Any:
+        result = run(*(np.where(np.abs(v) < LEAST, np.copysign(F4.type(0), v), v) for v in values))
+        small = np.abs(result) < LEAST
+        if np.any(small):
+            small = small & vanishes(result.astype(F8), "rn", F2)
+        return np.where(small, np.copysign(result.dtype.type(0), result), result)
+
+    return flushing
+
+
+def _brain(run: Run, ins: Instruction) -> Run:
     def rounded(*values: Any) -> Any:
         result = np.asarray(_clamped(ins, run(*(from_bf16(v) for v in values))))
         return (double_to_bf16(result) if result.dtype == F8 else to_bf16(result))[()]
@@ -85,26 +103,22 @@ def _fma16(a: Any, b: Any, c: Any) -> Any:
 
 @by_type("min", *HALVES)
 def minimum(ins: Instruction) -> Action:
-    return _action(ins, _propagating(smaller) if ins.has("NaN") else smaller, 2)
+    return _action(ins, extreme(ins, smaller), 2)
 
 
 @by_type("max", *HALVES)
 def maximum(ins: Instruction) -> Action:
-    return _action(ins, _propagating(larger) if ins.has("NaN") else larger, 2)
-
-
-def _propagating(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: np.where(np.isnan(a) | np.isnan(b), F4.type(np.nan), run(a, b))
+    return _action(ins, extreme(ins, larger), 2)
 
 
 @by_type("ex2", *HALVES)
 def exponential(ins: Instruction) -> Action:
-    return _action(ins, np.exp2, 1)
+    return _action(ins, shortened(units.ex2, ins.type.startswith("bf")), 1)
 
 
 @by_type("tanh", *HALVES)
 def hyperbolic_tangent(ins: Instruction) -> Action:
-    return _action(ins, np.tanh, 1)
+    return _action(ins, shortened(units.tanh, ins.type.startswith("bf")), 1)
 
 
 @by_type("neg", *HALVES)

@@ -76,8 +76,15 @@ def multiply_add(ins: Instruction) -> Action:
             code=f"{' * '.join(code)} + {{2}}", inputs=(*slots, (c, wide)), outputs=((target, wide),), pure=True
         )
     if ins.has("hi"):
-        return function(lambda a, b, c: high_product(a, b) + c, 3)(ins)
+        add = _saturating if ins.has("sat") else np.add
+        return function(lambda a, b, c: add(high_product(a, b), c), 3)(ins)
     return simple("{0} * {1} + {2}", 3, bits=True)(ins)
+
+
+def _saturating(a: Any, b: Any) -> Any:
+    """The sum of 32-bit integers, clamped to their range."""
+    limits = np.iinfo(a.dtype)
+    return np.clip(a.astype(I8) + b, limits.min, limits.max).astype(a.dtype)[()]
 
 
 def _widened(
@@ -124,7 +131,8 @@ def multiply24(ins: Instruction) -> Action:
 
 @by_type("mad24", "u32", "s32")
 def multiply_add24(ins: Instruction) -> Action:
-    return function(lambda a, b, c: _product24(a, b, ins.has("hi")) + c, 3)(ins)
+    add = _saturating if ins.has("sat") else np.add
+    return function(lambda a, b, c: add(_product24(a, b, ins.has("hi")), c), 3)(ins)
 
 
 def _product24(a: Any, b: Any, high: bool) -> Any:
@@ -136,7 +144,7 @@ def _product24(a: Any, b: Any, high: bool) -> Any:
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Division towards zero; by zero gives all ones, as the hardware's routine does."""
+    """Division towards zero; by zero gives all ones (seen on an H200)."""
     zero = b == 0
     divisor = np.where(zero, b.dtype.type(1), b) if np.any(zero) else b
     if a.dtype.kind == "u":
@@ -155,7 +163,8 @@ def divide(ins: Instruction) -> Action:
 
 @by_type("rem", *INTEGERS)
 def remainder(ins: Instruction) -> Action:
-    return function(lambda a, b: np.where(b == 0, a, a - quotient(a, b) * b)[()].astype(a.dtype), 2)(ins)
+    """By zero: all ones (seen on an H200; the ISA leaves it open)."""
+    return function(lambda a, b: np.where(b == 0, ~a.dtype.type(0), a - quotient(a, b) * b)[()].astype(a.dtype), 2)(ins)
 
 
 @by_type("abs", "s16", "s32", "s64")
@@ -204,5 +213,10 @@ def maximum_pairs(ins: Instruction) -> Action:
 
 def _pairs(ins: Instruction, run: Callable[[Any, Any], Any]) -> Action:
     half = np.dtype("u2" if ins.type == "u16x2" else "i2")
+    if ins.has("relu"):
+        return _pairs_of(ins, half, lambda a, b: np.maximum(run(a, b), half.type(0)))
+    return _pairs_of(ins, half, run)
 
+
+def _pairs_of(ins: Instruction, half: np.dtype[Any], run: Callable[[Any, Any], Any]) -> Action:
     return Action(packed(half, run), tuple((o, U4) for o in ins.operands[1:3]), ((ins.operands[0], U4),), pure=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmux.emulator.group import Group
 from kernelmux.emulator.operands import Address, Register
-from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops import Action, address, operation, registers, wide
 from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
 
@@ -17,6 +17,8 @@ PARAMETER = "param"
 
 @operation("ld", "ldu")
 def load(ins: Instruction) -> Action:
+    if ins.type == wide.TYPE:
+        return wide.load(ins)
     target, source = ins.operands[:2]
     outputs = registers(target, dtype_of(ins.type))
     if _is_call_parameter(source):
@@ -26,7 +28,8 @@ def load(ins: Instruction) -> Action:
     def run(wanted: tuple[bool, ...] | None = None) -> Any:
         return _loader(ins, count, wanted)
 
-    return Action(run(), (address(source),), outputs, guarded=True, partly=run if count > 1 else None, exact=True)
+    return Action(run(), (address(source),), outputs, guarded=True, near=ins.space == "shared",
+                  partly=run if count > 1 else None, exact=True)  # fmt: skip
 
 
 def _loader(ins: Instruction, count: int, wanted: tuple[bool, ...] | None) -> Any:
@@ -46,11 +49,15 @@ def _loader(ins: Instruction, count: int, wanted: tuple[bool, ...] | None) -> An
 
 @operation("st")
 def store(ins: Instruction) -> Action:
+    if ins.type == wide.TYPE:
+        return wide.store(ins)
     target, source = ins.operands[:2]
     values = registers(source, dtype_of(ins.type))
     if _is_call_parameter(target):
         return _store_parameter(target, values)
-    return Action(_storer(ins.space, _acquires(ins)), (address(target), *values), guarded=True)
+    return Action(
+        _storer(ins.space, _acquires(ins)), (address(target), *values), guarded=True, near=ins.space == "shared"
+    )
 
 
 def _storer(space: str, release: bool) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.operands import Immediate
+from kernelmux.emulator.operands import SINK, Immediate, Pair
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
@@ -48,14 +48,22 @@ def logical_not(ins: Instruction) -> Action:
 
 @operation("lop3")
 def logic3(ins: Instruction) -> Action:
-    """Any function of three bits: the exclusive or of the products in its algebraic normal form."""
-    if ins.modifiers != ("b32",):
-        raise Unsupported(f"{ins.opcode} is not emulated")
-    *sources, table = ins.operands[1:]
-    assert isinstance(table, Immediate)
+    """Any function of three bits: the exclusive or of the products in its algebraic normal form.
+
+    `lop3.or.b32 d|p, a, b, c, table, q`: p is whether the result has a bit set, or q (with `.and`: and q).
+    """
+    target, *sources, table = ins.operands[:5]
+    if not isinstance(table, Immediate):
+        raise Unsupported(f"{ins.opcode}: the table is no immediate")
     code = _normal_form(table.integer)
     inputs = tuple((o, U4) for o in sources)
-    return Action(code=code, inputs=inputs, outputs=((ins.operands[0], U4),), pure=True, bits=True)
+    if ins.modifiers == ("b32",):
+        return Action(code=code, inputs=inputs, outputs=((target, U4),), pure=True, bits=True)
+    symbol = {"or": "|", "and": "&"}[ins.modifiers[0]]
+    first, second = (target.first, target.second) if isinstance(target, Pair) else (SINK, target)
+    slots = (*inputs, (ins.operands[5], np.dtype(bool)))
+    outputs = ((first, U4), (second, np.dtype(bool)))
+    return Action(code=f"({code}, (({code}) != 0) {symbol} {{3}})", inputs=slots, outputs=outputs, pure=True)
 
 
 _SHORT = {
@@ -141,14 +149,21 @@ def funnel_shift(ins: Instruction) -> Action:
 def extract(ins: Instruction) -> Action:
     dtype = dtype_of(ins.type)
     target, value, position, length = ins.operands
-    return Action(_extract, ((value, dtype), (position, U4), (length, U4)), ((target, dtype),), pure=True)
+
+    def run(value: Any, position: Any, length: Any) -> Any:
+        return _extract(value, _amount(position, dtype), _amount(length, dtype))
+
+    return Action(run, ((value, dtype), (position, U4), (length, U4)), ((target, dtype),), pure=True)
+
+
+def _amount(number: Any, dtype: np.dtype[Any]) -> Any:
+    """A position or length in a field: its low byte; with 64-bit operands all of it (seen on an H200)."""
+    return np.minimum(number, np.uint32(64)) if dtype.itemsize == 8 else number & np.uint32(255)
 
 
 def _extract(value: Any, position: Any, length: Any) -> Any:
-    """A field; bits beyond the top are copies of the sign bit (signed) or 0."""
+    """A field; bits beyond the top are copies of the sign bit (signed) or 0. position, length < 256."""
     dtype, bits = value.dtype, 8 * value.dtype.itemsize
-    byte = np.uint32(255)
-    position, length = position & byte, length & byte
     top = np.minimum(np.uint32(bits), position + length)  # one past the field's last real bit
     span = np.where(position >= bits, 0, top - position)  # real bits in the field
     unsigned = np.asarray(value).view(f"u{dtype.itemsize}").astype(U8)
@@ -174,9 +189,9 @@ def insert(ins: Instruction) -> Action:
     target, field, base, position, length = ins.operands
 
     def run(field: Any, base: Any, position: Any, length: Any) -> Any:
-        at = position & np.uint32(255)
+        at = _amount(position, dtype)
         shift = np.minimum(at, np.uint32(63)).astype(U8)
-        mask = np.where(at > 63, np.uint64(0), _ones(np.minimum(length & np.uint32(255), np.uint32(64))) << shift)
+        mask = np.where(at > 63, np.uint64(0), _ones(np.minimum(_amount(length, dtype), np.uint32(64))) << shift)
         return ((base.astype(U8) & ~mask) | ((field.astype(U8) << shift) & mask)).astype(dtype)[()]
 
     return Action(run, ((field, dtype), (base, dtype), (position, U4), (length, U4)), ((target, dtype),), pure=True)

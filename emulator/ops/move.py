@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.cluster import TAG, ranks
 from kernelmux.emulator.codegen import MOVE
-from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT
 from kernelmux.emulator.operands import Immediate, Vector
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, operation, wide
 from kernelmux.emulator.parser import Instruction
 from kernelmux.emulator.ptx_types import dtype_of
 
@@ -19,6 +19,8 @@ WINDOW = {"shared": SHARED, "local": LOCAL, "param": PARAM}
 
 @operation("mov")
 def move(ins: Instruction) -> Action:
+    if ins.type == wide.TYPE:
+        return wide.move(ins)
     target, source = ins.operands
     if isinstance(target, Vector):
         return _unpack(ins, target, source)
@@ -56,8 +58,6 @@ def _pack(ins: Instruction, target: Any, source: Vector) -> Action:
 
 
 def _parts(ins: Instruction, vector: Vector) -> tuple[np.dtype[Any], np.dtype[Any], int]:
-    if ins.type == "b128":
-        raise Unsupported("128-bit registers are not emulated")
     whole, count = dtype_of(ins.type), len(vector.items)
     return whole, np.dtype(f"u{whole.itemsize // count}"), count
 
@@ -77,7 +77,11 @@ def convert_address(ins: Instruction) -> Action:
 
 @operation("isspacep")
 def is_space(ins: Instruction) -> Action:
-    window = WINDOW.get(ins.space)
+    """`isspacep.global p, a`: whether a generic address lies in a space; `.shared` is that of the own block."""
+    window, source = WINDOW.get(ins.space), (ins.operands[1], np.uint64)
+    output = ((ins.operands[0], np.dtype(bool)),)
+    if ins.space == "shared" and not ins.has("shared::cluster"):
+        return Action(_in_own_block, (source,), output)
 
     def run(address: Any) -> Any:
         number = address >> np.uint64(SHIFT)
@@ -85,4 +89,10 @@ def is_space(ins: Instruction) -> Action:
             return ~np.isin(number, list(WINDOW.values()))[()]
         return number == window
 
-    return Action(run, ((ins.operands[1], np.uint64),), ((ins.operands[0], bool),), pure=True)
+    return Action(run, (source,), output, pure=True)
+
+
+def _in_own_block(group: Any, address: Any) -> Any:
+    tag = (group.full(address) >> np.uint64(TAG) & np.uint64(0xFF)).astype(np.int64)
+    inside = group.full(address) >> np.uint64(SHIFT) == SHARED
+    return inside & ((tag == 0) | (tag - 1 == ranks(group)))

@@ -7,7 +7,7 @@ from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.parser import Instruction
 
 
-@operation("st.async", "st.bulk", "red.async")
+@operation("st.bulk")
 def refused(ins: Instruction) -> Action:
-    """Stores and reductions that report to an mbarrier, and stores of zeros by size."""
+    """Stores of zeros by size, of compute capability 10.0."""
     raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")

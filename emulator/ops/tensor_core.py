@@ -1,4 +1,6 @@
-"""Warp-level matrix instructions: mma.sync, ldmatrix, stmatrix. All warps of a group are one batched product.
+"""Warp-level matrix instructions: mma.sync of shape m16n8, ldmatrix, stmatrix; other shapes are in mma.py.
+
+All warps of a group are one batched product.
 
 A lane is 4 * g + t, g = 0..7 and t = 0..3 (PTX ISA, "Matrix fragments for mma"). A 32-bit register holds E = 32 / bits
 elements. Fragments of a warp:
@@ -17,12 +19,14 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.fused_dot import fused_dot
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.parser import Instruction
 
 Array = NDArray[Any]
 U32, F32, S32 = np.uint32, np.float32, np.int32
 INTEGERS = ("s8", "u8")
+FLOAT8 = ("e4m3", "e5m2")
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
@@ -34,11 +38,24 @@ def shape_of(ins: Instruction) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3])
 
 
-def product(a: Array, b: Array, kind: str) -> Array:
-    """`a [.., M, K] @ b [.., K, N]`: float32 sums, or exact ones (in float64) for integers."""
-    exact = kind in INTEGERS
-    result: Array = np.matmul(a.astype(np.float64), b.astype(np.float64)) if exact else np.matmul(a, b)
+def integer_product(a: Array, b: Array) -> Array:
+    """`a [.., M, K] @ b [.., K, N]` of integers, exact, in float64."""
+    result: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
     return result
+
+
+def fused(a: Array, b: Array, c: Array, kinds: tuple[str, str], half: bool) -> Array:
+    """`a [.., M, K] @ b [.., K, N] + c` as mma.sync on an H200, which has no such instruction for 8-bit floats.
+
+    There, elements 0 and 1 of each word are converted to fp16 and multiplied, then elements 2 and 3; C is added last.
+    """
+    if kinds[0] not in FLOAT8:
+        return fused_dot(a, b, c, kinds, half=half)
+    total = np.zeros_like(c)
+    for first in (0, 2):
+        chosen = [k for k in range(a.shape[2]) if k % 4 in (first, first + 1)]
+        total = fused_dot(a[:, :, chosen], b[:, chosen], total, ("f16", "f16"), half=half).astype(F32)
+    return total + c
 
 
 def add_integers(total: Array, c: Array, saturate: bool) -> Array:
@@ -85,7 +102,6 @@ def to_registers(c: Array) -> tuple[Array, ...]:
     return tuple(split.reshape(4, -1))
 
 
-@operation("mma.sync")
 def mma(ins: Instruction) -> Action:
     """`mma.sync.aligned.m16n8k*.row.col.d.a.b.c d, a, b, c`: D = A * B + C of one warp."""
     type_d, type_a, type_b, type_c = ins.modifiers[-4:]
@@ -100,21 +116,27 @@ def mma(ins: Instruction) -> Action:
     def run(group: Any, *values: Any) -> tuple[Array, ...]:
         left = fragment_a(columns(group, values[:cut_a]), type_a)
         right = fragment_b(columns(group, values[cut_a:cut_b]), type_b)
-        total = product(left, right, type_a)
-        return add_accumulator(total, columns(group, values[cut_b:]), type_d, ins.has("satfinite"))
+        stacked = columns(group, values[cut_b:])
+        if type_d == "s32":
+            total = add_integers(integer_product(left, right), accumulator(stacked), ins.has("satfinite"))
+            return to_registers(total)
+        if type_d == "f32":
+            return to_registers(fused(left, right, accumulator(stacked), (type_a, type_b), half=False))
+        return from_halves(fused(left, right, halves_of(stacked), (type_a, type_b), half=True))
 
     return Action(run, inputs=sum(inputs, ()), outputs=registers(d, scalar), scope="warp")
 
 
-def add_accumulator(total: Array, stacked: Array, kind: str, saturate: bool) -> tuple[Array, ...]:
-    """`total [warps, 16, 8]` plus the accumulator registers, back as registers of type `kind`."""
-    if kind == "s32":
-        return to_registers(add_integers(total, accumulator(stacked), saturate))
-    if kind == "f32":
-        return to_registers(total + accumulator(stacked))
-    c = elements(stacked.swapaxes(0, 1), "f16").reshape(-1, 16, 8)  # [warps, half, g, columns] before
-    rounded = from_float(total + c, "f16").reshape(-1, 2, 8, 8).transpose(1, 0, 2, 3)  # [half, warps, g, column]
-    return tuple(np.ascontiguousarray(rounded).view(U32).reshape(2, -1))
+def halves_of(stacked: Array) -> Array:
+    """C `[warps, 16, 8]` from `[2 registers, warps, g, t]` of fp16 pairs."""
+    c: Array = elements(stacked.swapaxes(0, 1), "f16").reshape(-1, 16, 8)
+    return c
+
+
+def from_halves(total: Array) -> tuple[Array, ...]:
+    """C `[warps, 16, 8]` as the two registers of every lane: the inverse of `halves_of`."""
+    split = from_float(total, "f16").reshape(-1, 2, 8, 8).transpose(1, 0, 2, 3)  # [half, warps, g, column]
+    return tuple(np.ascontiguousarray(split).view(U32).reshape(2, -1))
 
 
 # --- ldmatrix, stmatrix ---------------------------------------------------------------------------------------
@@ -130,7 +152,7 @@ def _matrices(ins: Instruction) -> int:
     return next((int(modifier[1]) for modifier in ins.modifiers if modifier in ("x1", "x2", "x4")), 1)
 
 
-def _transposed(rows: Array) -> Array:
+def transposed(rows: Array) -> Array:
     """8x8 matrices of 16-bit elements, `[.., 8, 4]` as 32-bit words, transposed."""
     halves = np.ascontiguousarray(rows).view(np.uint16).swapaxes(-1, -2)
     return np.ascontiguousarray(halves).view(U32)
@@ -143,9 +165,9 @@ def ldmatrix(ins: Instruction) -> Action:
     count, transpose = _matrices(ins), ins.has("trans")
 
     def run(group: Any, where: Array) -> Any:
-        rows = group.load(ins.space, where, U32, count=4, mask=group.lane < 8 * count)
+        rows = group.load(ins.space, group.full(where), U32, count=4, mask=group.lane < 8 * count)
         rows = rows.reshape(-1, 4, 8, 4)[:, :count].swapaxes(0, 1)  # [matrices, warps, 8 rows, 4 words]
-        return unwrapped(tuple((_transposed(rows) if transpose else rows).reshape(count, -1)))
+        return unwrapped(tuple((transposed(rows) if transpose else rows).reshape(count, -1)))
 
     return Action(run, inputs=(address(pointer),), outputs=registers(destination, U32), scope="warp")
 
@@ -159,7 +181,7 @@ def stmatrix(ins: Instruction) -> Action:
     def run(group: Any, where: Array, *values: Array) -> None:
         rows = np.stack([group.full(v) for v in values]).reshape(count, -1, 8, 4)  # [matrices, warps, 8 rows, 4 words]
         words = np.zeros((rows.shape[1], 4, 8, 4), U32)
-        words[:, :count] = (_transposed(rows) if transpose else rows).swapaxes(0, 1)
+        words[:, :count] = (transposed(rows) if transpose else rows).swapaxes(0, 1)
         group.store(ins.space, where, words.reshape(-1, 4), mask=group.lane < 8 * count)
 
     return Action(run, inputs=(address(pointer), *registers(source, U32)), scope="warp")

@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
+from kernelmux.emulator.fused_dot import FP8, FULL, fused_dot
 from kernelmux.emulator.ops import Action, operation, registers
 from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import (
     F32,
+    FLOAT8,
     S32,
     U32,
     add_integers,
     columns,
     fragment_a,
-    product,
+    integer_product,
     shape_of,
 )
 from kernelmux.emulator.ops.unfinished import never_waited_for
@@ -60,10 +62,18 @@ def mma_async(ins: Instruction) -> Action:
         else:
             left = to_float(operand(group, values[0], 64, k, type_a, transpose_a, reader), type_a)
         right = to_float(operand(group, values[count], n, k, type_b, transpose_b, reader), type_b)
-        total = product(left, _by_column(right).swapaxes(1, 2), type_a)
-        total = total if sign_a * sign_b == 1 else -total
         reader.close()
-        return _accumulated(group, total, values[count + 2 :], values[count + 1], type_d, ins.has("satfinite"))
+        left = left if sign_a * sign_b == 1 else -left
+        right = _by_column(right).swapaxes(1, 2)
+        sums = _kept(group, values[count + 2 :], values[count + 1])
+        if type_d == "s32":
+            total = _registers(integer_product(left, right))
+            return tuple(add_integers(r, v, ins.has("satfinite")) for r, v in zip(total, sums, strict=True))
+        rule = FP8 if type_a in FLOAT8 else FULL
+        if type_d == "f32":
+            c = _matrix(np.stack(sums))
+            return tuple(_registers(fused_dot(left, right, c, (type_a, type_b), rule)))
+        return _from_halves(fused_dot(left, right, _halves(sums), (type_a, type_b), rule, half=True))
 
     slots = (*left_slots, (b, np.uint64), (scale_d, np.bool_), *outputs)
     return Action(run, inputs=slots, outputs=outputs, scope="warpgroup")
@@ -95,27 +105,31 @@ def _registers(total: Array) -> Array:
     return split.transpose(5, 2, 4, 0, 1, 3).reshape(n // 2, -1).view(F32)
 
 
-def _accumulated(
-    group: Any, total: Array, values: tuple[Any, ...], keep: Any, kind: str, saturate: bool
-) -> tuple[Array, ...]:
-    """The product plus the accumulator registers where `keep`, as registers of every lane."""
-    result = _registers(total)
-    if kind == "f16":
-        return _accumulated_halves(group, result, values, keep)
-    if not np.all(keep):
-        none = result.dtype.type(0) if kind == "f32" else S32(0)
-        values = tuple(np.where(keep, v, none) for v in values)
-    if kind == "s32":
-        return tuple(add_integers(r, v, saturate) for r, v in zip(result, values, strict=True))
-    return tuple(r + v for r, v in zip(result, values, strict=True))
+def _matrix(stacked: Array) -> Array:
+    """The inverse of `_registers`."""
+    n = 2 * len(stacked)
+    quads = np.ascontiguousarray(stacked).view(np.complex128).reshape(n // 8, 2, 2, -1, 4, 8)
+    split = quads.transpose(3, 4, 1, 5, 2, 0)  # [.., warp, half, g, column, tile]
+    return np.ascontiguousarray(split).reshape(-1, 64, n // 4).view(F32)
 
 
-def _accumulated_halves(group: Any, result: Array, values: tuple[Any, ...], keep: Any) -> tuple[Array, ...]:
-    """The same for fp16 accumulators, two columns to a register."""
-    pairs = result.reshape(-1, 2, group.n).swapaxes(1, 2)  # [registers, lanes, column]
-    old = to_float(np.stack([group.full(v) for v in values])[..., None].view(np.uint16), "f16")
-    rounded = from_float(pairs + np.where(group.full(keep)[:, None], old, F32(0)), "f16")
-    return tuple(np.ascontiguousarray(rounded).view(U32)[..., 0])
+def _kept(group: Any, values: tuple[Any, ...], keep: Any) -> list[Array]:
+    """The accumulator registers of every lane, zeros where not `keep` (scale-d)."""
+    if np.all(keep):
+        return [group.full(v) for v in values]
+    return [np.where(keep, group.full(v), v.dtype.type(0)) for v in values]
+
+
+def _halves(sums: list[Array]) -> Array:
+    """Registers of fp16 pairs, two columns to each, as `_matrix` has them."""
+    pairs = to_float(np.stack(sums)[..., None].view(np.uint16), "f16")  # [registers, lanes, column]
+    return _matrix(pairs.swapaxes(1, 2).reshape(2 * len(sums), -1))
+
+
+def _from_halves(total: Array) -> tuple[Array, ...]:
+    """The inverse of `_halves`, of fp16 results."""
+    split = _registers(total).reshape(total.shape[2] // 4, 2, -1).swapaxes(1, 2)  # [registers, lanes, column]
+    return tuple(np.ascontiguousarray(from_float(split, "f16")).view(U32)[..., 0])
 
 
 # --- operands in shared memory --------------------------------------------------------------------------------

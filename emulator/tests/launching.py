@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from kernelmux.emulator import checks, compile_ptx, load, nvrtc, time_limit
+from kernelmux.emulator.speed import cases
 
-FOLDER = Path(__file__).parent / "kernels"
+FOLDERS = (Path(__file__).parent / "kernels", cases.KERNELS)
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
 
 def source(stem: str) -> str:
-    """The text of a test kernel file."""
-    return (FOLDER / f"{stem}.cu").read_text()
+    """The text of a kernel file: of the tests' own, or of those that are timed as well."""
+    return next(folder / f"{stem}.cu" for folder in FOLDERS if (folder / f"{stem}.cu").is_file()).read_text()
 
 
 def launch(

@@ -1,6 +1,5 @@
 """cp.async: data, zero fill, groups and mbarrier arrivals; a wait that is missing or too weak is noticed."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,11 @@ import pytest
 import torch
 
 from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, nvrtc
+from kernelmux.emulator.tests import launching
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
-GEMM = (Path(__file__).parent / "kernels" / "gemm_mma.cu").read_text()
+GEMM = launching.source("gemm_mma")
 
 
 def line_of(source: str, text: str) -> int:

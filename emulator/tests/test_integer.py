@@ -46,15 +46,20 @@ def _divide(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
+def _amount(number: int, bits: int) -> int:
+    """Positions and lengths count by their low byte; in 64 bits they count whole, as on an H200."""
+    return min(number, 64) if bits == 64 else number & 255
+
+
 def _bfe(value: int, position: int, length: int, bits: int, sign: bool) -> int:
-    position, length, top = position & 255, length & 255, bits - 1
+    position, length, top = _amount(position, bits), _amount(length, bits), bits - 1
     fill = (value >> min(position + length - 1, top)) & 1 if sign and length else 0
     taken = [(value >> (position + i)) & 1 if i < length and position + i <= top else fill for i in range(bits)]
     return sum(bit << i for i, bit in enumerate(taken))
 
 
 def _bfi(a: int, b: int, position: int, length: int, bits: int) -> int:
-    position, length = position & 255, length & 255
+    position, length = _amount(position, bits), _amount(length, bits)
     for i in range(length):
         if position + i < bits:
             b = b & ~(1 << position + i) | ((a >> i) & 1) << position + i if i < bits else b
@@ -100,14 +105,15 @@ CASES: list[tuple[str, str, list[str], Callable[..., int]]] = [
     ("mul24.hi.u32", "b32", ["b32"] * 2, lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16),
     ("mad.lo.s32", "b32", ["b32"] * 3, lambda a, b, c: a * b + c),
     ("mad.hi.s32", "b32", ["s32"] * 3, lambda a, b, c: (a * b >> 32) + c),
+    ("mad.hi.sat.s32", "b32", ["s32"] * 3, lambda a, b, c: max(-(2**31), min(2**31 - 1, (a * b >> 32) + c))),
     ("mad.wide.u32", "b64", ["b32", "b32", "b64"], lambda a, b, c: a * b + c),
     ("sad.s32", "b32", ["s32"] * 3, lambda a, b, c: abs(a - b) + c),
     ("div.u32", "b32", ["b32"] * 2, lambda a, b: a // b if b else 2**32 - 1),
     ("div.s32", "b32", ["s32"] * 2, lambda a, b: _divide(a, b) if b else -1),
     ("div.u64", "b64", ["b64"] * 2, lambda a, b: a // b if b else 2**64 - 1),
-    ("rem.u32", "b32", ["b32"] * 2, lambda a, b: a % b if b else a),
-    ("rem.s32", "b32", ["s32"] * 2, lambda a, b: a - _divide(a, b) * b if b else a),
-    ("rem.s64", "b64", ["s64"] * 2, lambda a, b: a - _divide(a, b) * b if b else a),
+    ("rem.u32", "b32", ["b32"] * 2, lambda a, b: a % b if b else -1),
+    ("rem.s32", "b32", ["s32"] * 2, lambda a, b: a - _divide(a, b) * b if b else -1),
+    ("rem.s64", "b64", ["s64"] * 2, lambda a, b: a - _divide(a, b) * b if b else -1),
     ("abs.s32", "b32", ["s32"], abs),
     ("neg.s64", "b64", ["s64"], lambda a: -a),
     ("min.s32", "b32", ["s32"] * 2, min),

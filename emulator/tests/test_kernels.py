@@ -58,6 +58,31 @@ def test_spin_lock(mode: str) -> None:
     assert count.item() == 12
 
 
+BLOCK_LOCK = """
+extern "C" __global__ void increment_in_turn(int* lock, volatile int* count) {
+    __shared__ int taken;
+    do {
+        if (threadIdx.x == 0) taken = atomicCAS(lock, 0, 1) == 0;
+        __syncthreads();
+        int mine = taken;
+        __syncthreads();
+        if (mine) break;
+    } while (true);
+    for (int i = 0; i < 4; i++) {
+        if (threadIdx.x == 0) *count = *count + 1;
+        __syncthreads();
+    }
+    __threadfence();
+    if (threadIdx.x == 0) atomicExch(lock, 0);
+}"""
+
+
+def test_a_block_that_spins_with_barriers_does_not_starve_the_one_it_waits_for(mode: str) -> None:
+    lock, count = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    launch(BLOCK_LOCK, "increment_in_turn", 6, 64, lock, count, mode=mode)
+    assert count.item() == 24
+
+
 def test_blocks_wait_for_one_another(mode: str) -> None:
     """More blocks than run in one chunk otherwise."""
     x = torch.arange(132, dtype=torch.int32)

@@ -135,6 +135,59 @@ def test_packed_atomics(kind: str, dtype: torch.dtype) -> None:
     assert sums.tolist() == [sum(range(0, 32, 2)), sum(range(1, 32, 2))]
 
 
+SUMS = [  # addend, memory before, after in global memory, after in shared memory: the bits that an H200 gave
+    (0x00000001, 0x00000000, 0x00000000, 0x00000001),
+    (0x00000001, 0x007FFFFF, 0x00000000, 0x00800000),
+    (0x00000001, 0x80800001, 0x80800001, 0x80800000),
+    (0x00800000, 0x00000001, 0x00800000, 0x00800001),
+    (0x00800000, 0x80800001, 0x80000000, 0x80000001),
+    (0x00800000, 0x00800000, 0x01000000, 0x01000000),
+]
+
+
+@pytest.mark.parametrize("opcode", ["red.global", "atom.global", "red.shared", "atom.shared"])
+def test_float32_sums_are_flushed_in_global_memory_only(opcode: str) -> None:
+    values, places = (np.array([row[i] for row in SUMS], np.uint32) for i in (0, 1))
+    code = ".shared .align 4 .b8 near[32]; .reg .b32 %s; .reg .b32 %v; .reg .b32 %w; mov.b32 %w, near;"
+    code += "shl.b32 %s, %i, 2; cvt.u64.u32 %o, %s; add.s64 %q0, %q0, %o; add.s64 %q1, %q1, %o; add.u32 %s, %s, %w;"
+    code += "ld.global.b32 %v, [%q0]; ld.global.b32 %w, [%q1]; st.shared.b32 [%s], %w;"
+    old = "%w, " if opcode.startswith("atom") else ""
+    if opcode.endswith("global"):
+        code += f"{opcode}.add.f32 {old}[%q1], %v;" + ("st.global.b32 [%q0], %w;" if old else "")
+    else:
+        code += f"{opcode}.add.f32 {old}[%s], %v; ld.shared.b32 %v, [%s]; st.global.b32 [%q1], %v;"
+    copy(code, len(SUMS), values, places)
+    assert places.tolist() == [row[2 if opcode.endswith("global") else 3] for row in SUMS]
+
+
+def test_float32_sums_of_many_lanes_keep_small_numbers() -> None:
+    """2^-126 (1 + 2^-1) - 2^-126 is flushed before the next lane adds; large numbers go the fast way."""
+    values, places = np.array([1.5, -1, 1, 3], np.float32) * np.float32(2.0**-126), np.zeros(1, np.float32)
+    code = ".reg .b32 %v; mul.wide.u32 %o, %i, 4; add.s64 %q0, %q0, %o; ld.global.b32 %v, [%q0];"
+    copy(f"{code} red.global.add.f32 [%q1], %v;", 4, values, places)
+    assert places[0] == np.float32(4 * 2.0**-126)
+
+
+VECTORS = [  # opcode, four halves as one word, memory before and after: the bits that an H200 gave
+    ("f16x2.min.noftz", 0xFE00FE000000, 0x80007E007E008000, 0x80007FFF7FFF8000),
+    ("f16x2.min.noftz", 0xE9B0D582D5823DB0, 0xA2C89D1B9D1BF6C8, 0xE9B0D582D582F6C8),
+    ("bf16x2.max.noftz", 0x80007FC07FC08000, 0xFFC0FFC00000, 0x7FFF7FFF0000),
+    ("bf16x2.max.noftz", 0xF8CA3F1D3F1D38CA, 0x6A353F8A3F8AC135, 0x6A353F8A3F8A38CA),
+    ("f16x2.add.noftz", 0xD414B233B233DC14, 0xE23AC1D3C1D32E3A, 0xE2BCC236C236DC14),
+    ("f16x2.add.noftz", 0x1FC00FC000001, 0x84013C013C018401, 0x8400FC00FC008400),
+]
+
+
+@pytest.mark.parametrize(("opcode", "value", "before", "after"), VECTORS)
+def test_vectors_of_pairs(opcode: str, value: int, before: int, after: int) -> None:
+    """The type stands before the operation; -0 is below +0, a NaN loses."""
+    values, places, old = (np.array([x], np.uint64) for x in (value, before, 0))
+    code = ".reg .b32 %v; .reg .b32 %w; ld.global.v2.b32 {%v, %w}, [%q0];"
+    copy(f"{code} atom.global.v2.{opcode} {{%v, %w}}, [%q1], {{%v, %w}}; st.global.v2.b32 [%q2], {{%v, %w}};",
+         1, values, places, old)  # fmt: skip
+    assert (hex(places[0]), hex(old[0])) == (hex(after), hex(before))
+
+
 def test_compare_and_swap() -> None:
     """Of the lanes that expect the same value, the first wins."""
     place, old = np.array([0], np.uint32), np.zeros(8, np.uint32)

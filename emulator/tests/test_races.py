@@ -37,12 +37,18 @@ def racing(plan: list[tuple[int, dict[int, int]]]) -> bool:
     return False
 
 
-def run(kernel: str, plan: list[tuple[int, dict[int, int]]], mode: str) -> None:
-    kinds = np.array([kind for kind, _ in plan] or [BARRIER], np.int32)
-    places = np.full((len(kinds), THREADS), -1, np.int32)
-    for i, (_, where) in enumerate(plan):
+def table(plan: list[tuple[int, dict[int, int]]], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the kernels read: the kinds of the steps, and for each step the place of every thread."""
+    kinds, places = np.full(rows, BARRIER, np.int32), np.full((rows, THREADS), -1, np.int32)
+    for i, (kind, where) in enumerate(plan):
+        kinds[i] = kind
         for thread, place in where.items():
             places[i, thread] = place
+    return kinds, places
+
+
+def run(kernel: str, plan: list[tuple[int, dict[int, int]]], mode: str) -> None:
+    kinds, places = table(plan, max(len(plan), 1))
     out = np.zeros(THREADS, np.int32 if kernel == "words" else np.int16)
     launch(source("accesses"), kernel, 1, THREADS, kinds, places, out, np.int32(len(plan)), mode=mode)
 
@@ -57,3 +63,19 @@ def test_verdicts(kernel: str, plan: list[tuple[int, dict[int, int]]]) -> None:
             run(kernel, plan, "full")
     else:
         run(kernel, plan, "full")
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans=st.lists(steps, min_size=2, max_size=3), repeats=st.integers(1, 3))
+def test_blocks_of_their_own_pace(plans: list[list[tuple[int, dict[int, int]]]], repeats: int) -> None:
+    """Barriers of one block say nothing about another, and what a block did long ago is not forgotten."""
+    plans = [plan * (repeats if i else 1) for i, plan in enumerate(plans)]
+    most = max(1, *map(len, plans))
+    kinds, places = map(np.stack, zip(*(table(plan, most) for plan in plans), strict=True))
+    counts, out = np.array([*map(len, plans)], np.int32), np.zeros((len(plans), THREADS), np.int32)
+    arguments = (kinds, places, out, counts, np.int32(most))
+    if any(map(racing, plans)):
+        with pytest.raises(EmulatorError, match="race"):
+            launch(source("accesses"), "words_of_blocks", len(plans), THREADS, *arguments, mode="full")
+    else:
+        launch(source("accesses"), "words_of_blocks", len(plans), THREADS, *arguments, mode="full")

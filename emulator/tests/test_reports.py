@@ -134,9 +134,9 @@ DEFECTS = {
     "endless recursion": Defect("y[i] = deep(n + 100000, x);", "call stack", "deep"),
     "unknown instruction": Defect('asm volatile("tcgen05.wait::ld.sync.aligned;");', "unsupported", "tcgen05"),
     "unknown modifier": Defect(
-        'unsigned v; asm volatile("{.reg .pred p; lop3.or.b32 %0|p, 1, 2, 3, 4, 0;}" : "=r"(v));\n y[i] = v;',
+        'unsigned v; asm volatile("cvt.rs.f16x2.f32 %0, 0f3F800000, 0f3F800000, 5;" : "=r"(v));\n y[i] = v;',
         "unsupported",
-        "lop3.or",
+        "cvt.rs",
     ),
 }
 

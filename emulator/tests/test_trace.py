@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import compile_ptx, load, trace
+from kernelmux.emulator import TensorMap, compile_ptx, load, trace
 from kernelmux.emulator.tests.launching import needs_nvrtc
+from kernelmux.emulator.tests.test_bulk_copy import tile_source
 from kernelmux.emulator.tracing.collector import LaunchTrace
 from kernelmux.emulator.tracing.reading import readings
 from kernelmux.emulator.tracing.traffic import Traffic
@@ -155,9 +156,22 @@ def test_ldmatrix_reads_rows_of_16_bytes_a_matrix_at_a_time() -> None:
     unsigned a, at = (unsigned)__cvta_generic_to_shared(held + threadIdx.x * {});
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%0}}, [%1];" : "=r"(a) : "r"(at));
     y[threadIdx.x] = a;"""
-    assert only(traced(body.format(1), 1), "shared", "load").wavefronts == 1
-    found = only(traced(body.format(8), 1), "shared", "load")
+    assert only(traced(body.format(1), 1), "shared", "ldmatrix").wavefronts == 1
+    found = only(traced(body.format(8), 1), "shared", "ldmatrix")
     assert (found.lanes, found.wavefronts, found.conflicts) == (8, 8, 7)
+
+
+@pytest.mark.parametrize("row", ["0", "threadIdx.x % 8", "threadIdx.x & ~1"])
+def test_matrices_of_one_ldmatrix_are_read_one_after_another(row: str) -> None:
+    """As measured on an H200, where wide loads of the same addresses take half the passes."""
+    body = f"""__shared__ float4 held[512]; if (n0 < 0) held[threadIdx.x] = {{}};
+    unsigned a, b, c, d, at = (unsigned)__cvta_generic_to_shared(held + ({row}));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+                 : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(at));
+    y[threadIdx.x] = a ^ b ^ c ^ d;"""
+    launch = traced(body, 1)
+    assert only(launch, "shared", "ldmatrix").wavefronts == 4
+    assert launch.metrics["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 4
 
 
 def test_asynchronous_copies_count_on_both_sides() -> None:
@@ -204,6 +218,21 @@ def test_owners_are_the_blocks_that_wrote() -> None:
     assert owners.block[:65].tolist() == [1] * 32 + [0] * 32 + [-1]
     assert owners.drawn[:64].tolist() == [True] * 32 + [False] * 32
     assert owners.table(owners.block).shape == (1, N)
+
+
+def test_tiles_that_the_tma_unit_stores_belong_to_their_block(tmp_path: Any) -> None:
+    """A tile of 8 x 16 halves at row 4, column 8 of an array of 8 x 24: what lies outside is nobody's."""
+    kernel = load(compile_ptx(tile_source(2))).kernel("tile")
+    x, y, image = (torch.zeros(8, 24, dtype=torch.float16) for _ in range(3))
+    maps = [TensorMap(tensor, (8, 16)) for tensor in (x, y)]
+    with trace() as t:
+        numbers = [i32(n) for n in (8 * 16 * 2, 8, 4, 0, 0, 0)]
+        kernel.launch(1, 32, (*maps, image, *numbers), names=("x", "y", "image"), shared=256)
+    owners = t.launches[0].owners["y"].table(t.launches[0].owners["y"].block)
+    assert np.array_equal(np.argwhere(owners == 0), [(r, c) for r in range(4, 8) for c in range(8, 24)])
+    assert (owners[:4] == -1).all() and (owners[:, :8] == -1).all()
+    t.picture(tmp_path / "tiles.svg")
+    assert "TMA store y" in (tmp_path / "tiles.svg").read_text()
 
 
 def test_occupancy_follows_from_the_machine_code() -> None:

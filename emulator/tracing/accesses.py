@@ -25,7 +25,7 @@ class Access:
     Space bulk: slot is the input with the tensor map, or with size 0 that of the number of bytes.
     """
 
-    operation: str  # load, store, atomic, reduction, copy
+    operation: str  # load, ldmatrix, store, atomic, reduction, copy
     space: str  # generic: the address tells; bulk: moved by the TMA unit
     slot: int
     size: int
@@ -107,7 +107,7 @@ def _bulk(ins: Instruction) -> tuple[Access, ...]:
     if ins.has("tensor"):
         return (Access("load" if isinstance(ins.operands[1], TensorAddress) else "store", "bulk", 1, 1),)
     loads = any(m.startswith("shared::") for m in ins.modifiers[2:3])
-    if (not loads and not ins.has("global")) or ins.has("prefetch"):
+    if not ins.has("global") or ins.has("prefetch"):  # copies inside of a cluster leave global memory alone
         return ()
     return (Access("load" if loads else "store", "bulk", 2, 0),)
 
@@ -125,6 +125,6 @@ _FINDERS: dict[str, Callable[[Instruction], tuple[Access, ...]]] = {
     "atom": _atomic,
     "red": _reduction,
     "cp": _copy,
-    "ldmatrix": lambda ins: _matrices("load", ins),
+    "ldmatrix": lambda ins: _matrices("ldmatrix", ins),
     "stmatrix": lambda ins: _matrices("store", ins),
 }

@@ -31,6 +31,7 @@ Triple = tuple[int, int, int]
 ARCH = "sm_90a"
 # ncu counts the global side of cp.async among the loads.
 OPERATIONS = {"ld": ("load", "copy"), "st": ("store",), "atom": ("atomic",), "red": ("reduction",)}
+SHARED_OPERATIONS = {"ld": ("load", "ldmatrix"), "st": ("store",), "atom": ("atomic",)}
 
 
 @dataclass
@@ -126,10 +127,10 @@ class LaunchTrace:
             for count in ("requests", "sectors"):
                 name = f"l1tex__t_{count}_pipe_lsu_mem_global_op_{short}.sum"
                 found[name] = self.total(count, "global", *operations)
-        for short, operation in (("ld", "load"), ("st", "store"), ("atom", "atomic")):
+        for short, operations in SHARED_OPERATIONS.items():
             for count, what in (("wavefronts", "pipe_lsu_wavefronts"), ("conflicts", "bank_conflicts_pipe_lsu")):
                 name = f"l1tex__data_{what}_mem_shared_op_{short}.sum"
-                found[name] = self.total(count, "shared", operation)
+                found[name] = self.total(count, "shared", *operations)
         return found
 
     @cached_property

@@ -68,6 +68,14 @@ class Owners:
             self.block[place] = block[row[inside]]
             self.drawn[place] |= drawn[row[inside]]
 
+    def write_bytes(self, address: int, count: int, block: int, drawn: bool) -> None:
+        """`count` bytes from `address` on, by one block."""
+        if self.known:
+            first, size = address - self.array.address, self.array.size
+            place = slice(max(0, first // size), max(0, (first + count) // size))
+            self.block[place] = block
+            self.drawn[place] |= drawn
+
     def table(self, values: Array) -> Array:
         """`values` (`block` or `drawn`) in the shape of the array, leading dimensions folded to two."""
         array = self.array

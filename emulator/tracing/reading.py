@@ -9,8 +9,15 @@ from typing import Any
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NOBODY, SECTOR, WORD
 
-VERBS = {"load": "loads", "store": "stores", "atomic": "atomics", "reduction": "reductions", "copy": "copies"}
-PREPOSITIONS = {"load": "of", "store": "to", "atomic": "on", "reduction": "on", "copy": "of"}
+VERBS = {
+    "load": "loads",
+    "ldmatrix": "ldmatrix loads",
+    "store": "stores",
+    "atomic": "atomics",
+    "reduction": "reductions",
+    "copy": "copies",
+}
+PREPOSITIONS = {"load": "of", "ldmatrix": "of", "store": "to", "atomic": "on", "reduction": "on", "copy": "of"}
 FINE = "every access to global memory is coalesced, no access to shared memory waits for a bank"
 
 
@@ -106,9 +113,16 @@ def percent(share: float) -> str:
     return f"{text}%" if share < 0.2 else f"{share:.0%}"
 
 
+def bytes_text(count: int) -> str:
+    """Bytes as a person reads them: 512 B, 4.0 KiB, 1.5 MiB."""
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
+
+
 def counted(value: float, unit: str) -> str:
     """An average with its unit: "1 pass", "4 sectors"; unit in the plural."""
-    singular = "pass" if unit == "passes" else unit.removesuffix("s")
+    singular = {"passes": "pass", "copies": "copy"}.get(unit, unit.removesuffix("s"))
     return f"{number(value)} {singular if number(value) == '1' else unit}"
 
 

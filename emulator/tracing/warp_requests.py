@@ -67,7 +67,8 @@ def wavefronts(offsets: Array, size: int, operation: str) -> tuple[Array, Array]
 
     In a pass a bank delivers one word, to as many lanes as want it. Warps are served as a whole, half by half for
     8 bytes per lane, quarter by quarter for 16; two parts of a load become one where neighbours (lanes 1 or 2 apart)
-    read the same, as measured on an H200. Lanes of an atomic that meet in one word take turns.
+    read the same, as measured on an H200. The matrices of an ldmatrix never do: each is a pass of its own, even if all
+    have the same rows. Lanes of an atomic that meet in one word take turns.
     """
     apart, least = _passes(offsets, size, phases(size), operation)
     if operation != "load" or size <= WORD:

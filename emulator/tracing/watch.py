@@ -62,6 +62,13 @@ class LaunchCounts:
             owners = self.owners.setdefault(name, Owners(self.arrays[name]))
             owners.write(table, block, drawn, size)
 
+    def store_bytes(self, name: str, address: int, count: int, group: Any, position: int) -> None:
+        """Notes that the block of the lane at `position` writes `count` bytes to an argument, all in one go."""
+        if name in self.arrays:
+            block = int(group.run.geometry.in_grid(group.block[position]))
+            drawn = (block, int(group.thread[position]) // WARP) == (self.drawn.block, self.drawn.warp)
+            self.owners.setdefault(name, Owners(self.arrays[name])).write_bytes(address, count, block, drawn)
+
 
 class FunctionCounts:
     """Counts per step of one function; see `observing.FunctionWatch` for the hooks."""
@@ -97,9 +104,7 @@ class FunctionCounts:
             lanes = _taking_part(access, group, mask, inputs)
             address = np.asarray(group.full(inputs[access.slot]))[lanes]
             if access.space == "bulk":
-                self._count_bulk(
-                    pc, group, access, inputs[access.slot], inputs[0 if access.operation == "store" else 1]
-                )
+                self._count_bulk(pc, group, access, inputs)
             elif len(address):
                 self._count(pc, group, access, lanes, address)
 
@@ -108,7 +113,7 @@ class FunctionCounts:
         if space == "param":
             return
         table, first = _table(group, lanes, address if space == "global" else address & OFFSET)
-        block = group.block[first] + group.run.geometry.first
+        block = group.run.geometry.in_grid(group.block[first])
         drawn = (block == self.launch.drawn.block) & (group.thread[first] // WARP == self.launch.drawn.warp)
         name = self.launch.argument(int(address[0])) if space == "global" else space
         traffic = self._of(pc, (space, access.operation, name, access.size))
@@ -127,16 +132,23 @@ class FunctionCounts:
             self.traffic[pc][key] = Traffic(*key, base=array.address if array else None)
         return self.traffic[pc][key]
 
-    def _count_bulk(self, pc: int, group: Any, access: Access, what: Any, place: Any) -> None:
-        """A copy of the TMA unit: `what` is the tensor map, or the number of bytes at the global address `place`."""
+    def _count_bulk(self, pc: int, group: Any, access: Access, inputs: tuple[Any, ...]) -> None:
+        """A copy of the TMA unit: `inputs[access.slot]` is the tensor map, or the number of bytes."""
+        what, stores = inputs[access.slot], access.operation == "store"
         if access.size:
-            moved = [(tile.address, tile.tile_bytes) for tile in tensor_maps(group, what)]
+            tiles = tensor_maps(group, what)
+            moved = [(tile.address, tile.tile_bytes) for tile in tiles]
+            written = _tile_rows(group, tiles, inputs[2:]) if stores else []
         else:
-            moved = list(zip(group.full(place).tolist(), group.full(what).tolist(), strict=True))
-        for address, size in moved:
-            traffic = self._of(pc, ("bulk", access.operation, self.launch.argument(int(address)), int(size)))
+            moved = list(zip(group.full(inputs[0 if stores else 1]).tolist(), group.full(what).tolist(), strict=True))
+            written = [[one] for one in moved] if stores else []
+        for i, (address, size) in enumerate(moved):
+            name = self.launch.argument(int(address))
+            traffic = self._of(pc, ("bulk", access.operation, name, int(size)))
             traffic.requests += 1
             traffic.lanes += 1
+            for at, count in written[i] if stores else ():
+                self.launch.store_bytes(name, at, count, group, i)
 
 
 def _is_around(steps: list[Step], pc: int) -> bool:
@@ -145,6 +157,17 @@ def _is_around(steps: list[Step], pc: int) -> bool:
     return step.instruction.opcode == "bra" and pc + 1 < len(steps) and (
         step.instruction.text == steps[pc + 1].instruction.text and steps[pc + 1].action is not None
     )  # fmt: skip
+
+
+def _tile_rows(group: Any, tiles: list[Any], coordinates: tuple[Any, ...]) -> list[list[tuple[int, int]]]:
+    """Address and bytes of the rows of every lane's tile that lie in its array."""
+    places = zip(*(group.full(c).tolist() for c in coordinates), strict=True)
+    return [
+        [(at, len(row)) for at, row in tile.rows(np.empty(tile.tile_bytes, np.uint8), place)]
+        if tile.rank == len(place)
+        else []
+        for tile, place in zip(tiles, places, strict=True)
+    ]
 
 
 def _taking_part(access: Access, group: Any, mask: Any, inputs: tuple[Any, ...]) -> Array:

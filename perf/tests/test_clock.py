@@ -117,7 +117,7 @@ def test_the_region_between_the_events_holds_the_call_alone(monkeypatch):
     monkeypatch.setattr(clock, "cuda", SimpleNamespace(Event=Event))
     monkeypatch.setattr(clock, "sleep_on_device", lambda us: log.append(f"sleep {us:.0f}"))
     seconds, result = clock.CudaStopwatch(host_us=30.0)(call)
-    assert log == ["flush", "sleep 65", "event", "call", "event", "wait"]
+    assert log == ["flush", "event", "sleep 65", "event", "call", "event", "wait"]
     assert (seconds, result) == (0.00025, "result")
     assert sizes == [2100]
 
@@ -127,3 +127,12 @@ def test_the_sleep_on_the_device_covers_the_host_but_has_an_end(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append, raising=False)
     clock.sleep_on_device(10.0)
     assert slept == [10 * clock.CYCLES_PER_US]
+
+
+def test_the_sleep_tells_the_clock(monkeypatch):
+    monkeypatch.setattr(clock, "awake_us", lambda: 2.0)
+    monkeypatch.setattr(clock, "can_sleep", lambda: True)
+    stopwatch = object.__new__(clock.CudaStopwatch)
+    stopwatch.sleep_us, stopwatch.slept = 50.0, [72.0, 71.0, 90.0]
+    assert stopwatch.mhz == pytest.approx(50 * clock.CYCLES_PER_US / 70)
+    assert stopwatch.mhz is None  # asked once, the samples are gone

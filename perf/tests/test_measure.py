@@ -1,13 +1,19 @@
 """A row against its ceilings, and what is known without a GPU."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from kernelmux.perf import inputs, machine, measure, overhead, resources
+from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.measure import AboveCeiling, Timing
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.tests.synthetic import H200
+from kernelmux.perf.verify import Checked
+from kernelmux.registry import backend as registered
 
 ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "eager")
 
@@ -59,3 +65,42 @@ def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
 def test_the_file_name_of_a_gpu():
     assert machine.slug("NVIDIA H200") == "nvidia_h200"
     assert machine.slug("NVIDIA GeForce RTX 4090 (Laptop)") == "nvidia_geforce_rtx_4090_laptop"
+
+
+def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
+    """What was heated before the samples would be timed with them: the host time is measured after."""
+    log: list[str] = []
+
+    def told(name, value=None):
+        def step(*rest):
+            log.append(name)
+            return value
+
+        return step
+
+    def stopwatch(call):
+        log.append("sample")
+        return 1e-3, call()
+
+    def rounds(sample, *rest):
+        sample()
+        return Timing(1000.0, 0.01, 990.0, 1)
+
+    made = inputs.make(ROW, "cpu")
+    call = SimpleNamespace(device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
+    oracle: Any = SimpleNamespace(check=lambda result, implementation: Checked(0.5, ""))
+    fake: Any = SimpleNamespace(arguments=made.arguments, call=call, work=made.work)
+    steps = {
+        "_issue_us": told("issue", 10.0),
+        "rest": told("rest"),
+        "rounds": rounds,
+        "_stopwatch": lambda *a: stopwatch,
+    }
+    for name, step in steps.items():
+        monkeypatch.setattr(measure, name, step)
+    monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
+    implementation = registered.variants("torch_ref", "softmax")["eager"]
+    group = measure.Group(fake, {0: oracle})
+    found = measure.row(implementation, group, None, VirtualClock(), Options(device="cuda"), None)
+    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD]
+    assert (found["host_us"], found["held_us"], found["mhz"]) == (12.0, 1000.0, None)

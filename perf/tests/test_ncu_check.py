@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +33,16 @@ def test_the_table_of_ncu_is_read() -> None:
         "launch__registers_per_thread": 30,
     }
     assert (second.kernel, second.metrics) == ("transpose_rows_kernel", {"l1tex__t_sector_hit_rate.pct": 12.5})
+
+
+def test_launches_are_told_apart_by_their_shape() -> None:
+    """Variants may share a kernel, and launch it with other grids."""
+    head = '"ID","Kernel Name","Block Size","Grid Size","Metric Name","Metric Unit","Metric Value"'
+    rows = '"3","reduce_sum_rows(const float *)","(32, 8, 1)","(4, 1, 1)","smsp__inst_executed.sum","inst","9"'
+    (seen,) = ncu_check.read(f"{head}\n{rows}\n")
+    launches = [SimpleNamespace(kernel="reduce_sum_rows", block=(32, 8, 1), grid=(n, 1, 1)) for n in (4, 8)]
+    assert [seen.fits(launch) for launch in launches] == [True, False]
+    assert ncu_check.Measured("reduce_sum_rows").fits(launches[1])  # a table without shapes
 
 
 def test_there_are_items_of_every_kind() -> None:

@@ -201,3 +201,47 @@ extern "C" __global__ void bulk(const float* x, float* y, int n) {
   wait(&full, 0);
   if (i < n) y[i] = tile[n - 1 - i];
 }
+
+// y += x, tile by tile, without reading y: bulk reductions of doubled and halved tiles.
+extern "C" __global__ void accumulate(const float* x, float* y, int tiles) {
+  __shared__ __align__(128) float tile[COLUMNS * 2];
+  const int i = threadIdx.x;
+  for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
+    tile[i] = x[t * 64 + i];
+#ifndef NO_PROXY_FENCE_BEFORE_SUM
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    __syncthreads();
+    if (i == 0) {
+      asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 256;" ::"l"(y), "r"(at(tile)) : "memory");  // reported: NO_PROXY_FENCE_BEFORE_SUM, SUM_NOT_AWAITED, SUM_NOT_COMMITTED
+#ifndef SUM_NOT_COMMITTED
+      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+#ifdef SUM_SOURCE_OVERWRITTEN
+      if (t + gridDim.x >= tiles)
+#endif
+#ifndef SUM_NOT_AWAITED
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");  // reported: SUM_SOURCE_OVERWRITTEN
+#endif
+    }
+    __syncthreads();
+  }
+}
+
+// y += x by one tensor reduction for each tile.
+extern "C" __global__ void accumulate_tiles(const float* x, const __grid_constant__ Map y, int tiles) {
+  __shared__ __align__(128) float tile[ROWS][COLUMNS];
+  const int i = threadIdx.x;
+  for (int t = 0; t < tiles; t++) {
+    for (int r = i / 32; r < ROWS; r += 2) tile[r][i % 32] = x[(t * ROWS + r) * COLUMNS + i % 32];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#ifndef SUM_BEFORE_BARRIER
+    __syncthreads();
+#endif
+    if (i == 0) {
+      asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&y), "r"(0), "r"(t * ROWS), "r"(at(tile)) : "memory");  // reported: SUM_BEFORE_BARRIER
+      asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
+    }
+    __syncthreads();
+  }
+}

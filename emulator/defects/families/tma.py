@@ -35,6 +35,18 @@ def bulk() -> CudaLaunch:
     return CudaLaunch(SOURCE, "bulk", 1, 64, {"x": x, "y": y, "n": np.int32(48)}, {"y": x[::-1]})
 
 
+def accumulate() -> CudaLaunch:
+    x, y = ramp(6, 64), np.full(64, 3, np.float32)
+    arguments = {"x": x, "y": y, "tiles": np.int32(6)}
+    return CudaLaunch(SOURCE, "accumulate", 2, 64, arguments, {"y": y + x.sum(0)})
+
+
+def accumulate_tiles() -> CudaLaunch:
+    x, y = ramp(TILES * 8, 32), np.full((TILES * 8, 32), 5, np.float32)
+    arguments = {"x": x, "y": TensorMap(y, TILE), "tiles": np.int32(TILES)}
+    return CudaLaunch(SOURCE, "accumulate_tiles", 1, 64, arguments, {"y": y + x})
+
+
 ASYNC = ("asynchronous",)
 STALE = "Tiles are read before they have arrived: wrong values that depend on the timing."
 HANGS = "The block hangs."
@@ -178,5 +190,40 @@ DEFECTS = (
         "The launch ends with an error.",
         bulk,
         ("misaligned",),
+    ),
+    Defect(
+        "no_proxy_fence_before_sum",
+        "Threads write a tile and a bulk reduction adds it to global memory with no fence.proxy.async between.",
+        "It may add what was there before.",
+        accumulate,
+        ASYNC,
+    ),
+    Defect(
+        "sum_not_awaited",
+        "The kernel ends with bulk reductions that nobody waits for.",
+        "Part of the sum may be lost.",
+        accumulate,
+        ASYNC,
+    ),
+    Defect(
+        "sum_not_committed",
+        "The bulk reductions are never committed, so nobody waits for them.",
+        "Part of the sum may be lost.",
+        accumulate,
+        ASYNC,
+    ),
+    Defect(
+        "sum_source_overwritten",
+        "The next tile is written into the buffer that a bulk reduction still reads.",
+        "Parts of two tiles are added.",
+        accumulate,
+        ASYNC,
+    ),
+    Defect(
+        "sum_before_barrier",
+        "One thread starts a tensor reduction while other threads still write the tile.",
+        "Parts of the tile are added before they are written.",
+        accumulate_tiles,
+        ("race",),
     ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+DRAWN = ("global", "shared", "bulk")
 CONTEXT = 2  # lines above and below one that accesses memory
 MOST_LINES = 14  # that access memory
 
@@ -21,12 +22,12 @@ class Row:
     @property
     def traffic(self) -> list[Any]:
         """The accesses to draw."""
-        return [t for t in self.line.traffic if t.space in ("global", "shared")] if self.line else []
+        return [t for t in self.line.traffic if t.space in DRAWN] if self.line else []
 
 
 def rows(launch: Any, context: int = CONTEXT) -> list[Row]:
     """The excerpt of a `LaunchTrace`."""
-    busy = [line for line in launch.lines if any(t.space in ("global", "shared") for t in line.traffic)]
+    busy = [line for line in launch.lines if any(t.space in DRAWN for t in line.traffic)]
     costly = sorted(busy, key=lambda line: -sum(t.cost for t in line.traffic))[:MOST_LINES]
     own = {line.number: line for line in costly if line.file == launch.file}
     found = _undented(list(_own(launch, own, context)))

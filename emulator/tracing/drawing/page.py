@@ -21,6 +21,7 @@ NOTES = (
     "used. Small numbers are byte offsets in the array.",
     "Shared memory: a column is a bank, a row is one pass over all banks; a number is the thread that is served, ×n "
     "threads share a word. Map: yellow is the drawn block, dark its drawn warp.",
+    "Figures are of the whole launch; drawings show the first request of the drawn warp, or of another if it makes none.",
 )
 
 

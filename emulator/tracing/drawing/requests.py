@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmux.emulator.tracing import warp_requests
 from kernelmux.emulator.tracing.drawing.svg import FAINT, GREY, INK, RULE, TINTS, Canvas, Tint
-from kernelmux.emulator.tracing.reading import counted, number, percent
+from kernelmux.emulator.tracing.reading import bytes_text, counted, number, percent
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NOBODY, SECTOR, WARP, WORD
 
@@ -21,6 +21,8 @@ THICK, THIN = 13.0, 5.0
 
 def height(traffic: Traffic) -> float:
     """What `draw` needs."""
+    if traffic.space == "bulk":
+        return HEAD
     if traffic.space == "global":
         return HEAD + LANES + GAP + SECTORS + FOOT
     return HEAD + LANES + 2 + len(_passes(traffic)) * _row(len(_passes(traffic))) + 8
@@ -30,17 +32,32 @@ def draw(canvas: Canvas, x: float, y: float, traffic: Traffic) -> None:
     """The example of a kind of access, under a line that says what it costs on average."""
     tint = TINTS[traffic.verdict]
     _title(canvas, x, y, traffic, tint)
-    if traffic.example is not None:
+    if traffic.example is not None and traffic.space != "bulk":
         (_sectors if traffic.space == "global" else _banks)(canvas, x, y + HEAD, traffic, tint)
 
 
 def _title(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -> None:
     canvas.rect(x, y + 3, 9, 9, tint.fill, radius=2)
     place = "shared memory" if traffic.space == "shared" else traffic.argument
-    canvas.text(x + 15, y + 12, f"{traffic.operation} {place}", 12, INK, bold=True)
+    name = f"{'TMA ' if traffic.space == 'bulk' else ''}{traffic.operation} {place}"
+    canvas.text(x + 15, y + 12, name, 12, INK, bold=True)
+    if traffic.space != "bulk" and not traffic.drawn_requests:
+        canvas.text(x + 24 + 7.4 * len(name), y + 12, "by another warp", 10.5, FAINT)
+    words = _copies(traffic) if traffic.space == "bulk" else _cost(traffic)
+    canvas.text(x + WIDTH, y + 12, words, 11.5, tint.text, "end")
+
+
+def _copies(traffic: Traffic) -> str:
+    return f"{counted(traffic.requests, 'copies')} of {bytes_text(traffic.size)}"
+
+
+def _cost(traffic: Traffic) -> str:
+    """What a request costs on average, and the drawn one if it is another number."""
     unit = "sectors" if traffic.space == "global" else "passes"
     words = f"{counted(traffic.per_request, unit)} per request"
     words += f", {number(traffic.least_per_request)} would do" if traffic.cost > traffic.least else ""
+    if (mine := _drawn(traffic)) is not None and number(mine) != number(traffic.per_request):
+        words += f" (drawn: {mine})"
     if traffic.verdict == "cached":
         words += f"   ·   {percent(traffic.reuse)} of them touched before by the block"
     elif traffic.space == "global":
@@ -49,7 +66,17 @@ def _title(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -> 
         words += (
             f"   ·   {traffic.conflicts:,} bank conflicts in all" if traffic.conflicts else "   ·   no bank conflict"
         )
-    canvas.text(x + WIDTH, y + 12, words, 11.5, tint.text, "end")
+    return words
+
+
+def _drawn(traffic: Traffic) -> int | None:
+    """Sectors or passes of the example."""
+    if traffic.example is None:
+        return None
+    if traffic.space == "shared":
+        return len(_passes(traffic))
+    count = warp_requests.turns if traffic.operation in ("atomic", "reduction") else warp_requests.sectors
+    return int(count(traffic.example[None])[0])
 
 
 def _lanes(canvas: Canvas, x: float, y: float, active: np.ndarray, tint: Tint) -> None:

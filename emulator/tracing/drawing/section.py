@@ -19,7 +19,7 @@ from kernelmux.emulator.tracing.drawing.svg import (
     Tint,
     clipped,
 )  # fmt: skip
-from kernelmux.emulator.tracing.reading import FINE, number, readings
+from kernelmux.emulator.tracing.reading import FINE, bytes_text, number, readings
 
 MARGIN, WIDTH = 28.0, 1220.0
 CODE, CODE_WIDTH, CODE_SIZE, CODE_ROW = MARGIN, 408.0, 11.5, 17.0
@@ -45,17 +45,16 @@ def _head(canvas: Canvas, y: float, launch: Any, title: str) -> float:
         canvas.text(MARGIN, y + 38, title, 11.5, GREY)
         y += 17
     canvas.text(MARGIN, y + 38, "   ·   ".join(_facts(launch)), 11.5, GREY)
-    _figures(canvas, MARGIN, y + 56, launch)
-    end = _sentences(canvas, MARGIN, y + 132, launch)
-    y -= 17 if title else 0
-    x = WIDTH - MARGIN
+    top = y - 17 if title else y
+    x, end = WIDTH - MARGIN, 0.0
     for name, owners in list(launch.owners.items())[:2]:
         if owners.known and (owners.block >= 0).any():
             shown = tiles.Map(name, owners, launch.drawn.block)
             x -= shown.size[0]
-            tiles.draw(canvas, x, y, shown)
-            x, end = x - 24, max(end, y + shown.size[1])
-    return end + 14
+            tiles.draw(canvas, x, top, shown)
+            x, end = x - 24, max(end, top + shown.size[1])
+    bottom = _figures(canvas, MARGIN, y + 56, x, launch)
+    return max(end, _sentences(canvas, MARGIN, bottom + 18, launch)) + 14
 
 
 def _facts(launch: Any) -> Iterator[str]:
@@ -72,14 +71,19 @@ def extent(triple: tuple[int, int, int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def _figures(canvas: Canvas, x: float, y: float, launch: Any) -> None:
+def _figures(canvas: Canvas, left: float, y: float, right: float, launch: Any) -> float:
+    """The figures side by side, in further rows where they would reach `right`; returns where they end."""
+    x = left
     for big, small, least, tint in _numbers(launch):
-        width = max(148, 24 + 5.9 * len(small))
+        width = max(148, 24 + 5.9 * len(small), 34 + 13.2 * len(big) + 6.2 * len(least))
+        if x + width > right:
+            x, y = left, y + 68
         canvas.rect(x, y, width, 58, tint.pale, radius=5)
         canvas.text(x + 12, y + 29, big, 22, tint.text, bold=True)
-        canvas.text(x + 18 + 13.2 * len(big), y + 29, least, 11, tint.text)
+        canvas.text(x + 22 + 13.2 * len(big), y + 29, least, 11, tint.text)
         canvas.text(x + 12, y + 47, small, 10.5, tint.text)
         x += width + 12
+    return y + 58
 
 
 def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
@@ -88,11 +92,16 @@ def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
         found = [t for t in launch.traffic if t.space == "global" and t.operation in operations]
         if found:
             requests_, cost, least = (sum(getattr(t, n) for t in found) for n in ("requests", "sectors", "least"))
-            verdict = worst(found)
-            yield number(cost / requests_), f"sectors per {name}", f"of {number(least / requests_)}", TINTS[verdict]
+            note = f"{number(least / requests_)} would do" if cost > least else ""
+            yield number(cost / requests_), f"sectors per {name}", note, TINTS[worst(found)]
     shared = [t for t in launch.traffic if t.space == "shared"]
     if shared:
         yield f"{sum(t.conflicts for t in shared):,}", "bank conflicts", "", TINTS[worst(shared)]
+    if copies := launch.total("requests", "bulk"):
+        moved = bytes_text(launch.total("moved", "bulk"))
+        yield f"{copies:,}", f"TMA {'copies' if copies > 1 else 'copy'}, {moved}", "", PLAIN
+    divergent, branches = (sum(getattr(line, n) for line in launch.lines) for n in ("divergent", "branches"))
+    yield f"{divergent:,}", "divergent branches", f"of {branches:,}", PLAIN if divergent else GREEN
     if (fits := launch.occupancy()) is not None:
         yield f"{fits.fraction:.0%}", f"occupancy, by {fits.limited_by}", "", GREEN if fits.fraction >= 0.5 else PLAIN
 

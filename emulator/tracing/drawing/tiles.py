@@ -8,10 +8,12 @@ import numpy as np
 
 from kernelmux.emulator.tracing.drawing.svg import FAINT, GREY, INK, PLAIN, Canvas
 from kernelmux.emulator.tracing.owners import NOBODY, Owners
+from kernelmux.emulator.tracing.reading import counted
 
 LARGEST, SMALLEST = 168.0, 72.0  # pixels of the longer and, if it is long and thin, of the shorter side
 CELLS, WHOLE = 96, 128  # resolution along a side; longer sides are not shown whole
 CAPTION = 34
+WIDE = 4  # pixels from which on a part has an edge
 PALETTE = ("#dbe7f3", "#eaf0dc", "#f3e6dc", "#e7e1f1", "#dcefee", "#f4e4ea")
 DRAWN, WARP_INK = "#f7c948", "#243b53"
 
@@ -26,7 +28,9 @@ class Map:
         self.owner, self.drawn = owner[rows, columns], owners.table(owners.drawn)[rows, columns]
         self.title = f"{name}, {'x'.join(map(str, owners.array.shape)) or 'one element'}"
         whole = self.owner.shape == owner.shape
-        self.caption = "blocks and what they write" if whole else f"{_range(rows)} by {_range(columns)}"
+        writers = len(np.unique(self.owner[self.owner != NOBODY]))
+        every = f"{counted(writers, 'blocks')}: who writes what"
+        self.caption = every if whole else f"{_range(rows)} by {_range(columns)}"
         scale = LARGEST / max(self.owner.shape)
         self.height, self.width = (max(SMALLEST, n * scale) for n in self.owner.shape)
 
@@ -61,7 +65,8 @@ def draw(canvas: Canvas, x: float, y: float, shown: Map) -> None:
         mine = owner == shown.block
         fill = "#f5f6f7" if owner == NOBODY else DRAWN if mine else PALETTE[owner % len(PALETTE)]
         tip = f"block {owner}" if owner != NOBODY else "written by nobody"
-        canvas.rect(*place, fill, "#ffffff", title=tip, opacity=0.45 if mine else 1.0, thick=0.6)
+        edge = "#ffffff" if min(place[2:]) >= WIDE else "none"
+        canvas.rect(*place, fill, edge, title=tip, opacity=0.45 if mine else 1.0, thick=0.6)
     for r, c, h, w, on in _rectangles(_reduced(shown.drawn)):
         if on:
             canvas.rect(x + c * across, top + r * down, w * across, h * down, WARP_INK)

@@ -1,0 +1,1 @@
+"""The catalogue of instructions: every module has CASES, a tuple of `Case`."""

@@ -1,0 +1,1 @@
+"""Kernels of the Triton corpus, by family."""

@@ -1,0 +1,90 @@
+"""The charts of the page as SVG that can stand inside HTML: the roofline, the shares, and the ladder of each workload."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+from kernelmux.perf import markdown, picture, report
+from kernelmux.perf.report import Group, Row
+
+# Inches; 96 CSS pixels each, for the SVG is not scaled.
+ROOFLINE, SHARES_WIDTH, LADDER_WIDTH = (7.5, 5.4), 5.8, 4.25
+PER_GROUP, PER_VARIANT, AXIS = 0.48, 0.27, 0.62
+IDS = re.compile(r'(\bid="|url\(#|href="#)')
+PROLOGUE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
+
+
+def available() -> bool:
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    return True
+
+
+def roofline(groups: list[Group], ceilings: dict[str, Any]) -> str:
+    """Arithmetic intensity against achieved rate, the best variant of each backend."""
+    return _svg("roofline", ROOFLINE, lambda axes: picture.roofline(axes, groups, ceilings))
+
+
+def shares(groups: list[Group]) -> str:
+    """The share of the floor per operator, a bar per backend."""
+    return _svg("shares", (SHARES_WIDTH, AXIS + PER_GROUP * len(groups)), lambda axes: picture.shares(axes, groups))
+
+
+def ladder(group: Group, name: str) -> str:
+    """A bar per variant, in ladder order; `name` must be the chart's own on its page."""
+    height = AXIS + PER_VARIANT * len(group.good)
+    return _svg(name, (LADDER_WIDTH, height), lambda axes: _ladder(axes, group))
+
+
+def _svg(name: str, size: tuple[float, float], draw: Callable[[Any], None]) -> str:
+    from matplotlib import pyplot
+
+    target = io.StringIO()
+    with pyplot.rc_context(picture.STYLE):
+        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
+        draw(axes)
+        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
+    return scoped(PROLOGUE.sub("", target.getvalue()), name)
+
+
+def scoped(svg: str, name: str) -> str:
+    """Identifiers that no other chart of the page has."""
+    return IDS.sub(rf"\g<1>{name}-", svg)
+
+
+def _ladder(axes: Any, group: Group) -> None:
+    rows = group.good
+    places = range(len(rows))
+    colours = [picture.colour(row["backend"]) for row in rows]
+    axes.barh(places, [100 * row["share"] for row in rows], 0.72, color=colours)
+    for place, row in zip(places, rows, strict=True):
+        _label(axes, group, row, place)
+    axes.set_yticks(places, [report.label(row) for row in rows])
+    for text, row in zip(axes.get_yticklabels(), rows, strict=True):
+        text.set_fontweight("bold" if group.leads(row) else "normal")
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlim=(0, 150), xticks=range(0, 101, 25), xlabel="share of the floor, %")
+    axes.axvline(100, color=picture.INK, linewidth=1.0)
+
+
+def _label(axes: Any, group: Group, row: Row, place: int) -> None:
+    """The share and the time behind a bar; how far the same variant lay apart as a whisker."""
+    share = 100 * row["share"]
+    if "apart" in row:
+        axes.errorbar(share, place, xerr=share * row["apart"], color=picture.INK, capsize=2, linewidth=0.8)
+    text = f"{share:.0f} %, {report.microseconds(row['median_us'])} µs"
+    weight = "bold" if group.leads(row) else "normal"
+    axes.text(103, place, text, va="center", fontsize=8, color=picture.GREY, fontweight=weight)
+
+
+def large(rows: list[Row]) -> list[Group]:
+    """The groups of the first two charts."""
+    return markdown.large_groups([row for row in rows if "share" in row])

@@ -1,0 +1,152 @@
+"""The HTML page: complete, self-contained, honest about what was not measured, and the same for runs and records."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from kernelmux.perf import aa, charts, cli, page, results
+from kernelmux.perf.tests import synthetic
+
+VOID = {"meta", "br", "use", "path", "rect", "img"}
+RECORD = results.FOLDER / "nvidia_h200.json"
+
+
+class Checker(HTMLParser):
+    """Every tag is closed in order; identifiers and references are collected."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.text = [], [], [], ""
+
+    def handle_starttag(self, tag, attributes):
+        told = dict(attributes)
+        self.ids += [told["id"]] if "id" in told else []
+        self.links += [told[k] for k in ("href", "src", "xlink:href") if k in told]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def read(text):
+    checker = Checker()
+    checker.feed(text)
+    assert not checker.open
+    checker.text = re.sub(r"\s+", " ", checker.text)
+    return checker
+
+
+def with_aa():
+    rows = synthetic.ladder()
+    return aa.fold([*rows, *(row | {"again": True, "median_us": row["median_us"] * 1.02} for row in rows)])
+
+
+def test_the_page_stands_alone():
+    found = read(page.html(synthetic.results([*with_aa(), synthetic.failed()])))
+    assert all(link.startswith("#") for link in found.links)
+    assert {link[1:] for link in found.links} <= set(found.ids)
+    assert len(found.ids) == len(set(found.ids))
+
+
+def test_the_page_says_what_was_measured_and_where():
+    found = read(page.html(synthetic.results(with_aa())))
+    for text in (
+        "Performance on NVIDIA H200",
+        "580.1",
+        "2.11.0",
+        "4278 GB/s",
+        "792 TFLOP/s",
+        "share of the floor, %",
+        "arithmetic intensity, flop per byte",
+        "floor 125.5 µs by memory; the same variant again: up to 2.0 % apart",
+        "A/A: the same variant timed twice lies 2.0% apart",
+        "“held” is the time per call",
+    ):
+        assert text in found.text
+
+
+def test_without_a_second_time_or_a_rest_the_page_says_so():
+    old = [{k: v for k, v in row.items() if "held" not in k and k != "mhz"} for row in synthetic.ladder()]
+    text = read(page.html(synthetic.results(old))).text
+    assert "This run timed every variant once (no --aa)" in text
+    assert "bold marks everything within 3 % of the fastest" in text
+    assert "4 rows (without a held time) were timed straight after calls back to back" in text
+
+
+def test_failures_and_reasons_are_on_the_page_as_text():
+    rows = [*synthetic.ladder(), synthetic.failed(error="<b>& wrong</b>")]
+    rows.append({**synthetic.row(backend="triton"), "status": "skipped", "error": "N > 65536"})
+    page_ = page.html(synthetic.results(rows, errors=["a worker died"]))
+    assert "&lt;b&gt;&amp; wrong&lt;/b&gt;" in page_
+    assert "triton/online: N &gt; 65536" in page_
+    assert "a worker died" in page_
+
+
+def test_a_row_that_differs_from_itself_is_told():
+    rows = aa.fold([synthetic.row(us=100.0), synthetic.row(us=120.0) | {"again": True}])
+    assert "100.0 us, then 120.0 us (20.0% apart)" in page.html(synthetic.results(rows))
+
+
+def test_a_comparison_names_what_changed():
+    before = synthetic.results([synthetic.row(us=100.0), synthetic.row(variant="naive", us=600.0)], date="2026-11-01")
+    now = synthetic.results([synthetic.row(us=120.0), synthetic.row(variant="naive", us=601.0)])
+    text = read(page.html(now, before)).text
+    assert "Against 2026-11-01" in text
+    assert "2 rows compared, 1 changed by more than noise" in text
+    assert "1.200" in text
+    assert "slower" in text
+
+
+def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
+    row = {k: v for k, v in synthetic.row(backend="torch_ref", variant="eager").items() if not k.startswith("floor")}
+    row = {k: v for k, v in row.items() if k not in ("share", "rate", "rate_unit", "held_us", "graph_us", "host_us")}
+    need = {"op": "softmax", "label": "cuda/online", "kernel": "softmax_online", "dtype": "bf16", "registers": 40}
+    need |= {"spills": 0, "shared": 64, "dynamic": 0, "threads": 256, "blocks": 6, "occupancy": 0.75, "error": ""}
+    found = synthetic.results([row], resources=[need | {"limited_by": "registers"}])
+    found |= {"ceilings": None, "machine": {"name": "a CPU", "kind": "cpu", "threads": 2}}
+    text = read(page.html(found)).text
+    assert "nothing emulated is ever timed" in text
+    assert "a CPU, 2 threads" in text
+    assert "softmax_online" in text
+    assert "Ceilings" not in text
+
+
+def test_without_matplotlib_there_are_tables(monkeypatch):
+    monkeypatch.setattr(charts, "available", lambda: False)
+    text = page.html(synthetic.results(with_aa()))
+    assert "<svg" not in text
+    assert "cuda/registers" in text
+
+
+@pytest.mark.parametrize("name", ["a", "b2"])
+def test_identifiers_in_a_chart_become_its_own(name):
+    svg = '<g id="x"/><use href="#x"/><rect style="clip-path: url(#x)"/>'
+    assert (
+        charts.scoped(svg, name)
+        == f'<g id="{name}-x"/><use href="#{name}-x"/><rect style="clip-path: url(#{name}-x)"/>'
+    )
+
+
+def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
+    target = tmp_path / "pages" / "report.html"
+    assert cli.main(["--render", str(RECORD), "--html", str(target)]) == 0
+    assert f"wrote {target}" in capsys.readouterr().out.replace("\n", "")
+    found = read(target.read_text(encoding="utf-8"))
+    rows = results.read(RECORD)["rows"]
+    assert all(f"{row['backend']}/{row['variant']}" in found.text for row in rows)
+
+
+def test_a_page_needs_a_name(capsys):
+    assert cli.main(["--render", str(RECORD)]) == 2
+    assert "--html FILE" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""The hash over a backend's sources, by which records know that they are stale."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelmux.registry import backend as registered
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A backend in a folder of its own."""
+    folder = tmp_path / "hashed_backend"
+    folder.mkdir()
+    for name in ("__init__.py", "softmax.py", "softmax.cu", "softmax_rows.cu", "add.py", "_launch.py", "common.cuh",
+                 "_launch_emulated.py", "transpose.py", "transpose_tiled.cu", "_other.py"):  # fmt: skip
+        (folder / name).write_text(f"x = '{name}'\n")
+    (folder / "softmax.py").write_text("from hashed_backend._launch import x\nfrom hashed_backend import transpose\n")
+    (folder / "_launch.py").write_text("def f():\n    from hashed_backend._launch_emulated import x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registered, "_packages", lambda: {"hashed": "hashed_backend"})
+    yield folder
+    sys.modules.pop("hashed_backend", None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["softmax.py", "softmax.cu", "softmax_rows.cu", "_launch.py", "common.cuh", "transpose.py", "transpose_tiled.cu"],
+)
+def test_what_an_operator_is_made_of_counts(home: Path, name: str) -> None:
+    before = registered.source_hash("hashed", "softmax")
+    with (home / name).open("a") as file:
+        file.write("y = 1\n")
+    assert registered.source_hash("hashed", "softmax") != before
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "add.py", "_launch_emulated.py", "_other.py"])
+def test_other_operators_and_what_never_runs_on_a_gpu_do_not(home: Path, name: str) -> None:
+    before = registered.source_hash("hashed", "softmax")
+    with (home / name).open("a") as file:
+        file.write("y = 1\n")
+    assert registered.source_hash("hashed", "softmax") == before
