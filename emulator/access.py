@@ -308,10 +308,32 @@ def _bits(values: Any) -> Any:
 
 
 def _changes(view: np.ndarray, rows: Any, values: Any) -> np.ndarray:
-    """Which lanes' values differ, in their bits, from what is at their place."""
-    now = view[rows]
-    different = np.asarray(_bits(now) != _bits(values))
+    """Which lanes' values differ, in their bits, from what is at their place; all NaN are the same."""
+    now, values = _bits(view[rows]), _bits(values)
+    different = np.asarray(now != values)
+    if different.any():
+        different = different & ~_both_nan(now, values)
     return np.asarray(different.any(axis=-1)) if view.ndim == 2 else different
+
+
+def _both_nan(a: Any, b: Any) -> Any:
+    """Where two words hold NaN as floats of their size, or as pairs of halves: a GPU has one NaN, numpy several."""
+    size = a.dtype.itemsize
+    if size == 1:
+        return np.False_
+    infinity = {2: 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}[size]
+    mask = a.dtype.type((1 << 8 * size - 1) - 1)
+    whole = ((a & mask) > infinity) & ((b & mask) > infinity)
+    if size != 4:
+        return whole
+    special = ((a & mask) >= infinity) & ((b & mask) >= infinity)
+    halves = [(x.astype(np.uint32) >> np.uint32(shift)).astype(np.uint16) for x in (a, b) for shift in (0, 16)]
+    low, high = (halves[0], halves[2]), (halves[1], halves[3])
+    return whole | (~special & _same_half(*low) & _same_half(*high))
+
+
+def _same_half(a: Any, b: Any) -> Any:
+    return (a == b) | _both_nan(a, b)
 
 
 def _changer(view: np.ndarray, rows: Any, values: Any) -> Callable[[], np.ndarray]:

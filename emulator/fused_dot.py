@@ -58,8 +58,8 @@ def not_finite(x: Array) -> bool:
 
 def _exponents(x: Array, kind: str) -> Array:
     """int16: floor(log2(|x|)), not below that of the smallest normal number of the type; `NOTHING` for zeros."""
-    fields = (np.ascontiguousarray(x).view(U4) >> np.uint32(23)).astype(I2) & I2.type(0xFF)
-    exponents = np.maximum(fields - I2.type(127), I2.type(LEAST[kind]))
+    fields: Array = (np.ascontiguousarray(x).view(U4) >> np.uint32(23)).astype(I2) & I2.type(0xFF)
+    exponents: Array = np.maximum(fields - I2.type(127), I2.type(LEAST[kind]))
     exponents[x == 0] = NOTHING
     return exponents
 
@@ -93,7 +93,8 @@ def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) ->
         terms = a[part] * b[part]
         terms *= unit
         total += np.add.reduce(terms.astype(whole), axis=0, dtype=whole)  # the conversion cuts towards zero
-    return np.ldexp(total.astype(F8), largest.astype(I4) - fraction)
+    result: Array = np.ldexp(total.astype(F8), largest.astype(I4) - fraction)
+    return result
 
 
 def _cut(exact: Array, digits: int) -> Array:

@@ -69,11 +69,13 @@ def test_distances() -> None:
     other = np.array([np.nextafter(np.float32(1), np.float32(2)), -0.0, -np.nan, 2.0], np.float32)
     assert comparing.of_kind("f32", one, other) == comparing.Difference(4, 2, 1, 2.0**-23)
     assert comparing.of_kind("f32", one, one[::-1].copy()) == comparing.Difference(4, 4, None, 1.0)
-    halves = np.uint32([0x3C003C01]), np.uint32([0x3C003C03])
+    halves = np.array([0x3C003C01], np.uint32), np.array([0x3C003C03], np.uint32)
     assert comparing.of_kind("f16x2", *halves) == comparing.Difference(2, 1, 2, 2.0**-9)
-    brains = np.uint32([0x3F803F81]), np.uint32([0x3F803F83])
+    brains = np.array([0x3F803F81], np.uint32), np.array([0x3F803F83], np.uint32)
     assert comparing.of_kind("bf16x2", *brains) == comparing.Difference(2, 1, 2, 2.0**-6)
-    assert comparing.of_kind("s32", np.int32([1, 2]), np.int32([1, 3])) == comparing.Difference(2, 1, None)
+    assert comparing.of_kind("s32", np.array([1, 2], np.int32), np.array([1, 3], np.int32)) == comparing.Difference(
+        2, 1, None
+    )
 
 
 def _file(folder: Path, change: int) -> Path:

@@ -79,3 +79,31 @@ def test_blocks_of_their_own_pace(plans: list[list[tuple[int, dict[int, int]]]],
             launch(source("accesses"), "words_of_blocks", len(plans), THREADS, *arguments, mode="full")
     else:
         launch(source("accesses"), "words_of_blocks", len(plans), THREADS, *arguments, mode="full")
+
+
+SAME_PLACE = """extern "C" __global__ void meet(const {t}* x, {t}* y) {{ y[0] = x[threadIdx.x]; }}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "alike"),
+    [
+        (np.uint32, 0x7FC00000, 0xFFFFFFFF, True),  # NaN of float32
+        (np.uint32, 0x7FC00000, 0x7F800000, False),  # NaN and infinity
+        (np.uint32, 0x7E003C00, 0x7FFF3C00, True),  # a pair of halves, one of them NaN
+        (np.uint32, 0x7E003C00, 0x7FFF3C01, False),
+        (np.uint64, 0x7FF8000000000000, 0x7FF8000000000001, True),
+        (np.uint16, 0x7E00, 0xFFFF, True),
+        (np.uint16, 0x3C00, 0x3C01, False),
+        (np.uint8, 0x7F, 0xFF, False),
+    ],
+)
+def test_all_nan_are_the_same_value(kind: type[np.unsignedinteger], first: int, second: int, alike: bool) -> None:
+    """Two threads that write NaN to one place agree: a GPU has one NaN where numpy has several."""
+    x, y = np.array([first] * 31 + [second], kind), np.zeros(1, kind)
+    name = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}[x.itemsize]
+    text = SAME_PLACE.format(t=name)
+    if alike:
+        launch(text, "meet", 1, 32, x, y, mode="full")
+        return
+    with pytest.raises(EmulatorError, match="write different values"):
+        launch(text, "meet", 1, 32, x, y, mode="full")
