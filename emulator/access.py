@@ -248,7 +248,10 @@ class Access:
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
             kind = "shared" if place.shared is not None else "global"
-            group.fail("race", f"two threads write different values to one place of {kind} memory", different)
+            first = int(np.argmax(different))
+            kept = place.view[place.rows[first] if np.ndim(place.rows) else place.rows]
+            text = f"two threads write different values to one place of {kind} memory, where {kept} stays"
+            group.fail("race", text, [first])
 
     def raw(self, group: Group, address: int, size: int, position: int) -> bytes:
         """`size` bytes at one generic address, for printf, which reads the padding between its arguments along."""
@@ -269,7 +272,14 @@ class Access:
     # ---- errors
 
     def error(
-        self, kind: str, message: str, function: str, step: Step | None, block: Triple | None, thread: Triple | None
+        self,
+        kind: str,
+        message: str,
+        function: str,
+        step: Step | None,
+        block: Triple | None,
+        thread: Triple | None,
+        values: dict[str, str] | None = None,
     ) -> EmulatorError:
         """The public error for a fault at a step."""
         instruction = step.instruction if step is not None else None
@@ -285,6 +295,7 @@ class Access:
             block=block,
             thread=thread,
             instruction=instruction.text if instruction is not None else None,
+            values=values,
         )
 
     def _places(self, location: Location | None) -> list[tuple[Any, Any]]:

@@ -23,6 +23,7 @@ class _Buffer:
     hi: int
     storage: int
     shape: str
+    steps: tuple[tuple[int, int], ...]
 
 
 class ArgumentList:
@@ -51,7 +52,7 @@ class ArgumentList:
     def _segment(self, memory: GlobalMemory, number: int, parts: list[_Buffer]) -> None:
         base = min(p.lo for p in parts) // ALIGNMENT * ALIGNMENT
         end = max(max(p.hi for p in parts), base)
-        hulls = [Hull(p.lo - base, p.hi - base, p.name, p.shape) for p in parts]
+        hulls = [Hull(p.lo - base, p.hi - base, p.name, p.shape, p.steps) for p in parts]
         memory.add(Segment(number, _bytes(base, end), hulls))
         for part in parts:
             self.addresses[part.name] = (number << 40) + part.pointer - base
@@ -108,7 +109,8 @@ class ArgumentList:
             else pointer
         )
         text = f"of shape {_shape(shape)} ({str(tensor.dtype).removeprefix('torch.')})"
-        return _Buffer(name, pointer, pointer, hi, tensor.untyped_storage().data_ptr(), text)
+        steps = tuple(zip(shape, (s * size for s in stride), strict=True))
+        return _Buffer(name, pointer, pointer, hi, tensor.untyped_storage().data_ptr(), text, steps)
 
     def _error(self, message: str) -> EmulatorError:
         return EmulatorError(message, kind="argument", kernel=self.kernel)
@@ -121,7 +123,8 @@ def _array(name: str, array: np.ndarray) -> _Buffer:
     while isinstance(base.base, np.ndarray):
         base = base.base
     text = f"of shape {_shape(array.shape)} ({array.dtype})"
-    return _Buffer(name, pointer, lo, hi if array.size else lo, base.__array_interface__["data"][0], text)
+    steps = tuple(zip(array.shape, array.strides, strict=True))
+    return _Buffer(name, pointer, lo, hi if array.size else lo, base.__array_interface__["data"][0], text, steps)
 
 
 def _bytes(base: int, end: int) -> np.ndarray:

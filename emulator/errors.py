@@ -28,7 +28,7 @@ class EmulatorError(RuntimeError):
 
     kind is one of `KINDS`. file and line are those of the CUDA or Python source, None without line information;
     inlined are the call sites of inlined functions, innermost first. block and thread are coordinates, None where no
-    single thread is meant.
+    single thread is meant. values are those of the registers that the instruction reads, in that thread.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class EmulatorError(RuntimeError):
         block: Triple | None = None,
         thread: Triple | None = None,
         instruction: str | None = None,
+        values: dict[str, str] | None = None,
     ) -> None:
         self.message, self.kind, self.kernel = message, kind, kernel
         self.file, self.line, self.inlined = file, line, inlined
-        self.block, self.thread, self.instruction = block, thread, instruction
+        self.block, self.thread, self.instruction, self.values = block, thread, instruction, values or {}
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -57,6 +58,9 @@ class EmulatorError(RuntimeError):
         where += [f"thread {_triple(self.thread)}"] if self.thread is not None else []
         text += f"\n  in {', '.join(where)}" if where else ""
         text += f"\n  instruction: {self.instruction}" if self.instruction else ""
+        text += (
+            "\n  with " + ", ".join(f"{name} = {value}" for name, value in self.values.items()) if self.values else ""
+        )
         return text + "".join(f"\n  inlined at {file}:{line}" for file, line in self.inlined)
 
 

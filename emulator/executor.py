@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator import inspecting
 from kernelmux.emulator.barriers import Barriers
 from kernelmux.emulator.codegen import BlockCompiler, BlockFunction, Resolve
 from kernelmux.emulator.errors import EmulatorError, Fault
@@ -53,15 +54,15 @@ class Program:
             block = self._blocks[coarse][pc] = self.compiler.compile(pc, coarse)
         return block
 
-    def step_of(self, error: BaseException) -> Step | None:
-        """The step that was running when `error` was raised in one of our blocks."""
-        found, trace = None, error.__traceback__
+    def running(self, error: BaseException) -> tuple[Step | None, inspecting.Frame]:
+        """The step that was running when `error` was raised in one of our blocks, and the block's variables."""
+        found, frame, trace = None, {}, error.__traceback__
         while trace is not None:
             lines = self.compiler.places.get(trace.tb_frame.f_code)
             if lines is not None:
-                found = self.flow.steps[lines[trace.tb_lineno - 1]]
+                found, frame = self.flow.steps[lines[trace.tb_lineno - 1]], trace.tb_frame.f_locals
             trace = trace.tb_next
-        return found
+        return found, frame
 
 
 class Run:
@@ -220,12 +221,13 @@ class Activation:
         try:
             self._advance(group)
         except Fault as fault:
-            step = fault.instruction or self.program.step_of(fault)
-            raise self._located(fault.kind, fault.message, fault.lane, step) from fault
+            step, frame = self.program.running(fault)
+            values = self._values(frame, step, fault.lane) if fault.instruction is None else {}
+            raise self._located(fault.kind, fault.message, fault.lane, fault.instruction or step, values) from fault
         except EmulatorError:
             raise
         except Exception as error:
-            if (step := self.program.step_of(error)) is not None:
+            if (step := self.program.running(error)[0]) is not None:
                 error.add_note(f"while emulating {self.program.name}: {step.instruction.text}")
             raise
 
@@ -270,10 +272,18 @@ class Activation:
 
     # ---- errors
 
-    def _located(self, kind: str, message: str, lane: int | None, step: Step | None) -> EmulatorError:
+    def _located(
+        self, kind: str, message: str, lane: int | None, step: Step | None, values: dict[str, str] | None = None
+    ) -> EmulatorError:
         geometry = self.run.geometry
         block, thread = geometry.coordinates(lane) if lane is not None else (None, None)
-        return self.run.access.error(kind, message, self.program.name, step, block, thread)  # type: ignore[no-any-return]
+        name, access = self.program.name, self.run.access
+        return access.error(kind, message, name, step, block, thread, values)  # type: ignore[no-any-return]
+
+    def _values(self, frame: inspecting.Frame, step: Step | None, lane: int | None) -> dict[str, str]:
+        if step is None or lane is None:
+            return {}
+        return inspecting.values(frame, self.program.flow.numbers, self.run.memory.segments, step, lane)
 
     def _late(self, group: Group, pc: int) -> EmulatorError:
         step = self.program.flow.steps[min(max(pc, group.pc, 0), self.program.end - 1)]

@@ -47,7 +47,7 @@ class Module:
 
     def __init__(self, ptx: str) -> None:
         self.ptx = ptx
-        with _collector_paused():
+        with collector_paused():
             self.parsed: Parsed = parse(ptx)
         self.segments, self.addresses = variable_segments(self.parsed)
         self._kernels: dict[str, Kernel] = {}
@@ -77,7 +77,7 @@ class Module:
         """The analysed function; unknown instructions surface here."""
         if name not in self._flows:
             try:
-                with _collector_paused():
+                with collector_paused():
                     self._flows[name] = checked(self.parsed.functions[name])
             except Unsupported as error:
                 raise self._unsupported(error, kernel) from error
@@ -239,8 +239,8 @@ class Kernel:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Parsing makes many objects that stay; going through all of torch's for garbage meanwhile takes longer than it."""
+def collector_paused() -> Iterator[None]:
+    """No search for garbage: parsing makes many objects that stay, and a look at all of torch's takes longer than it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

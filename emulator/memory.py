@@ -29,12 +29,22 @@ WIDEST = 32  # bytes of the widest access of one lane
 
 @dataclass(frozen=True)
 class Hull:
-    """The bytes of one argument inside its segment: lo to hi (exclusive)."""
+    """The bytes of one argument inside its segment: lo to hi (exclusive). steps: length and byte stride of each axis."""
 
     lo: int
     hi: int
     name: str
     shape: str
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def element(self, offset: int) -> str:
+        """`name[i, j]` at a byte offset from lo, which may be outside; "" where no single element is meant."""
+        index = [0] * len(self.steps)
+        for stride, axis in sorted(((s, i) for i, (n, s) in enumerate(self.steps) if n != 1), reverse=True):
+            if stride <= 0:
+                return ""
+            index[axis], offset = divmod(offset, stride)
+        return "" if offset or not index else f"{self.name}[{', '.join(map(str, index))}]"
 
 
 class Segment:
@@ -197,4 +207,6 @@ def _described(hull: Hull) -> str:
 def _outside_text(segment: Segment, offset: int, size: int, write: bool) -> str:
     hull = segment.nearest(offset)
     text = f"{_verb(write)} of {size} bytes at byte offset {offset - hull.lo} of {_described(hull)}"
-    return text + f", which has {hull.hi - hull.lo} bytes"
+    text += f", which has {hull.hi - hull.lo} bytes"
+    element = hull.element(offset - hull.lo)
+    return f"{text}: {element}" if element else text

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from kernelmux.emulator.launch import collector_paused
 from kernelmux.emulator.speed.cases import Case
 from kernelmux.emulator.speed.implementations import Implementation, Launch
 
@@ -74,22 +73,10 @@ class Runner:
             source = self.kernels / f"{file}.cu"
             self._compiled[file, name] = self.implementation.kernel(source, name, self.mode)
         launch = self._compiled[file, name]
-        with _no_collection():
+        with collector_paused():
             start = time.perf_counter()
             launch(grid, block, arguments, **options)
             self._seconds += time.perf_counter() - start
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Garbage of one implementation is not collected in the time of the other."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def measure(

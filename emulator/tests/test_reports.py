@@ -250,3 +250,55 @@ def test_removed_barrier(name: str) -> None:
     with pytest.raises(EmulatorError) as caught:
         launch(text.replace(piece, replacement), kernel, *make())
     assert caught.value.kind == "race", str(caught.value)
+
+
+def _raised(body: str, *args: Any, threads: int = 64, names: tuple[str, ...] = ("x", "y", "n")) -> EmulatorError:
+    with pytest.raises(EmulatorError) as caught:
+        launch(_text(body), "k", 1, threads, *args, names=names)
+    return caught.value
+
+
+def test_values_of_the_thread_are_given() -> None:
+    """Of the registers that the instruction reads, in the thread that failed: pointers as elements of tensors."""
+    error = _raised("y[i + (i == 40 ? 63 : 0)] = x[i] * 2.f;", torch.arange(64.0), torch.zeros(64), i32(64))
+    assert error.thread == (40, 0, 0)
+    assert sorted(error.values.values()) == ["&y[103]", "80.0"]
+    assert f"with {', '.join(f'{k} = {v}' for k, v in error.values.items())}" in str(error)
+
+
+def test_values_in_shared_memory() -> None:
+    """Thread 1 reads what thread 2 writes; its register holds the offset."""
+    body = "__shared__ float t[64];\n t[i] = x[i];\n y[i] = t[(i + 1) & 63];"
+    error = _raised(body, torch.arange(64.0), torch.zeros(64), i32(64))
+    assert error.kind == "race" and error.thread == (0, 0, 0)
+    assert list(error.values.values()) == ["4"]
+
+
+def test_values_of_diverged_lanes() -> None:
+    """A group holds some lanes only; the value is that of the lane and not of its position."""
+    body = "if (i % 3 == 1) y[i * 2] = x[i];"
+    error = _raised(body, torch.arange(64.0), torch.zeros(64), i32(64))
+    assert error.thread == (34, 0, 0)
+    assert set(error.values.values()) == {"&y[68]", "34.0"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "element"),
+    [((64,), "64", "y[64]"), ((8, 8), "64", "y[8, 0]"), ((4, 16), "70", "y[4, 6]"), ((8, 8), "-1", "y[-1, 7]")],
+)
+def test_elements_are_named(shape: tuple[int, ...], index: str, element: str) -> None:
+    error = _raised(f"if (i == 3) y[{index}] = 1.f;", torch.zeros(64), torch.zeros(shape), i32(64))
+    assert str(error).split("\n")[0].endswith(f": {element}")
+
+
+def test_elements_of_strided_tensors_are_named() -> None:
+    """By the strides of the tensor, longest first; none where an axis is expanded."""
+    y = torch.zeros(8, 16).t()  # y[i, j] lies at 16 * j + i
+    assert ": y[3, 8]" in str(_raised("if (i == 3) y[128 + 3] = 1.f;", torch.zeros(64), y, i32(64)))
+    y = torch.zeros(1).expand(8)
+    assert str(_raised("if (i == 3) y[128] = 1.f;", torch.zeros(64), y, i32(64))).split("\n")[0].endswith("bytes")
+
+
+def test_disagreement_names_the_value_that_stays() -> None:
+    error = _raised("y[0] = x[i];", torch.arange(64.0), torch.zeros(64), i32(64))
+    assert "where 63.0 stays" in str(error) and "0.0" in error.values.values()
