@@ -112,6 +112,17 @@ def test_foreign_packages_stay_where_they_belong() -> None:
     offences("packages that a part does without", found)
 
 
+def test_tests_do_not_import_tests() -> None:
+    """What two of them need is a module of its own: Bazel runs each test with the helpers and itself only."""
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py")
+        for module, line in imports(path)
+        if module.startswith("kernelmux.") and ".tests.test_" in module
+    ]
+    offences("a test module is imported by nobody", found)
+
+
 def test_our_modules_are_imported_by_their_full_name() -> None:
     found = [
         f"{path}:{line} imports {module}"

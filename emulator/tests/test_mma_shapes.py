@@ -1,6 +1,5 @@
 """mma.sync beyond m16n8 of 8- and 16-bit elements: fragments as the ISA writes them down, against numpy."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,14 +7,9 @@ import pytest
 
 from kernelmux.emulator import EmulatorError, checks
 from kernelmux.emulator.launch import load
+from kernelmux.emulator.tests.fragments import BITS, Place, packed, unpacked
 
 WARPS = 2
-Place = Callable[[int, int], tuple[int, int]]  # lane and element -> row and column
-
-BITS = {
-    "f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "u16": 16, "e4m3": 8, "e5m2": 8,
-    "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
-}  # fmt: skip
 
 
 def kernel(opcode: str, counts: tuple[int, ...], kinds: tuple[str, ...]) -> Any:
@@ -39,28 +33,6 @@ def kernel(opcode: str, counts: tuple[int, ...], kinds: tuple[str, ...]) -> Any:
 
 
 BITS_OF = {"b32": 32, "b64": 64, "f32": 32, "f64": 64}
-
-
-def packed(matrices: np.ndarray, place: Place, count: int, kind: str) -> np.ndarray:
-    """Fragments `[warps, 32, registers]` of matrices `[warps, rows, columns]`, the lowest element in the lowest bits."""
-    chosen = np.array([[place(lane, i) for i in range(count)] for lane in range(32)])
-    elements = matrices[:, chosen[..., 0], chosen[..., 1]]
-    if kind in ("f64", "f32", "s32"):
-        return np.ascontiguousarray(elements)
-    if kind == "f16":
-        return np.ascontiguousarray(elements, np.float16).view(np.uint32)
-    bits, per = BITS[kind], 32 // BITS[kind]
-    fields = (elements.astype(np.int64) & ((1 << bits) - 1)).reshape(*elements.shape[:2], -1, per)
-    return np.ascontiguousarray((fields << bits * np.arange(per)).sum(-1), np.uint32)
-
-
-def unpacked(words: np.ndarray, place: Place, count: int, shape: tuple[int, int], kind: str) -> np.ndarray:
-    elements = words.view(np.float16) if kind == "f16" else words
-    result = np.zeros((len(words), *shape), elements.dtype)
-    for lane in range(32):
-        for i in range(count):
-            result[:, place(lane, i)[0], place(lane, i)[1]] = elements[:, lane, i]
-    return result
 
 
 # --- one product of a warp ------------------------------------------------------------------------------------

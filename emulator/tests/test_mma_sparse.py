@@ -7,7 +7,7 @@ import pytest
 
 from kernelmux.emulator import EmulatorError, checks
 from kernelmux.emulator.launch import load
-from kernelmux.emulator.tests.test_mma_shapes import BITS, packed, unpacked
+from kernelmux.emulator.tests.fragments import BITS, packed, unpacked
 
 INTEGERS = ("s8", "u8", "s4", "u4")
 WARPS = 2

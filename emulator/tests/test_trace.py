@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.emulator import TensorMap, compile_ptx, load, trace
 from kernelmux.emulator.tests.launching import needs_nvrtc
-from kernelmux.emulator.tests.test_bulk_copy import tile_source
+from kernelmux.emulator.tests.tile_cuda import tile_source
 from kernelmux.emulator.tracing.collector import LaunchTrace
 from kernelmux.emulator.tracing.reading import readings
 from kernelmux.emulator.tracing.traffic import Traffic
