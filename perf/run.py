@@ -145,8 +145,12 @@ def _command(folder: Path, report: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The caller's, with its import path: under Bazel or an editable install a child would not find us."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """The caller's, with its import path: under Bazel or an editable install a child would not find us.
+
+    Without what pytest-xdist left there, if the caller is a worker of it: pytest-benchmark would measure nothing.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    return own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _merge(parts: list[Path], path: Path) -> None:
