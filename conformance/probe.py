@@ -26,8 +26,7 @@ from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
 
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
-
-
+PATIENCE = {"full": 600, "huge": 3600}  # seconds for one emulated launch
 FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
 
@@ -171,6 +170,7 @@ class Probe:
             stack.enter_context(torch.no_grad())
             if self.emulated:
                 stack.enter_context(emulator.checks("full"))
+                stack.enter_context(emulator.time_limit(PATIENCE.get(self.options.tier, 60)))
             yield
 
     # --- trials -------------------------------------------------------------------------------------------
