@@ -306,7 +306,11 @@ class Shadow:
         return lanes.live
 
     def _enter(self, spot: Spot, lanes: Marks) -> None:
-        """Notes a read: the last reader of each place, and some other one of the same epoch."""
+        """Notes a read: the last reader of each place, and another one of the same epoch.
+
+        The other one is of another warp if there is one, else the latest: a writer in the warp of the last reader, whose
+        reads a warp barrier may have ordered, then still meets a reader that it races with, if there is any.
+        """
         rows = self._rows(len(lanes.stamps), spot)
         if self.reads is None:
             self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
@@ -314,15 +318,18 @@ class Shadow:
         stamps = (
             lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))
         )
-        before = last.take(rows.index, axis=0)
-        fresh = (before != stamps) & (before >= _column(lanes.start, before))
-        if np.count_nonzero(fresh):
-            another[rows.index] = np.where(fresh, before, another[rows.index])
+        start = _column(lanes.start, stamps)
+        before, known = last.take(rows.index, axis=0), another.take(rows.index, axis=0)
         last[rows.index] = stamps
-        lost = last.take(rows.index, axis=0) != stamps
-        if np.count_nonzero(lost):  # several lanes read one place: the one that stayed is not the only one
-            some = np.flatnonzero(lost.any(axis=-1) if lost.ndim == 2 else lost)
-            another[rows.index.take(some)] = stamps[some]
+        stayed = last.take(rows.index, axis=0)  # several lanes may read one place
+        earlier = (before >= start) & (before != stayed)
+        lost = stayed != stamps
+        if np.count_nonzero(earlier) or np.count_nonzero(lost):
+            candidates = ((before, earlier & (((before ^ stayed) & THREAD) != 0)), (stamps, lost))
+            for candidate, chosen in candidates:
+                _put(another, rows.index, candidate, chosen)
+            for candidate, chosen in ((known, known >= start), *candidates):
+                _put(another, rows.index, candidate, chosen & (((candidate ^ stayed) & THREAD) >> 5 != 0))
 
     # ---- verdicts
 
@@ -360,6 +367,15 @@ def _unordered(difference: np.ndarray) -> bool:
         return False
     other_warp, same_warp_epoch = (bits & OTHER_WARP) != 0, bits - ONE < OTHER_LANE
     return bool(np.count_nonzero((other_warp | same_warp_epoch) & recent))
+
+
+def _put(record: np.ndarray, index: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> None:
+    """Puts the chosen values into rows of a record; what is not chosen stays, also where lanes meet."""
+    if chosen.ndim == 1:
+        record[index[chosen]] = values[chosen]
+        return
+    row, column = np.nonzero(chosen)
+    record[index[row], column] = values[row, column]
 
 
 def _from(record: np.ndarray, rows: Rows) -> np.ndarray:
