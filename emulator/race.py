@@ -63,13 +63,17 @@ class History:
 
 @dataclass(frozen=True)
 class Now:
-    """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size; and its tick."""
+    """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size; and its tick.
+
+    threads: of a block.
+    """
 
     thread: np.ndarray
     epoch: np.ndarray
     where: np.ndarray
     size: int
     tick: int
+    threads: int
 
 
 class GlobalWriters:
@@ -117,7 +121,9 @@ class GlobalWriters:
         thread = group.index + self.first_block * self.threads
         stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
         epoch = np.broadcast_to(stamps, (group.n,))
-        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, self.history.tick)
+        return Now(
+            thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, self.history.tick, self.threads
+        )
 
     def _unfenced(self, owners: Owners, now: Now, thread: np.ndarray) -> Any:
         """Where the block of the earlier access, by `thread`, has made no fence since."""
@@ -147,12 +153,15 @@ class GlobalWriters:
 
 
 class Readers:
-    """Who read a segment: the last reader of each granule, and some other one; entered when somebody writes."""
+    """Who read a segment: the last reader of each granule, another one, and the last of another block.
+
+    Reads are entered when somebody writes.
+    """
 
     def __init__(self) -> None:
         self.log: deque[Now] = deque()
         self.logged = 0
-        self.pair: tuple[Owners, Owners] | None = None
+        self.records: tuple[Owners, Owners, Owners] | None = None
 
     def remember(self, now: Now) -> None:
         """Takes down a read; forgets the oldest ones of very long launches."""
@@ -163,27 +172,35 @@ class Readers:
 
     def entered(self, length: int, size: int) -> tuple[Owners, ...]:
         """The records, up to date, for a write of `size` bytes; none if nobody has read."""
-        if self.pair is None and self.log:
-            self.pair = Owners(length, 4), Owners(length, 4)
-        for owners in self.pair or ():
+        if self.records is None and self.log:
+            self.records = Owners(length, 4), Owners(length, 4), Owners(length, 4)
+        for owners in self.records or ():
             owners.refine(min(size, owners.granule))
         while self.log:
             self._enter(self.log.popleft())
         self.logged = 0
-        return self.pair or ()
+        return self.records or ()
 
     def _enter(self, now: Now) -> None:
-        assert self.pair is not None
-        for owners in self.pair:
+        assert self.records is not None
+        for owners in self.records:
             owners.refine(min(now.size, owners.granule))
-        last, other = self.pair
-        before = last.rows("thread", now.size)[now.where]
-        different = (before != now.thread) & (before != NOBODY)
-        for name in last.records:
-            latest, another, value = last.rows(name, now.size), other.rows(name, now.size), getattr(now, name)
-            another[now.where] = np.where(different, latest[now.where], another[now.where])
-            latest[now.where] = value
-        # Several lanes may read one place: the one that stayed is not the only one.
-        lost = (last.rows("thread", now.size)[now.where] != now.thread).any(axis=1)
-        for name in last.records:
-            other.rows(name, now.size)[now.where[lost]] = np.broadcast_to(getattr(now, name), now.thread.shape)[lost]
+        last, other, foreign = self.records
+        before = {name: last.rows(name, now.size)[now.where] for name in last.records}
+        values = {name: np.broadcast_to(getattr(now, name), before[name].shape) for name in last.records}
+        for name, value in values.items():
+            last.rows(name, now.size)[now.where] = value
+        stayed = last.rows("thread", now.size)[now.where]  # several lanes may read one place
+        earlier = (before["thread"] != values["thread"]) & (before["thread"] != NOBODY)
+        lost = values["thread"] != stayed
+        for found, chosen in ((before, earlier), (values, lost)):
+            elsewhere = chosen & (found["thread"] // now.threads != stayed // now.threads)
+            _put(other, now, found, chosen)
+            _put(foreign, now, found, elsewhere)
+
+
+def _put(owners: Owners, now: Now, found: dict[str, np.ndarray], chosen: np.ndarray) -> None:
+    """Enters the chosen ones of what was found at the places of an access."""
+    row, column = np.nonzero(chosen)
+    for name, value in found.items():
+        owners.rows(name, now.size)[now.where[row], column] = value[row, column]

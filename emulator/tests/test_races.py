@@ -107,3 +107,17 @@ def test_all_nan_are_the_same_value(kind: type[np.unsignedinteger], first: int, 
         return
     with pytest.raises(EmulatorError, match="write different values"):
         launch(text, "meet", 1, 32, x, y, mode="full")
+
+
+@pytest.mark.parametrize("readers", [0, 1, 3])
+def test_a_reader_of_another_block_is_not_forgotten(readers: int) -> None:
+    """Block 1 read a place long ago; block 0 has read it since, behind barriers, and then writes there."""
+    later = "".join(f"if (threadIdx.x == {i}) y[{i}] = x[0];\n__syncthreads();\n" for i in range(1, readers + 1))
+    text = f"""extern "C" __global__ void late(float* x, float* y) {{
+      if (blockIdx.x == 1 && threadIdx.x == 0) y[40] = x[0];
+      __syncthreads();
+      if (blockIdx.x == 0) {{ {later} if (threadIdx.x == 9) x[0] = 7.f; }}
+    }}"""
+    x, y = np.ones(1, np.float32), np.zeros(64, np.float32)
+    with pytest.raises(EmulatorError, match="race"):
+        launch(text, "late", 2, 32, x, y, mode="full")
