@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kernelmux.conformance import report
@@ -29,6 +28,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial, bits
 from kernelmux.emulator.hardware import comparing, gpu
+from kernelmux.emulator.progress import bar
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
@@ -106,8 +106,7 @@ def measure(file: Path, device: str = "cuda") -> int:
 
 
 def _progress(items: Sequence[Job], what: str) -> Iterable[Job]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bar() as progress:
         yield from progress.track(items, description=what)
 
 
@@ -152,9 +151,11 @@ def _enter(row: Row, job: Job, theirs: list[Array]) -> None:
 
 
 def _within_bounds(job: Job, ours: list[tuple[str, Array]], theirs: list[Array]) -> bool:
-    """Whether both sides are within the error bound of the reference, so that they differ by two bounds at most."""
-    limits = job.trial.bounds(job.probe.arithmetic(job.trial)) if ours[0][0] != "integer" else ()
-    outputs = zip(job.trial.spec.outputs, limits, ours, theirs, job.trial.references, strict=False)
+    """Whether the two differ by no more than two results within their bounds can: integers not at all."""
+    if ours[0][0] == "integer":
+        return all(np.array_equal(mine, other) for (_, mine), other in zip(ours, theirs, strict=True))
+    limits = job.trial.bounds(job.probe.arithmetic(job.trial))
+    outputs = zip(job.trial.spec.outputs, limits, ours, theirs, job.trial.references, strict=True)
     for output, limit, (_, mine), other, reference in outputs:
         dtype = job.trial.call.arguments[output.like].dtype
         a, b = (torch.from_numpy(x.view(f"i{x.itemsize}").copy()).view(dtype).double() for x in (mine, other))
@@ -176,7 +177,7 @@ def save(found: dict[str, Any], file: Path) -> None:
 
 def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     """A row of the table as text."""
-    share = f"{row['differing']:,} ({row['differing'] / row['results']:.2%})" if row["differing"] else "none"
+    share = comparing.share(row["differing"], row["results"])
     apart = "" if not row["differing"] else "NaN or Inf" if row["ulp"] is None else f"{row['ulp']} ulp"
     return name, str(row["calls"]), f"{row['results']:,}", share, apart
 

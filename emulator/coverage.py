@@ -112,13 +112,16 @@ def _lowered(sentence: str) -> str:
 
 def compared() -> str:
     """The table of instruction classes that were compared with a GPU, in Markdown."""
-    from kernelmux.emulator.hardware.cli import distance, share
+    from kernelmux.emulator.hardware.cli import distance
+    from kernelmux.emulator.hardware.comparing import share
     from kernelmux.emulator.hardware.record import read
 
     record = read()
     lines = ["| instructions | cases | results | other bits | farthest |", "|---|---|---|---|---|"]
     for row in record.rows():
-        lines.append(f"| {row.family} | {row.cases} | {row.results:,} | {share(row)} | {distance(row)} |")
+        lines.append(
+            f"| {row.family} | {row.cases} | {row.results:,} | {share(row.differing, row.results)} | {distance(row)} |"
+        )
     total = sum(record.results.values())
     where = f"{record.about['gpu']}, driver {record.about['driver']}"
     return "\n".join([*lines, "", f"{len(record.gpu)} cases, {total:,} results; {where}."])

@@ -87,6 +87,12 @@ class Run:
         self.activation: Activation
         self.ticks = 0
 
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """What operations keep for this chunk under a name; made when it is asked for first."""
+        if name not in self.state:
+            self.state[name] = make()
+        return self.state[name]
+
     @property
     def initial(self) -> list[Any]:
         return self.activation.program.initial

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.defects.catalogue import defects, has_triton
 from kernelmux.emulator.defects.model import Defect
 from kernelmux.emulator.defects.running import Judge, Outcome
+from kernelmux.emulator.progress import bar
 
 OK, FAILED, USAGE = 0, 1, 2
 STYLES = {"caught": "green", "blind": "yellow", "lost": "bold red", "stale": "bold red", "false alarm": "bold red"}
@@ -86,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(selected: list[Defect]) -> list[Outcome]:
     judge, outcomes = Judge(), list[Outcome]()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bar() as progress:
         task = progress.add_task("defects", total=len(selected))
         for defect in selected:
             progress.update(task, description=escape(defect.name))

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kernelmux.emulator.errors import EmulatorError
 from kernelmux.emulator.hardware.catalogue import cases
-from kernelmux.emulator.hardware.comparing import difference, digest
+from kernelmux.emulator.hardware.comparing import difference, digest, share
 from kernelmux.emulator.hardware.launching import Runnable, emulate
 from kernelmux.emulator.hardware.record import RECORD, Record, Row, lost, read, save
+from kernelmux.emulator.progress import bar
 
 OK, FAILED, USAGE = 0, 1, 2
 READABLE = 999  # units of the last place; near zero there are so many that the difference itself says more
@@ -68,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _progress(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bar() as progress:
         yield from progress.track(items, total=total, description=what)
 
 
@@ -141,13 +140,15 @@ def table(record: Record) -> Table:
     )  # fmt: skip
     for row in record.rows():
         style = "bold red" if row.differing else ""
-        shown.add_row(row.family, str(row.cases), f"{row.results:,}", share(row), distance(row), style=style)
+        shown.add_row(
+            row.family,
+            str(row.cases),
+            f"{row.results:,}",
+            share(row.differing, row.results),
+            distance(row),
+            style=style,
+        )
     return shown
-
-
-def share(row: Row) -> str:
-    """How many results have other bits."""
-    return "none" if not row.differing else f"{row.differing:,} ({row.differing / row.results:.2%})"
 
 
 def distance(row: Row) -> str:

@@ -15,7 +15,7 @@ from kernelmux.emulator.numeric import from_bf16
 Array = np.ndarray[Any, Any]
 # bits of the mantissa of each float type; results of these kinds are compared as such floats
 MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
-SINGLE = {"f16x2": "f16", "f16x4": "f16", "bf16x2": "bf16", "bf16x4": "bf16", "power": "f32", "angle": "f32"}
+SINGLE = {"f16x2": "f16", "f16x4": "f16", "bf16x2": "bf16", "bf16x4": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ def _ordinal(bits: Array) -> Array:
     sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
     magnitude = (bits & ~sign).astype(np.int64)
     return np.asarray(np.where(bits & sign, -magnitude - 1, magnitude))
+
+
+def share(differing: int, results: int) -> str:
+    """How many results have other bits, as text."""
+    return f"{differing:,} ({differing / results:.2%})" if differing else "none"
 
 
 def digest(case: Runnable, outputs: Iterable[Array]) -> str:

@@ -78,6 +78,19 @@ mov.u32 %x, %ctaid.x; mad.lo.u32 %i, %x, {THREADS}, %i;
 """
 
 
+def simple(family: str, opcode: str, kind: str, sources: int, result: str | None = None) -> Case:
+    """`opcode %d0, %a0, ...` with operands of one kind."""
+    names = ", ".join(f"%a{i}" for i in range(sources))
+    return Case(opcode, family, f"{opcode} %d0, {names};", result or kind, (kind,) * sources)
+
+
+def mixed(family: str, opcode: str, kinds: str, result: str) -> Case:
+    """`opcode %d0, %a0, ...` with operands of several kinds."""
+    operands = tuple(kinds.split())
+    names = ", ".join(f"%a{i}" for i in range(len(operands)))
+    return Case(opcode, family, f"{opcode} %d0, {names};", result, operands)
+
+
 def _register(kind: str) -> str:
     return "pred" if kind == "pred" else f"b{8 * values.KINDS[kind].size}"
 

@@ -45,10 +45,7 @@ class Pending:
     @staticmethod
     def of(group: Any) -> Pending:
         """The pending copies of the chunk that `group` belongs to."""
-        state = group.run.state
-        if "cp.async" not in state:
-            state["cp.async"] = Pending(group.lanes.geometry.lanes)
-        found: Pending = state["cp.async"]
+        found: Pending = group.run.kept("cp.async", lambda: Pending(group.lanes.geometry.lanes))
         return found
 
     def take(self, lanes: Array, before: Array) -> list[Copy]:

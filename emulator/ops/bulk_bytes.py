@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -80,18 +81,25 @@ class Sent:
         return unchanged(waiter, self.block, self.offsets, self.seen, 0, self.what)
 
 
+def sent_to_blocks(
+    ins: Instruction, group: Any, operands: tuple[Array, Array, Any, Array], what: str
+) -> Iterator[tuple[Report, tuple[int, int], Sent]]:
+    """For each lane whom to report to, the place (block, offset), and the content; operands: to, from, size, mbarrier."""
+    to, where, size, bar = operands
+    targets, barriers = places(group, to), places(group, bar)
+    for i, (begin, (count,)) in enumerate(per_lane(group, (size,), where)):
+        check_plain(group, i, targets[i][1], begin, count)
+        check_inside(group, i, begin, count)
+        yield Report(ins, i, *barriers[i], count), targets[i], Sent(group, i, begin, count, what)
+
+
 @operation("cp.async.bulk.shared::cluster.shared::cta")
 def send_bytes(ins: Instruction) -> Action:
     """`cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [from], size, [mbarrier]`."""
 
-    def run(group: Any, to: Array, where: Array, size: Any, bar: Array) -> None:
-        targets, barriers = places(group, to), places(group, bar)
-        for i, (begin, (count,)) in enumerate(per_lane(group, (size,), where)):
-            block, start = targets[i]
-            check_plain(group, i, start, begin, count)
-            check_inside(group, i, begin, count)
-            sent = Sent(group, i, begin, count, "a bulk copy")
-            take_off(Report(ins, i, *barriers[i], count), group, (block, start + np.arange(count)), sent.content)
+    def run(group: Any, *operands: Any) -> None:
+        for report, (block, start), sent in sent_to_blocks(ins, group, operands, "a bulk copy"):
+            take_off(report, group, (block, start + np.arange(report.size)), sent.content)
 
     to, where, size, bar = ins.operands
     return Action(run, inputs=(address(to), address(where), (size, np.uint32), address(bar)))

@@ -68,11 +68,12 @@ class Book:
 
 
 def _books(group: Any) -> dict[int, Book]:
-    state = group.run.state
-    if "bulk" not in state:
-        state["bulk"] = {}
-        group.run.on_finish.append(partial(_check_landed, group.run, state["bulk"]))
-    books: dict[int, Book] = state["bulk"]
+    def make() -> dict[int, Book]:
+        made: dict[int, Book] = {}
+        group.run.on_finish.append(partial(_check_landed, group.run, made))
+        return made
+
+    books: dict[int, Book] = group.run.kept("bulk", make)
     return books
 
 

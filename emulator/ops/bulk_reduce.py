@@ -12,10 +12,10 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.numeric import flush
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.atomic import update_of
-from kernelmux.emulator.ops.bulk_bytes import Sent, check_plain
-from kernelmux.emulator.ops.bulk_copy import check_inside, per_lane, refuse, store_tile
+from kernelmux.emulator.ops.bulk_bytes import Sent, check_plain, sent_to_blocks
+from kernelmux.emulator.ops.bulk_copy import per_lane, refuse, store_tile
 from kernelmux.emulator.ops.bulk_group import Combine, start_store
-from kernelmux.emulator.ops.bulk_load import Report, places
+from kernelmux.emulator.ops.bulk_load import Report
 from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
 from kernelmux.emulator.ptx_types import dtype_of
 from kernelmux.emulator.tensor_map import TileMap
@@ -94,14 +94,9 @@ def reduce_shared(ins: Instruction) -> Action:
     """
     combine = combination(kind_of(ins, SHARED), ins.type)
 
-    def run(group: Any, to: Array, where: Array, size: Any, bar: Array) -> None:
-        targets, barriers = places(group, to), places(group, bar)
-        for i, (begin, (count,)) in enumerate(per_lane(group, (size,), where)):
-            block, start = targets[i]
-            check_plain(group, i, start, begin, count)
-            check_inside(group, i, begin, count)
-            sent = Sent(group, i, begin, count, "a bulk reduction")
-            reduce_into(Report(ins, i, *barriers[i], count), group, (block, start), sent, combine)
+    def run(group: Any, *operands: Any) -> None:
+        for report, place, sent in sent_to_blocks(ins, group, operands, "a bulk reduction"):
+            reduce_into(report, group, place, sent, combine)
 
     to, where, size, bar = ins.operands
     return Action(run, inputs=(address(to), address(where), (size, np.uint32), address(bar)))

@@ -52,10 +52,7 @@ class Arrivals:
     @staticmethod
     def of(group: Any) -> Arrivals:
         """The arrivals of the chunk that `group` belongs to."""
-        state = group.run.state
-        if "cluster" not in state:
-            state["cluster"] = Arrivals(group.run)
-        found: Arrivals = state["cluster"]
+        found: Arrivals = group.run.kept("cluster", lambda: Arrivals(group.run))
         return found
 
     def complete(self) -> np.ndarray:

@@ -60,11 +60,13 @@ class Barriers:
     @staticmethod
     def of(group: Any) -> Barriers:
         """The barriers of the chunk that `group` belongs to."""
-        state = group.run.state
-        if "mbarrier" not in state:
-            state["mbarrier"] = Barriers(group.run)
-            group.run.on_finish.append(state["mbarrier"].check_landed)
-        found: Barriers = state["mbarrier"]
+
+        def make() -> Barriers:
+            made = Barriers(group.run)
+            group.run.on_finish.append(made.check_landed)
+            return made
+
+        found: Barriers = group.run.kept("mbarrier", make)
         return found
 
     def place(self, group: Any, where: Array, *, initialised: bool = True, own: bool = False) -> tuple[Array, Array]:

@@ -95,10 +95,7 @@ class Answers:
     @staticmethod
     def of(group: Any) -> Answers:
         """Those of the chunk that `group` belongs to."""
-        state = group.run.state
-        if "try_wait" not in state:
-            state["try_wait"] = Answers(group.run)
-        found: Answers = state["try_wait"]
+        found: Answers = group.run.kept("try_wait", lambda: Answers(group.run))
         return found
 
     def gives_up(self, group: Any) -> bool:

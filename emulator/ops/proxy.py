@@ -21,9 +21,7 @@ Array = NDArray[Any]
 
 def _last_fence(run: Any) -> Array:
     """Barrier epoch of the last proxy fence of each block; 0 before the first."""
-    if "proxy" not in run.state:
-        run.state["proxy"] = np.zeros(run.geometry.blocks, np.int64)
-    last: Array = run.state["proxy"]
+    last: Array = run.kept("proxy", lambda: np.zeros(run.geometry.blocks, np.int64))
     return last
 
 

@@ -273,12 +273,15 @@ class Ledger:
 
 def _ledgers(group: Any) -> list[Ledger]:
     """The books of the group's warpgroups, in order; a warpgroup is known by its first lane."""
-    state = group.run.state
-    if "wgmma" not in state:
-        state["wgmma"] = {}
-        group.run.on_finish.append(partial(_check_landed, group.run, state["wgmma"]))
+
+    def make() -> dict[int, Ledger]:
+        made: dict[int, Ledger] = {}
+        group.run.on_finish.append(partial(_check_landed, group.run, made))
+        return made
+
+    ledgers = group.run.kept("wgmma", make)
     first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]
-    return [state["wgmma"].setdefault(int(lane), Ledger()) for lane in first]
+    return [ledgers.setdefault(int(lane), Ledger()) for lane in first]
 
 
 def _check_landed(run: Any, ledgers: dict[int, Ledger]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kernelmux.emulator import nvrtc
+from kernelmux.emulator.progress import bar
 from kernelmux.emulator.settings import LEVELS
 from kernelmux.emulator.speed import cases, implementations, report
 from kernelmux.emulator.speed.cases import Case
@@ -91,8 +91,7 @@ def _named(given: Sequence[str]) -> str:
 
 def _run(selected: dict[str, Case], kernels: Path, sides: list[Implementation], repeat: int) -> list[Times]:
     times: list[Times] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bar() as progress:
         task = progress.add_task("speed", total=len(selected) * len(LEVELS))
         for name, case in selected.items():
             for mode in LEVELS:

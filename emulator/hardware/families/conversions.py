@@ -1,7 +1,6 @@
 """cvt between all types."""
 
-from kernelmux.emulator.hardware.families.integers import mixed, simple
-from kernelmux.emulator.hardware.model import Case
+from kernelmux.emulator.hardware.model import Case, mixed, simple
 
 INTEGERS, ROUNDED, FLOATS, NARROW = (
     "cvt: integer to integer", "cvt: integer to float and back", "cvt: float to float", "cvt: tf32 and fp8",

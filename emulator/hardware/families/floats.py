@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from kernelmux.emulator.hardware.families.integers import mixed, simple
-from kernelmux.emulator.hardware.model import Case
+from kernelmux.emulator.hardware.model import Case, mixed, simple
 
 F32, F64, DIVISION, COMPARISONS = "fp32 add, mul, fma", "fp64", "fp32 div, rcp, sqrt, rounded", "comparison, choice"
 ROUNDINGS = (".rn", ".rz", ".rm", ".rp")
@@ -42,18 +41,11 @@ def _divisions() -> list[Case]:
 
 
 def _float64() -> list[Case]:
-    cases = [simple(F64, f"{op}.rn.f64", "f64", 2) for op in ("add", "sub", "mul", "div")]
-    cases += [fma(F64, "fma.rn.f64", "f64")]
-    cases += [simple(F64, f"{op}.rn.f64", "f64", 1) for op in ("rcp", "sqrt")]
-    cases += [simple(F64, f"{op}.f64", "f64", 2) for op in ("min", "max")]
-    return cases + [simple(F64, f"{op}.f64", "f64", 1) for op in ("neg", "abs")]
-
-
-def _directed64() -> list[Case]:
-    cases = []
-    for rounding in ROUNDINGS[1:]:
+    cases = [simple(F64, f"{op}.f64", "f64", 2) for op in ("min", "max")]
+    cases += [simple(F64, f"{op}.f64", "f64", 1) for op in ("neg", "abs")]
+    for rounding in ROUNDINGS:
         cases += [simple(F64, f"{op}{rounding}.f64", "f64", 2) for op in ("add", "sub", "mul", "div")]
-        cases += [fma(F64, f"fma{rounding}.f64", "f64")]
+        cases.append(fma(F64, f"fma{rounding}.f64", "f64"))
         cases += [simple(F64, f"{op}{rounding}.f64", "f64", 1) for op in ("rcp", "sqrt")]
     return cases
 
@@ -76,4 +68,4 @@ def _comparisons() -> list[Case]:
     return cases + [simple(COMPARISONS, f"copysign.{t}", t, 2) for t in ("f32", "f64")]
 
 
-CASES = (*_float32(), *_divisions(), *_float64(), *_directed64(), *_comparisons())
+CASES = (*_float32(), *_divisions(), *_float64(), *_comparisons())

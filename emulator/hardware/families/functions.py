@@ -1,7 +1,6 @@
 """Approximate functions: tables and polynomials in hardware, whose bits the ISA does not promise."""
 
-from kernelmux.emulator.hardware.families.integers import simple
-from kernelmux.emulator.hardware.model import Case
+from kernelmux.emulator.hardware.model import Case, simple
 
 NARROW = {"ex2": ("f16", "f16x2", "ftz.bf16", "ftz.bf16x2"), "tanh": ("f16", "f16x2", "bf16", "bf16x2")}
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from kernelmux.emulator.hardware.families.integers import simple
-from kernelmux.emulator.hardware.model import Case
+from kernelmux.emulator.hardware.model import Case, simple
 
 FAMILY = "fp16 and bf16 arithmetic"
 

@@ -1,23 +1,10 @@
 """Integer arithmetic, logic and bits."""
 
-from kernelmux.emulator.hardware.model import Case
+from kernelmux.emulator.hardware.model import Case, mixed, simple
 
 ARITHMETIC, BITS, CARRY = "integer arithmetic", "logic and bits", "carry chains"
 WIDTHS = ("16", "32", "64")
 SIGNS = [sign + width for width in WIDTHS for sign in "su"]
-
-
-def simple(family: str, opcode: str, kind: str, sources: int, result: str | None = None) -> Case:
-    """`opcode %d0, %a0, ...` with operands of one kind."""
-    names = ", ".join(f"%a{i}" for i in range(sources))
-    return Case(opcode, family, f"{opcode} %d0, {names};", result or kind, (kind,) * sources)
-
-
-def mixed(family: str, opcode: str, kinds: str, result: str) -> Case:
-    """`opcode %d0, %a0, ...` with operands of several kinds."""
-    operands = tuple(kinds.split())
-    names = ", ".join(f"%a{i}" for i in range(len(operands)))
-    return Case(opcode, family, f"{opcode} %d0, {names};", result, operands)
 
 
 def _arithmetic() -> list[Case]:
