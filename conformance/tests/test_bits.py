@@ -94,3 +94,13 @@ def test_bad_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "plain.md").write_text("no markers")
     assert bits.main(["--update", str(tmp_path / "plain.md")]) == 2
     assert "markers" not in capsys.readouterr().out
+
+
+def test_integers_must_be_equal() -> None:
+    """They have no error bound: one wrong bit is too far."""
+    job = next(job for job in bits.jobs("cpu") if job.probe.label == "cuda/naive" and job.run()[0][0] == "integer")
+    ours = job.run()
+    theirs = [values.copy() for _, values in ours]
+    assert bits._within_bounds(job, ours, theirs)
+    theirs[0][0] += 1
+    assert not bits._within_bounds(job, ours, theirs)
