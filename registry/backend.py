@@ -12,6 +12,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import metadata
@@ -25,7 +26,6 @@ from kernelmux.registry import catalog
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.errors import BackendUnavailable, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
-from kernelmux.registry.numerics import ARITHMETICS
 
 ENTRY_POINTS = "kernelmux.backends"
 LAYOUTS = ("any", "last", "matrix", "contiguous")
@@ -37,6 +37,8 @@ class Backend:
 
     unavailable: given the device of a call, None or why this backend cannot work there. priority: the higher is tried
     first by "auto". emulates: on CPU tensors its GPU kernels run on the emulator, so "auto" never picks it there.
+    emulation: entered around each emulated call. composite: made of torch's operators, so that autograd, tracing, fake
+    tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Backend:
     priority: int
     unavailable: Callable[[torch.device], str | None]
     emulates: bool = False
+    emulation: Callable[[], AbstractContextManager[object]] = nullcontext
+    composite: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class Implementation:
     requires: conditions a call must meet.
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of
     the last two axes) or "contiguous"; what does not fit is copied first.
-    arithmetic: how it accumulates (`numerics.ARITHMETICS`).
+    arithmetic: how it accumulates (`numerics.ARITHMETICS`); one of those that the spec allows.
+    deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
     """
 
     fn: Callable[..., Any]
@@ -63,6 +68,7 @@ class Implementation:
     requires: tuple[Condition, ...] = ()
     layout: Mapping[str, str] = field(default_factory=dict)
     arithmetic: str = "fp32"
+    deterministic: bool = True
 
     def reasons(self, call: Any) -> list[str]:
         """Why this implementation cannot run a call; empty if it can."""
@@ -142,8 +148,11 @@ def _check(label: str, spec: Any, implementation: Any) -> None:
             f" see parameter {wrong}"
         )
     bad = [v for v in implementation.layout.values() if v not in LAYOUTS]
-    if bad or implementation.arithmetic not in ARITHMETICS:
-        raise SpecError(f"{label} of {spec.name}: unknown layout {bad} or arithmetic {implementation.arithmetic!r}")
+    if bad:
+        raise SpecError(f"{label} of {spec.name}: expected layouts among {', '.join(LAYOUTS)}, got {', '.join(bad)}")
+    if implementation.arithmetic not in spec.arithmetics:
+        allowed, got = ", ".join(spec.arithmetics), implementation.arithmetic
+        raise SpecError(f"{label} of {spec.name}: expected an arithmetic that the spec allows ({allowed}), got {got!r}")
 
 
 def split(name: str, where: str = "") -> tuple[str, str | None]:

@@ -53,7 +53,8 @@ class Tensor:
 class Scalar:
     """A scalar argument: type float, int, bool or str; choices or an inclusive range limit it.
 
-    optional: None is a value as well; the spec's `normalise` says what it stands for.
+    optional: None is a value as well; the spec's `normalise` says what it stands for. trials: values that the suite
+    tries besides the default: zero, negative, large and small ones, and some that are no power of two.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Scalar:
     choices: tuple[Any, ...] = ()
     range: tuple[float, float] | None = None
     optional: bool = False
+    trials: tuple[Any, ...] = ()
     doc: str = ""
 
 
@@ -81,7 +83,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """A fresh tensor with the dtype of argument `like`; dims as for inputs, "like" for its whole shape, or a rule."""
+    """A fresh contiguous tensor with the dtype of argument `like`; dims as for inputs, "like" for its shape, or a rule."""
 
     name: str
     like: str
@@ -165,7 +167,11 @@ class Call:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """Everything that is true of an operator whoever computes it; see the module for the form."""
+    """Everything that is true of an operator whoever computes it; see the module for the form.
+
+    arithmetics: how an implementation may accumulate (`numerics.ARITHMETICS`); one that declares another is refused,
+    since the arithmetic decides how far off a result may be.
+    """
 
     name: str
     version: int
@@ -180,6 +186,7 @@ class OpSpec:
     workloads: tuple[Case, ...]
     cost: Callable[[Call], Cost]
     sources: tuple[str, ...] = ()
+    arithmetics: tuple[str, ...] = ("fp32",)
     special: SpecialValues = SpecialValues()
     constraints: tuple[Constraint, ...] = ()
     derive: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, int]] | None = None

@@ -2,4 +2,6 @@
 
 from kernelmux.registry.backend import Backend
 
-BACKEND = Backend(name="torch_ref", summary="PyTorch eager", priority=10, unavailable=lambda device: None)
+BACKEND = Backend(
+    name="torch_ref", summary="PyTorch eager", priority=10, unavailable=lambda device: None, composite=True
+)

@@ -101,6 +101,7 @@ SPEC = OpSpec(
     ),
     normalise=normalise,
     reference=reference,
+    arithmetics=("fp32", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"] + axes["D"], intermediate=rounded, flushes=True),
     exact=exact,
     special=SpecialValues(

@@ -56,6 +56,7 @@ SPEC = OpSpec(
     ),
     outputs=(Output("c", like="a", dims="M N"),),
     reference=reference,
+    arithmetics=("fp32", "fp32_sequential", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"]),
     exact=exact,
     special=SpecialValues(undefined={"largest fp32": "rounded to tf32 it is infinite"}),

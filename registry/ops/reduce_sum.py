@@ -62,6 +62,7 @@ SPEC = OpSpec(
     outputs=(Output("y", like="x", dims=shape),),
     derive=derive,
     reference=reference,
+    arithmetics=("fp32", "fp32_sequential"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"]),
     exact=exact,
     cases=(

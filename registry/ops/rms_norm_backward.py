@@ -62,6 +62,7 @@ SPEC = OpSpec(
     ),
     outputs=(Output("grad_x", like="x"), Output("grad_weight", like="weight")),
     reference=reference,
+    arithmetics=("fp32", "fp32_sequential"),
     error=(
         ErrorModel(magnitude=magnitude_x, terms=lambda axes: axes["N"], flushes=True),
         ErrorModel(magnitude=magnitude_weight, terms=lambda axes: axes["N"] + _rows(dict(axes)), flushes=True),
