@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,21 +22,36 @@ from kernelmux.registry import catalog, dispatch
 
 @dataclass(frozen=True)
 class Mutant:
-    """A variant of the package `mutants` and the check that must catch it ("" for a sound one, which all must pass)."""
+    """A variant of a family of mutants and the check that must catch it ("" for a sound one, which all must pass).
+
+    device: the only one on which the defect can show, or "".
+    """
 
     op: str
+    backend: str
     variant: str
     check: str
+    device: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend.removeprefix('mutants_')}/{self.variant}"
 
     def item(self, check: str) -> Item:
-        return Item(self.op, mutants.BACKEND.name, self.variant, check)
+        return Item(self.op, self.backend, self.variant, check)
+
+
+def families() -> dict[str, str]:
+    """Backend name -> package of every family, found by folder name."""
+    found = [m.name for m in pkgutil.iter_modules(mutants.__path__) if m.ispkg]
+    return {f"mutants_{name}": f"{mutants.__name__}.{name}" for name in found}
 
 
 @contextmanager
 def registration() -> Iterator[None]:
     """The mutants are a backend like any other while this lasts, as if a distribution had announced them."""
     listed = registered._packages
-    every = {**listed(), mutants.BACKEND.name: mutants.__name__}
+    every = {**listed(), **families()}
     registered._packages = lambda: every  # type: ignore[assignment]
     try:
         yield
@@ -46,19 +62,24 @@ def registration() -> Iterator[None]:
         dispatch._plans.clear()
 
 
-def population() -> list[Mutant]:
-    """All mutants, by operator."""
-    found = []
-    for op in catalog.names():
-        if registered.implements(mutants.BACKEND.name, op):
-            caught_by = importlib.import_module(f"{mutants.__name__}.{op}").CAUGHT_BY
-            found += [Mutant(op, v, caught_by.get(v, "")) for v in registered.variants(mutants.BACKEND.name, op)]
-    return found
+def population(device: str = "") -> list[Mutant]:
+    """All mutants, by operator; with a device, those that it can show."""
+    found = [m for op in catalog.names() for name, package in families().items() for m in _of(op, name, package)]
+    return [m for m in found if not device or m.device in ("", device)]
+
+
+def _of(op: str, name: str, package: str) -> Iterator[Mutant]:
+    if not registered.implements(name, op):
+        return
+    module = importlib.import_module(f"{package}.{op}")
+    alone = {v: d for d in ("cpu", "cuda") for v in getattr(module, f"ONLY_{d.upper()}", ())}
+    for variant in registered.variants(name, op):
+        yield Mutant(op, name, variant, module.CAUGHT_BY.get(variant, ""), alone.get(variant, ""))
 
 
 def examine(mutant: Mutant, options: Options) -> list[Outcome]:
     """What the check of a broken variant says, or what every check says of a sound one."""
-    home = registered.backend(mutants.BACKEND.name)
+    home = registered.backend(mutant.backend)
     names = [
         n for n in catalogue.names() if (c := catalogue.check(n)).about == "variant" and c.applies(home, options.device)
     ]
@@ -76,12 +97,12 @@ def command(options: Options, console: Console) -> int:
     """Print every mutant with what became of it, and the score; 1 unless all were caught."""
     table = Table("operator", "mutant", "caught by", "idea", box=None, header_style="bold")
     with registration():
-        every = [m for m in population() if not options.ops or m.op in options.ops]
+        every = [m for m in population(options.device) if not options.ops or m.op in options.ops]
         results = {m: survived(m, examine(m, options)) for m in every}
         for mutant, problem in results.items():
-            idea = registered.variants(mutants.BACKEND.name, mutant.op)[mutant.variant].idea
+            idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
             verdict = f"[red]{problem.splitlines()[0]}" if problem else mutant.check or "(sound: passes)"
-            table.add_row(mutant.op, mutant.variant, verdict, idea)
+            table.add_row(mutant.op, mutant.name, verdict, idea)
     console.print(table)
     broken = [m for m in results if m.check]
     caught = sum(not results[m] for m in broken)

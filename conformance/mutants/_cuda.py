@@ -1,0 +1,38 @@
+"""Launches the CUDA C++ of a mutant: through CuPy on CUDA tensors, on the emulator on CPU tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernelmux import emulator
+
+ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def launch(source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Run `entry` of a file, compiled with -DELEMENT for `dtype`; args: tensors and numpy scalars."""
+    options = (f"-DELEMENT={ELEMENTS[dtype]}",)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if tensors[0].is_cuda:
+        _on_gpu(source, entry, grid, block, args, options)
+        return
+    ptx = emulator.compile_ptx(source.read_text(), options=options, filename=source.name)
+    emulator.load(ptx).kernel(entry).launch(grid, block, args)
+
+
+def _on_gpu(source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ...], options: tuple[str, ...]) -> None:
+    import cupy
+
+    stream = torch.cuda.current_stream()
+    module = cupy.RawModule(code=source.read_text(), options=("-std=c++17", *options))
+    values = tuple(np.uint64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args)
+    with cupy.cuda.ExternalStream(stream.cuda_stream):
+        module.get_function(entry)(_three(grid), _three(block), values)
+
+
+def _three(size: Any) -> tuple[int, ...]:
+    return (size, 1, 1) if isinstance(size, int) else (*size, 1, 1)[:3]
