@@ -14,7 +14,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, selection
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import BackendUnavailable, UnsupportedError, unknown
+from kernelmux.registry.errors import BackendUnavailable, EmulationWarning, UnsupportedError, unknown
 from kernelmux.registry.spec import Call, OpSpec, Output
 
 EMULATED = (9, 0)  # the compute capability that the emulator stands for
@@ -135,10 +135,17 @@ def _refuse(decision: Decision) -> NoReturn:
     raise kind(f"no requested backend can run this call\n{decision}{hint}")
 
 
-@cache
+_told: set[str] = set()
+
+
 def _warn_emulated(name: str) -> None:
+    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
+    if name in _told:
+        return
+    _told.add(name)
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
+        EmulationWarning,
         stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
     )
 

@@ -25,6 +25,7 @@ _API = {
     "backends": "backend",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
+    "EmulationWarning": "errors",
     "KernelmuxError": "errors",
     "SpecError": "errors",
     "UnknownName": "errors",
