@@ -87,9 +87,9 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     return Verdict(name, variant, tuple(implementation.reasons(call)), tuple(copies), emulated)
 
 
-def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
+def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False) -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order."""
-    if reason := registered.unavailable(name, call.device):
+    if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (reason,))]
     ladder = registered.variants(name, call.spec.name)
     if not ladder:
@@ -99,20 +99,24 @@ def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
 
 
-def _automatic(call: Call) -> list[str]:
+def _automatic(call: Call, elsewhere: bool) -> list[str]:
     """Backends by priority; never one that would be emulated."""
-    usable = [n for n in registered.backends() if not registered.unavailable(n, call.device) and not _emulated(n, call)]
+    able = [n for n in registered.backends() if elsewhere or not registered.unavailable(n, call.device)]
+    usable = [n for n in able if not _emulated(n, call)]
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
-def decide(call: Call, request: selection.Request, thorough: bool = False) -> Decision:
-    """Choose for a call; `thorough` also judges the backends that nobody asked for."""
-    order = _automatic(call) if request.auto else list(request.names)
+def decide(call: Call, request: selection.Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
+    """Choose for a call; `thorough` also judges the backends that nobody asked for.
+
+    elsewhere: the question is about another machine, and what this one lacks does not matter.
+    """
+    order = _automatic(call, elsewhere) if request.auto else list(request.names)
     judged: list[Verdict] = []
     chosen: Verdict | None = None
     for label in order:
         name, only = registered.split(label, request.source)
-        found = verdicts(call, name, only)
+        found = verdicts(call, name, only, elsewhere)
         judged += found
         chosen = chosen or next((v for v in reversed(found) if v.able), None)
         if chosen and not thorough:
@@ -120,7 +124,7 @@ def decide(call: Call, request: selection.Request, thorough: bool = False) -> De
     if thorough or not chosen:
         seen = {v.backend for v in judged}
         for name in registered.backends():
-            judged += verdicts(call, name) if name not in seen else []
+            judged += verdicts(call, name, elsewhere=elsewhere) if name not in seen else []
     return Decision(call, request, chosen, tuple(judged))
 
 
