@@ -145,6 +145,15 @@ def _cancel(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return flat.reshape(shape)
 
 
+def _masked(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """-inf in the first five eighths along the longest axis: whole blocks pass before the first number."""
+    x = _normal(shape, rng)
+    if shape:
+        axis = shape.index(max(shape))
+        x.narrow(axis, 0, shape[axis] * 5 // 8).fill_(-math.inf)
+    return x
+
+
 DISTRIBUTIONS = {
     "normal": _normal,
     "offset": _offset,
@@ -154,6 +163,7 @@ DISTRIBUTIONS = {
     "small": _small,
     "sparse": _sparse,
     "cancel": _cancel,
+    "masked": _masked,
 }
 
 

@@ -10,6 +10,7 @@ from kernelmux.backends.triton._launch import Config, Ints
 from kernelmux.backends.triton._strides import contiguous
 
 LOG2E = 1.4426950408889634
+SMALLEST_SCALE = 2.0**-126
 
 
 class Problem(NamedTuple):
@@ -42,8 +43,11 @@ class Problem(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int, int, float]:
-        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2."""
-        return self.H, self.H // self.G, self.M, self.N, abs(self.scale) * LOG2E
+        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2.
+
+        A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
+        """
+        return self.H, self.H // self.G, self.M, self.N, max(abs(self.scale) * LOG2E, SMALLEST_SCALE)
 
     @property
     def constants(self) -> Config:
