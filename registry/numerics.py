@@ -5,7 +5,7 @@
           + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
-          + smallest (sub)normal of the output dtype
+          + smallest (sub)normal of the output dtype         and half the smallest fp32 number for each of several terms
 
 Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and
 whether the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`); n is the number of outputs
@@ -162,9 +162,19 @@ def bound(
         amplified=term(model.amplified, 2 * UNIT[torch.float32]),
         operands=2 * how.operand * m,
         intermediate=term(model.intermediate, UNIT[in_dtype]),
-        floor=smallest(out_dtype, normal=model.flushes),
+        floor=_floor(model, terms, out_dtype),
         formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
     )
+
+
+def _floor(model: ErrorModel, terms: int, dtype: torch.dtype) -> float:
+    """What every element may be off by; nothing where values are only moved.
+
+    Of subnormal products each is rounded by up to half the smallest number of fp32, whatever they add up to.
+    """
+    if not model.roundings:
+        return 0.0
+    return smallest(dtype, normal=model.flushes) + (terms * smallest(torch.float32) / 2 if terms > 1 else 0.0)
 
 
 @dataclass(frozen=True)
@@ -193,6 +203,7 @@ def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
     over = ref.abs() > largest
     want = torch.where(over, torch.copysign(torch.full_like(ref, math.inf), ref), ref)
     edge = torch.isfinite(ref) & ((ref.abs() - largest).abs() <= limit)
+    limit = limit.clamp(min=torch.finfo(torch.float64).tiny)  # of 0, where only equality passes
     special = ~torch.isfinite(want) | ~torch.isfinite(got)
     same = (want == got) | (want.isnan() & got.isnan())
     finite = ((got - ref).abs() / limit).nan_to_num(nan=math.inf, posinf=math.inf)

@@ -72,7 +72,11 @@ SPEC = OpSpec(
         Tensor("x", "...", doc="any shape with at least one axis"),
         Axis("axis", of="x", default=-1, doc="the axis that sums to one"),
         Scalar(
-            "scale", float, 1.0, range=(-1e30, 1e30), trials=(0.0, -0.0, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5),
+            "scale",
+            float,
+            1.0,
+            range=(-1e30, 1e30),
+            trials=(0.0, -0.0, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5),
             doc="factor on x before the exponential; scale * x must stay within fp32, and 0 * -inf is NaN",
         ),
     ),
