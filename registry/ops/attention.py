@@ -93,7 +93,6 @@ SPEC = OpSpec(
             "scale",
             float,
             None,
-            range=(-1e30, 1e30),
             optional=True,
             trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
             doc="None stands for 1/sqrt(D); scaled scores must stay within fp32",

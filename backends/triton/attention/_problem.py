@@ -10,7 +10,7 @@ from kernelmux.backends.triton._launch import Config, Ints
 from kernelmux.backends.triton._strides import contiguous
 
 LOG2E = 1.4426950408889634
-SMALLEST_SCALE = 2.0**-126
+FP32 = torch.finfo(torch.float32)
 
 
 class Problem(NamedTuple):
@@ -47,7 +47,8 @@ class Problem(NamedTuple):
 
         A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
         """
-        return self.H, self.H // self.G, self.M, self.N, max(abs(self.scale) * LOG2E, SMALLEST_SCALE)
+        scale = min(max(abs(self.scale) * LOG2E, FP32.smallest_normal), FP32.max)
+        return self.H, self.H // self.G, self.M, self.N, scale
 
     @property
     def constants(self) -> Config:
