@@ -10,17 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
-from triton.runtime.cache import get_cache_manager
 
-from kernelmux.emulator import recording, triton_recompile
+from kernelmux.emulator import recording, triton_cache, triton_ptx, triton_recompile
 from kernelmux.emulator.launch import Kernel, load
 from kernelmux.emulator.resources import Resources, resources
 from kernelmux.emulator.tensor_map import Im2colMap, TensorMap
@@ -129,6 +127,7 @@ class EmulatorDriver(DriverBase):  # type: ignore[misc]
     """What Triton asks of a device."""
 
     def __init__(self) -> None:
+        triton_cache.ensure()
         self.utils = Utilities()
         self.launcher_cls = _launcher
 
@@ -209,17 +208,23 @@ class Launcher:
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.signature: dict[str, Any] = source.signature
-        self.source: str = source.name
+        self.source = source
         self.metadata = metadata
         self.recipe = triton_recompile.recipe(source, metadata)
         self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
         self.cluster: int = getattr(metadata, "num_ctas", 1)
 
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel of the PTX that Triton's compiler stored."""
+        ptx = triton_ptx.checked(self.source, self.metadata)
+        return load(_INLINE_ASSEMBLY.sub(_without_lines, ptx)).kernel(self.metadata.name)
+
     def __call__(
         self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,
         launch_metadata: Any, enter_hook: Any, exit_hook: Any, *arguments: Any,
     ) -> None:  # fmt: skip
-        kernel = _compiled(self.metadata.hash, self.source, self.metadata.name)
+        kernel = self.kernel
         recording.remember(kernel.module.ptx, self.recipe)
         values = list(self._values(arguments))
         blocks = grid_x * grid_y * grid_z * self.cluster
@@ -268,16 +273,6 @@ def _aligned(size: int, alignment: int) -> Any:
 @cache
 def _emulator() -> "EmulatorDriver":
     return EmulatorDriver()
-
-
-@cache
-def _compiled(hash_: str, source: str, name: str) -> Kernel:
-    """Kernel `name` of the PTX that Triton's compiler stored under `hash_` for the function `source`."""
-    group = get_cache_manager(hash_).get_group(f"{source[:150]}.json") or {}
-    path = next((path for file, path in group.items() if file.endswith(".ptx")), None)
-    if path is None:
-        raise FileNotFoundError(f"{name}: no PTX in Triton's cache; it must not be told to store the binary only")
-    return load(_INLINE_ASSEMBLY.sub(_without_lines, Path(path).read_text())).kernel(name)
 
 
 # Triton writes loads and stores as inline assembly of several lines, and LLVM counts these on from the kernel's line:

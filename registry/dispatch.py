@@ -15,6 +15,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, selection, tracing
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
+from kernelmux.registry.errors import EmulationWarning
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = ["EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
@@ -23,10 +24,17 @@ __all__ = ["EMULATED", "Decision", "Verdict", "call", "decide", "describe", "doc
 _autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
-@cache
+_told: set[str] = set()
+
+
 def _warn_emulated(name: str) -> None:
+    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
+    if name in _told:
+        return
+    _told.add(name)
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
+        EmulationWarning,
         stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
     )
 

@@ -7,6 +7,8 @@ KernelmuxError
 ├── UnknownName (LookupError)             no op, backend or variant of that name
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
+EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
+
 Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
 """
 
@@ -40,6 +42,10 @@ class UnknownName(KernelmuxError, LookupError):
 
 class SpecError(KernelmuxError, TypeError):
     """A spec, or an implementation registered for it, that is not well formed."""
+
+
+class EmulationWarning(UserWarning):
+    """A backend for GPUs was asked for by name, and its kernels run on the emulator: right, checked, and slow."""
 
 
 def shown(value: object) -> str:

@@ -25,6 +25,7 @@ _API = {
     "backend_names": "backend",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
+    "EmulationWarning": "errors",
     "KernelmuxError": "errors",
     "SpecError": "errors",
     "UnknownName": "errors",
