@@ -22,7 +22,7 @@ _API = {
     "set_default": "selection",
     "which": "dispatch",
     "explain": "dispatch",
-    "backends": "backend",
+    "backend_names": "backend",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
     "EmulationWarning": "errors",
