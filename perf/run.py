@@ -167,7 +167,8 @@ def _command(folder: Path, report: Path) -> list[str]:
     suite = str(Path(__file__).with_name("suite.py"))
     own = ["-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "--import-mode=importlib", "--noconftest"]
     plugins = ["-p", "no:cacheprovider", "-p", "kernelmux.perf.worker", FOLDER, str(folder)]
-    engine = [f"--benchmark-json={report}", "--benchmark-disable-gc", "--benchmark-quiet"]
+    storage = f"--benchmark-storage={(folder / 'storage').as_uri()}"
+    engine = [f"--benchmark-json={report}", storage, "--benchmark-disable-gc", "--benchmark-quiet"]
     return [sys.executable, "-m", "pytest", suite, "-q", *own, *plugins, *engine]
 
 
