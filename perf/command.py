@@ -102,7 +102,7 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
     if options.device == "cpu":
         return (BASELINE,)
     asked = dict.fromkeys(name.partition("/")[0] for name in options.backends if name != "all")
-    return (BASELINE, *(n for n in asked or registered.backends() if n != BASELINE))
+    return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
 def _introduce(console: Console, outcome: running.Outcome, on_gpu: bool) -> None:

@@ -123,7 +123,7 @@ def _choose(shaped: Call, backend: str) -> str:
     if decision.chosen is None:
         raise UnsupportedError(f"{decision}")
     if not registered.backend(decision.chosen.backend).emulates:
-        able = [name for name in registered.backends() if registered.backend(name).emulates]
+        able = [name for name in registered.backend_names() if registered.backend(name).emulates]
         raise ArgumentError(
             f"--backend: expected one whose kernels run on the emulator ({', '.join(able)}), got {backend!r}"
         )

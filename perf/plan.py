@@ -185,7 +185,7 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     """Backends in order of priority, the baseline always among them: every row is compared with it."""
     asked = [registered.split(label) for label in options.backends if label != "all"]
     if not asked or "all" in options.backends:
-        asked = [(name, None) for name in registered.backends()]
+        asked = [(name, None) for name in registered.backend_names()]
     chosen = dict.fromkeys([(BASELINE, None), *asked])
     if options.device == "cpu":  # times of an emulator mean nothing
         chosen = {item: None for item in chosen if not emulates(item[0])}

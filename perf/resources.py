@@ -73,7 +73,7 @@ def targets(options: Options) -> list[Target]:
 
 def _of_op(op: str, options: Options) -> Iterator[Target]:
     wanted = [registered.split(label) for label in options.backends if label != "all"]
-    for name in registered.backends():
+    for name in registered.backend_names():
         if not plan.emulates(name) or registered.unavailable(name, torch.device("cpu")):
             continue
         chosen = [v for b, v in wanted if b == name] if wanted else [None]

@@ -86,12 +86,12 @@ def _run(options: argparse.Namespace) -> int:
 def _list(console: Console, options: argparse.Namespace) -> int:
     table = Table(
         "operator",
-        *map(escape, registered.backends()),
+        *map(escape, registered.backend_names()),
         title="variants in ladder order; the last that can run a call is the default",
         show_lines=True,
     )
     for op in catalog.names():
-        table.add_row(op, *(_ladder(name, op) for name in registered.backends()))
+        table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
     console.print(table)
     return 0
 
@@ -116,7 +116,7 @@ def _show(console: Console, options: argparse.Namespace) -> int:
     console.print(f"must be right:  {escape('; '.join(right))}", soft_wrap=True)
     console.print(f"must be fast:   {escape('; '.join(c.text for c in spec.workloads))}\n", soft_wrap=True)
     table = Table("variant", "idea", "conditions", "layout", "accumulates")
-    for name in registered.backends():
+    for name in registered.backend_names():
         for row in _implementations(name, spec.name):
             table.add_row(*row)
     console.print(table)
@@ -193,7 +193,7 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
         console.print("GPU                  none: backends cuda and triton run on the emulator, when asked for by name")
     table = Table("backend", "summary", "priority", "CPU tensors", "CUDA tensors")
     healthy = True
-    for name in registered.backends():
+    for name in registered.backend_names():
         cells = [_health(name, kind) for kind in ("cpu", "cuda")]
         healthy = healthy and "yes" in cells[0] + cells[1]
         table.add_row(*map(escape, (name, *_about(name), *cells)))
