@@ -89,7 +89,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
 def _running(made: argparse.ArgumentParser) -> None:
     """How it runs, and what it leaves behind."""
     count = "worker processes, or auto (default: by the size of the run)"
-    made.add_argument("-n", dest="workers", type=workers, default="", metavar="N", help=count)
+    made.add_argument("-n", dest="workers", type=workers, metavar="N", help=count)
     made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
     out = "for the reports (default: build/conformance)"
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
@@ -133,7 +133,9 @@ def _check_mutants(chosen: Options) -> None:
     """The suite's own test takes a part of its mutants, but nothing that changes what a check asks."""
     for name, given in (("--case", chosen.cases), ("--dtype", chosen.dtypes), ("--backend", chosen.backends)):
         if given:
-            raise ArgumentError(f"--mutants: {name} cannot be combined with it; --op and --check choose among the mutants")
+            raise ArgumentError(
+                f"--mutants: {name} cannot be combined with it; --op and --check choose among the mutants"
+            )
     plan.check_names(chosen)
 
 
@@ -156,7 +158,9 @@ def _check_spelt(text: str, chosen: Options) -> None:
     specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
     refusals = [spelt.refusal(spec, case, chosen.dtypes) for spec in specs]
     if all(refusals):
-        near = [r for r, spec in zip(refusals, specs, strict=True) if set(case.shapes) == {t.name for t in spec.tensors}]
+        near = [
+            r for r, spec in zip(refusals, specs, strict=True) if set(case.shapes) == {t.name for t in spec.tensors}
+        ]
         raise ArgumentError(f"--case {text}: {(near or refusals)[0]}")
 
 

@@ -50,9 +50,7 @@ def _split(trials: Sequence[Facts], value: Callable[[Facts], Any]) -> tuple[list
     return None if set(failing) & set(passing) else (failing, passing)
 
 
-def _one_value(
-    name: str, trials: Sequence[Facts], value: Callable[[Facts], Any], only: str, but: str
-) -> Iterator[str]:
+def _one_value(name: str, trials: Sequence[Facts], value: Callable[[Facts], Any], only: str, but: str) -> Iterator[str]:
     parts = _split(trials, value)
     if parts and len(parts[0]) == 1:
         yield only.format(parts[0][0])

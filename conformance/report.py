@@ -54,6 +54,11 @@ def source_hash(backend: str, op: str) -> str:
     return registered.source_hash(backend, op) if backend in registered.backends() else ""
 
 
+def folder(options: Options) -> Path:
+    """Where the files of a run go."""
+    return Path(options.out)
+
+
 def names(options: Options, whole: bool) -> tuple[str, str]:
     """The files of a run: of all items (of the default tier, or of another), or of a part, which never replaces those."""
     tier = "" if options.tier == Options.tier else f"-{options.tier}"
@@ -63,19 +68,19 @@ def names(options: Options, whole: bool) -> tuple[str, str]:
 
 def write(options: Options, outcomes: list[Outcome], table: str, seconds: float, whole: bool) -> Path:
     """Write all reports of a run into its folder; whole: every item of the suite has reported."""
-    folder = Path(options.out)
+    home = folder(options)
     lines = [_head(options, outcomes), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
     results, matrix = names(options, whole)
-    files.write(folder / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
-    files.write(folder / matrix, table)
-    known = durations(folder) | {o.item.id: round(o.seconds, 3) for o in outcomes}
-    files.write(folder / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
-    return folder / results
+    files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
+    files.write(home / matrix, table)
+    known = durations(home) | {o.item.id: round(o.seconds, 3) for o in outcomes}
+    files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
+    return home / results
 
 
-def durations(folder: Path) -> dict[str, float]:
+def durations(home: Path) -> dict[str, float]:
     """Seconds per item in earlier runs, {} where there were none; a damaged file is ignored with a warning."""
-    path = folder / DURATIONS
+    path = home / DURATIONS
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {str(name): float(seconds) for name, seconds in found.items()}

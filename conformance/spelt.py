@@ -36,7 +36,9 @@ def _too_large(spec: OpSpec, case: Case) -> str:
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need <= have:
         return ""
-    return f"{spec.name}: the case needs {need / 2**30:.0f} GiB for its float64 reference, this machine has {have >> 30}"
+    return (
+        f"{spec.name}: the case needs {need / 2**30:.0f} GiB for its float64 reference, this machine has {have >> 30}"
+    )
 
 
 def _bound(spec: OpSpec, case: Case, dtype: torch.dtype) -> str:
