@@ -72,11 +72,12 @@ def pool(item: Scalar) -> list[Any]:
 
 
 def with_scalars(case: Case, values: dict[str, Any]) -> Case:
-    """The case with other values of some scalars, its distribution spelt out with it."""
+    """The case with other values of some scalars (or of "inputs"), its distribution spelt out with it."""
     tensors, scalars, _ = case.parsed
-    words = [word for word in case.text.split() if word.partition("=")[0] in tensors]
-    words += [f"{name}={value}" for name, value in {**scalars, **values}.items() if name != "inputs"]
-    inputs = scalars.get("inputs", case.inputs)
+    scalars = {"inputs": case.inputs, **scalars, **values}
+    words = [word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in tensors]
+    words += [f"{name}={value}" for name, value in scalars.items() if name != "inputs"]
+    inputs = scalars["inputs"]
     words += [f"inputs={inputs}"] if inputs != "normal" else []
     return Case(" ".join(words), case.tier, case.dtypes)
 

@@ -272,7 +272,7 @@ class Probe:
     def sample(self, count: int, least: int = 16, where: Callable[[Trial], bool] = lambda trial: True) -> list[Trial]:
         """A few small trials that compute something: different shapes, the dtypes and the values of scalars in turn."""
         found: list[Trial] = []
-        for turn, case in enumerate(self._by_size(least)):
+        for turn, case in enumerate(self.small_cases(least)):
             case = self._with_scalars(case, len(found))
             allowed = self.options.dtypes_of(self.spec, case)
             order = allowed[(k := (len(found) + self.options.seed) % len(allowed)) :] + allowed[:k] if allowed else []
@@ -296,7 +296,7 @@ class Probe:
         fits = any(generate.hypothetical(self.spec, made, d) for d in self.options.dtypes_of(self.spec, case))
         return made if fits else case
 
-    def _by_size(self, least: int) -> list[Case]:
+    def small_cases(self, least: int) -> list[Case]:
         """Cases from small to large, at least `least` elements in the largest tensor; the rest after them."""
 
         def size(case: Case) -> tuple[bool, int]:
