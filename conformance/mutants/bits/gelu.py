@@ -17,7 +17,8 @@ def _gelu(z: torch.Tensor, approximate: str) -> torch.Tensor:
 def product_last(x: torch.Tensor, approximate: str) -> torch.Tensor:
     """Phi first, then x times it: -0 stays -0."""
     z = x.double()
-    share = torch.where(z == 0, 0.5, _gelu(z, approximate) / z)
+    tanh = 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+    share = tanh if approximate == "tanh" else 0.5 * torch.special.erfc(-z / math.sqrt(2))
     return (z * share).to(x.dtype).contiguous()
 
 

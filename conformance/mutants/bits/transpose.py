@@ -16,7 +16,7 @@ RAW = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 def as_integers(x: torch.Tensor) -> torch.Tensor:
     """Moves the bits and never looks at a number."""
-    raw = x.contiguous().view(RAW[x.element_size()])
+    raw = x.resolve_neg().contiguous().view(RAW[x.element_size()])
     return raw.t().clone(memory_format=torch.contiguous_format).view(x.dtype)
 
 
