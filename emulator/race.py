@@ -18,6 +18,7 @@ import numpy as np
 from kernelmux.emulator.shadow import THREAD_BITS
 
 if TYPE_CHECKING:
+    from kernelmux.emulator.ordering import Order
     from kernelmux.emulator.group import Group
     from kernelmux.emulator.memory import Segment
     from kernelmux.emulator.shadow import Shadow
@@ -54,9 +55,13 @@ class Owners:
 
 @dataclass
 class History:
-    """What all chunks of a launch share: whether blocks may be ordered, and when each block made its last fence."""
+    """What all chunks of a launch share: whether blocks may be ordered, and when each block made its last fence.
+
+    order: the block at each place, None if they run as they are numbered; records hold places.
+    """
 
     blocks_ordered: bool
+    order: Order | None = None
     tick: int = 0
     fences: dict[int, int] = field(default_factory=dict)
 
@@ -148,7 +153,8 @@ class GlobalWriters:
     def _fail(self, group: Group, bad: np.ndarray, other: np.ndarray, text: str) -> None:
         if bad.any():
             row, column = np.argwhere(bad)[0]
-            block, thread = divmod(int(other[row, column]), self.threads)
+            place, thread = divmod(int(other[row, column]), self.threads)
+            block = place if self.history.order is None else self.history.order(place)
             group.fail("race", text.format(thread, block), [int(row)])
 
 
