@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("arch")
 def test_the_sum_of_squares_of_a_tutorial_passes(n: int) -> None:
     torch.manual_seed(0)
     x, weight, y = torch.randn(5, n), torch.randn(n), torch.empty(5, n)
-    with checks("full"), pytest.warns(RedundantStore, match=r"tutorial\.py:13: redundant store"):
+    with checks("full"), pytest.warns(RedundantStore, match=r"tutorial\.py:12: redundant store"):
         kernels.rms_norm_kernel[(5,)](x, weight, y, n, 1e-6, BLOCK=128)
     expected = torch.nn.functional.rms_norm(x.double(), (n,), weight.double(), 1e-6)
     torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=0)
