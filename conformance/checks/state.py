@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernelmux import emulator
 from kernelmux.conformance import layouts
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.interleaving import Living, side_by_side
@@ -23,7 +24,8 @@ from kernelmux.registry import dispatch
 
 ALIVE = 5  # results of one shape at the same time: more than a ring of buffers has
 THREADS = 4
-MANY = {4e-4: 1000, 2e-2: 24, float("inf"): 12}  # calls in a row, by the seconds that one takes at most
+MANY = 1000  # calls in a row
+EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
 ORDER = (0, 1, 0, 2, 1, 0)  # of three different calls
 BLOCK = 512  # bytes: the least that torch's allocator gives
 
@@ -195,8 +197,7 @@ def _threads(judge: Judge) -> None:
 def _many(judge: Judge) -> None:
     """Many calls give one result and keep nothing; every input is a new tensor."""
     first = _outputs(judge, judge.trial, "the first call")
-    seconds = min(_seconds(judge) for _ in range(3))
-    count = next(times for most, times in MANY.items() if seconds <= most)
+    count = _how_many(judge)
     with judge.probe.environment(), Living() as living:
         _calls(judge, first, range(count // 2))
         before = _kept(judge, living)
@@ -210,10 +211,13 @@ def _many(judge: Judge) -> None:
         judge.require(late - early < count // 4, text)
 
 
-def _seconds(judge: Judge) -> float:
+def _how_many(judge: Judge) -> int:
+    """Many calls, unless kernels are emulated."""
     start = time.perf_counter()
-    judge.call()
-    return time.perf_counter() - start
+    with emulator.recorder() as launches:
+        judge.call()
+    seconds = time.perf_counter() - start
+    return next(times for most, times in EMULATED.items() if seconds <= most) if launches else MANY
 
 
 def _calls(judge: Judge, want: Tensors, turns: range) -> None:
