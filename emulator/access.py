@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator import redundant
 from kernelmux.emulator.errors import EmulatorError, Triple
 from kernelmux.emulator.flow import Step
 from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsewhere, GlobalMemory
@@ -247,6 +248,9 @@ class Access:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
+            if redundant.allowed(group, place, values, different):
+                redundant.warn(self, group)
+                return
             kind = "shared" if place.shared is not None else "global"
             first = int(np.argmax(different))
             kept = place.view[place.rows[first] if np.ndim(place.rows) else place.rows]

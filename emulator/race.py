@@ -19,6 +19,7 @@ from kernelmux.emulator.places import BITS, Places
 from kernelmux.emulator.shadow import THREAD_BITS
 
 if TYPE_CHECKING:
+    from kernelmux.emulator.ordering import Order
     from kernelmux.emulator.group import Group
     from kernelmux.emulator.memory import Segment
     from kernelmux.emulator.shadow import Shadow
@@ -61,9 +62,11 @@ class History:
     """What all chunks of a launch share: whether blocks may be ordered, and when each block made its last fence.
 
     tick: fences so far, `1 << BITS` for each, so that there is room for the number of an instruction.
+    order: the block at each place, None if they run as they are numbered; records hold places.
     """
 
     blocks_ordered: bool
+    order: Order | None = None
     tick: int = 0
     fences: dict[int, int] = field(default_factory=dict)
     places: Places = field(default_factory=Places)
@@ -156,7 +159,8 @@ class GlobalWriters:
         if bad.any():
             row, column = np.argwhere(bad)[0]
             other, tick = (int(owners.rows(name, now.size)[now.where][row, column]) for name in ("thread", "tick"))
-            block, thread = divmod(other, self.threads)
+            place, thread = divmod(other, self.threads)
+            block = place if self.history.order is None else self.history.order(place)
             step = self.history.places.step(tick & (1 << BITS) - 1)
             group.fail("race", text.format(thread, block), [int(row)], step)
 
