@@ -8,6 +8,8 @@ from typing import Any
 _HOMES = {
     "checks": "settings",
     "time_limit": "settings",
+    "block_order": "settings",
+    "only_blocks": "settings",
     "load": "launch",
     "compile_ptx": "nvrtc",
     "compile_cubin": "nvrtc",

@@ -229,7 +229,8 @@ class Activation:
         except Fault as fault:
             step, frame = self.program.running(fault)
             values = self._values(frame, step, fault.lane) if fault.instruction is None else {}
-            raise self._located(fault.kind, fault.message, fault.lane, fault.instruction or step, values) from fault
+            at = fault.instruction or step
+            raise self._located(fault.kind, fault.message, fault.lane, at, values, fault.earlier) from fault
         except EmulatorError:
             raise
         except Exception as error:
@@ -279,12 +280,18 @@ class Activation:
     # ---- errors
 
     def _located(
-        self, kind: str, message: str, lane: int | None, step: Step | None, values: dict[str, str] | None = None
+        self,
+        kind: str,
+        message: str,
+        lane: int | None,
+        step: Step | None,
+        values: dict[str, str] | None = None,
+        earlier: Step | None = None,
     ) -> EmulatorError:
         geometry = self.run.geometry
         block, thread = geometry.coordinates(lane) if lane is not None else (None, None)
         name, access = self.program.name, self.run.access
-        return access.error(kind, message, name, step, block, thread, values)  # type: ignore[no-any-return]
+        return access.error(kind, message, name, step, block, thread, values, earlier)  # type: ignore[no-any-return]
 
     def _values(self, frame: inspecting.Frame, step: Step | None, lane: int | None) -> dict[str, str]:
         if step is None or lane is None:

@@ -13,6 +13,7 @@ import numpy as np
 from kernelmux.emulator import observing, recording
 from kernelmux.emulator.access import Access
 from kernelmux.emulator.arguments import ArgumentList
+from kernelmux.emulator.ordering import chunks, order
 from kernelmux.emulator.cluster import ClusterMemory
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
 from kernelmux.emulator.executor import Program, Run
@@ -176,11 +177,13 @@ class Kernel:
         cluster = size[0] * size[1] * size[2]
         chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
         memory_kind = ClusterMemory if cluster > 1 else SharedMemory
-        history = History(checks == "full" and self._orders_blocks)
-        for first in range(0, blocks, chunk):
+        waiting = self._polls and blocks > chunk  # GPUs start blocks in order, which those that wait rely on
+        numbers = None if waiting else order(blocks, cluster)
+        history = History(checks == "full" and self._orders_blocks, numbers)
+        for first, count in chunks(blocks, chunk, cluster):
             if deadline.passed:
                 raise EmulatorError(str(deadline), kind="time limit", kernel=self.name)
-            geometry = Geometry(grid, block, first, min(chunk, blocks - first), size)
+            geometry = Geometry(grid, block, first, count, size, numbers)
             window = memory_kind(geometry, self.layout.window(shared), shared, checks, self.layout.gaps)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":

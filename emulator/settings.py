@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 LEVELS = ("fast", "full")
+ORDERS = ("forward", "reverse")
 
 _checks: ContextVar[str] = ContextVar("kernelmux_emulator_checks", default="fast")
 _time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", default=60.0)
+_block_order: ContextVar[str | int] = ContextVar("kernelmux.emulator.ordering", default=ORDERS[0])
+_only_blocks: ContextVar[tuple[int, int] | None] = ContextVar("kernelmux_emulator_only_blocks", default=None)
 
 
 @contextmanager
@@ -38,6 +41,43 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
     finally:
         _time_limit.reset(token)
+
+
+@contextmanager
+def block_order(order: str | int) -> Iterator[None]:
+    """Sets the order in which blocks run: "forward" (the default), "reverse", or a seed for one by chance.
+
+    Clusters stay together. A grid whose blocks may wait for one another and do not all fit side by side runs forward.
+    """
+    if isinstance(order, bool) or not (isinstance(order, int) or order in ORDERS):
+        raise ValueError(f"block_order: expected one of {ORDERS} or a seed, got {order!r}")
+    token = _block_order.set(order)
+    try:
+        yield
+    finally:
+        _block_order.reset(token)
+
+
+@contextmanager
+def only_blocks(first: int = 0, last: int = 0) -> Iterator[None]:
+    """Runs but the `first` and the `last` blocks of every launch, whole clusters: for grids too large to emulate."""
+    if first < 0 or last < 0 or first + last == 0:
+        raise ValueError(f"only_blocks: expected at least one block, got first={first}, last={last}")
+    token = _only_blocks.set((first, last))
+    try:
+        yield
+    finally:
+        _only_blocks.reset(token)
+
+
+def current_block_order() -> str | int:
+    """The order in force: "forward", "reverse" or a seed."""
+    return _block_order.get()
+
+
+def current_only_blocks() -> tuple[int, int] | None:
+    """How many of the first and of the last blocks run; None: all blocks."""
+    return _only_blocks.get()
 
 
 def current_checks() -> str:

@@ -190,6 +190,16 @@ def fits(x: torch.Tensor, layout: str) -> bool:
     return False
 
 
+def folder(name: str) -> Path | None:
+    """Where the files of a backend's package are; None for one that cannot be found."""
+    try:
+        found = importlib.util.find_spec(_packages()[name])
+    except (ImportError, ValueError):
+        return None
+    places = found.submodule_search_locations if found else None
+    return Path(next(iter(places))) if places else None
+
+
 def source_hash(name: str, op: str) -> str:
     """Twelve hex digits over the files of a backend that its implementation of an operator is made of.
 
