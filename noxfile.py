@@ -101,12 +101,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write the tables of README.md anew from what was recorded (-- --check fails if that changes it)."""
+    """Write anew the tables of README.md and the types of the public face (-- --check fails if that changes them)."""
     python = pinned(session)
+    session.run(python, "-m", "kernelmux.registry.stubs")
     session.run(python, "-m", "kernelmux.conformance", "--matrix", "README.md")
     session.run(python, "-m", "kernelmux.perf", "--update", "README.md")
     if "--check" in session.posargs:
-        session.run("git", "diff", "--exit-code", "README.md", external=True)
+        session.run("git", "diff", "--exit-code", "README.md", "registry/_face", external=True)
 
 
 @nox.session(default=False)
