@@ -20,7 +20,7 @@ class Columns:
     names: tuple[str, ...]
     text: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
-    bold: dict[str, str] = field(default_factory=dict)  # styles by name
+    styles: dict[str, str] = field(default_factory=dict)
 
     def table(
         self, console: Console, rows: Sequence[tuple[Sequence[Text | str], str | None]], title: str = ""
@@ -31,14 +31,12 @@ class Columns:
             title=Text(title) if title else None, title_justify="left", title_style="bold", box=None, pad_edge=False
         )
         for name in kept:
-            is_text = name in self.text
-            justify = "left" if is_text else "right"
             made.add_column(
                 Text(name),
-                justify=justify,
-                no_wrap=not is_text,
+                justify="left" if name in self.text else "right",
+                no_wrap=name not in self.text,
                 overflow="fold",
-                style=self.bold.get(name),  # type: ignore[arg-type]
+                style=self.styles.get(name),
             )
         for cells, style in rows:
             made.add_row(*(cell for name, cell in zip(self.names, cells, strict=False) if name in kept), style=style)

@@ -8,6 +8,7 @@ import sys
 import time
 from io import StringIO
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +44,7 @@ VARIANTS = {f.__name__: Implementation(fn=f, idea="") for f in (right, hangs)}
 
 def told(capsys, *arguments):
     """Exit status and the lines on stderr."""
+    status: object
     try:
         status = cli.main(list(arguments))
     except SystemExit as end:
@@ -222,8 +224,13 @@ def test_ctrl_c_before_the_first_row_writes_nothing(here, monkeypatch, capsys):
 def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch):
     """As `| head` does: the pipe breaks while a row is reported."""
     started = []
+
+    def events(process, *_):
+        started.append(process)
+        return iter([{"event": "start"}])
+
     monkeypatch.setattr(running, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr(running, "_events", lambda process, *_: started.append(process) or iter([{"event": "start"}]))
+    monkeypatch.setattr(running, "_events", events)
 
     def broken(event):
         raise BrokenPipeError
@@ -287,11 +294,17 @@ def test_a_busy_machine_is_said_and_no_nonsense_is_shown():
 @pytest.mark.parametrize("precision", ["tf32", "ieee", None])
 def test_rows_that_permit_tf32_are_timed_with_it_and_no_others(precision, monkeypatch):
     seen = []
-    monkeypatch.setattr(measure, "_row", lambda *_: seen.append(torch.backends.cuda.matmul.allow_tf32) or {})
+
+    def timed(*_):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return {}
+
+    monkeypatch.setattr(measure, "_row", timed)
     arguments = {} if precision is None else {"precision": precision}
-    group = SimpleNamespace(inputs=SimpleNamespace(call=SimpleNamespace(arguments=arguments)))
+    nothing: Any = None
+    group: Any = SimpleNamespace(inputs=SimpleNamespace(call=SimpleNamespace(arguments=arguments)))
     before = torch.backends.cuda.matmul.allow_tf32
-    measure.row(None, group, None, None, Options(), None)
+    measure.row(nothing, group, nothing, nothing, Options(), None)
     assert seen == [precision == "tf32"] and torch.backends.cuda.matmul.allow_tf32 == before
 
 
