@@ -1,13 +1,15 @@
 """`kernelmux emulate`: the table, the picture, the errors; the transpose ladder as it must look."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kernelmux.emulator import nvrtc
-from kernelmux.perf import emulate
+from kernelmux.perf import emulate, emulate_table
 from kernelmux.registry import cli
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
@@ -107,3 +109,14 @@ def test_the_command_line_lists_what_other_parts_bring(capsys: Any) -> None:
         cli.main(["--help"])
     assert end.value.code == 0
     assert "emulate" in capsys.readouterr().out
+
+
+def test_no_unit_is_lost_at_any_width(capsys: Any) -> None:
+    options = emulate.parser().parse_args(["matmul", "--backend", "cuda/naive", "--shape", "a=40x64,b=64x48"])
+    (_, trace), texts = emulate.run(options, "cuda/naive"), []
+    for width in (40, 80, 160, 300):
+        file = StringIO()
+        emulate_table.show(Console(file=file, width=width, highlight=False), trace.launches[0])
+        rows = [line for line in file.getvalue().splitlines() if "load a 16 bit" in line or "load a 32 bit" in line]
+        texts.append(" ".join(rows[0].split("load a")[1].split()))
+    assert len(set(texts)) == 1 and texts[0].endswith("KiB") and "again" in texts[0]
