@@ -95,7 +95,7 @@ def _check_places(args: argparse.Namespace) -> None:
     """The reports can be written; asked before the work."""
     files.folder(Path(args.out), "--out")
     if args.html:
-        files.writable(Path(args.html), "--html")
+        files.writable(Path(args.html), "--html", made=True)
 
 
 def _overhead_backends(options: Options) -> tuple[str, ...]:
@@ -163,8 +163,8 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
     """Write the page of results that exist."""
     if target is None:
         raise ArgumentError("--render: expected --html FILE beside it, for the page")
-    files.writable(Path(target), "--html")
     found, before = results.read(source), results.read(Path(earlier)) if earlier else None
+    files.writable(Path(target), "--html", made=True)
     rows = [row | {"stale": results.stale(row)} if row.get("status") == "ok" else row for row in found["rows"]]
     try:
         text = page.html(found | {"rows": rows}, before)

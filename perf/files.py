@@ -10,10 +10,12 @@ from pathlib import Path
 from kernelmux.registry.errors import ArgumentError
 
 
-def writable(path: Path, option: str) -> None:
-    """ArgumentError, which names the option, if a file cannot be written there."""
+def writable(path: Path, option: str, made: bool = False) -> None:
+    """ArgumentError, which names the option, if a file cannot be written there; made: folders on the way are made."""
     if path.is_dir():
         raise ArgumentError(f"{option}: expected a file, got the folder {path}")
+    if made:
+        folder(path.parent, option)
     if not path.parent.is_dir():
         raise ArgumentError(f"{option}: {path}: the folder {path.parent} does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

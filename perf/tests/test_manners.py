@@ -82,7 +82,7 @@ def here(tmp_path, monkeypatch):
         ("--op softmax --dtype int8 --list", "no workload fits --op softmax, --dtype int8"),
         ("--backend cuda/nope --list", 'unknown variant of cuda "nope"'),
         ("--op softmax --out /dev/null", "--out: expected a folder, got /dev/null"),
-        ("--op softmax --html missing/x.html", "--html: missing/x.html: the folder missing does not exist"),
+        ("--op softmax --html /dev/null/x.html", "--html: expected a folder, got /dev/null"),
         ("--op softmax --html .", "--html: expected a file, got the folder ."),
         ("--update .", "--update: expected a file, got the folder ."),
         ("--update missing.md", "missing.md has no <!-- perf -->"),
