@@ -18,19 +18,8 @@ _C: Any = torch._C
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
 
 
-def unusual() -> bool:
-    """Whether a call is traced, or computes forward derivatives: then nothing is remembered.
-
-    A dispatch mode by itself is no tracing: one that watches memory, as the conformance suite's, lets kernels run.
-    """
-    return (
-        (_C._len_torch_dispatch_stack() > 0 and _traces())
-        or _C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
-
-
-def _traces() -> bool:
+def traces() -> bool:
+    """Whether a dispatch mode traces. One that only watches, as the conformance suite's, lets kernels run."""
     return any(_C._get_dispatch_mode(key) is not None for key in _MODES)
 
 
