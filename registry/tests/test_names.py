@@ -81,7 +81,7 @@ def test_the_environment_is_read_once_for_all_operators(monkeypatch):
 def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeypatch, argument):
     monkeypatch.setenv("KERNELMUX_BACKEND_SOFTMX", "cuda")
     for ask in (dispatch.function("add"), lambda *a, **k: dispatch.explain("add", *a, **k)):
-        with pytest.raises(UnknownName, match='"KERNELMUX_BACKEND_SOFTMX".*did you mean "KERNELMUX_BACKEND_SOFTMAX"'):
+        with pytest.raises(UnknownName, match=r'"KERNELMUX_BACKEND_SOFTMX".*did you mean "KERNELMUX_BACKEND_SOFTMAX"'):
             ask(X, X, backend=argument)
 
 
@@ -89,7 +89,7 @@ def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeyp
 def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
     for ask in (dispatch.function("softmax"), lambda x, **k: dispatch.explain("softmax", x, **k),
                 lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
-        with pytest.raises(UnknownName, match='unknown variant of torch_ref for softmax "egar".*did you mean "eager"'):
+        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "eager"'):
             ask(X, backend=chain)
 
 

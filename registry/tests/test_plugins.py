@@ -20,6 +20,7 @@ import torch
 from kernelmux.registry.backend import Implementation
 VARIANTS = {"best": Implementation(fn=lambda x, axis, scale: torch.softmax(x * scale, axis), idea="[bold] idea [/]")}
 """
+GELU = SOFTMAX.replace("x, axis, scale: torch.softmax(x * scale, axis)", "x, approximate: x + 0")
 CPU = torch.device("cpu")
 
 
@@ -120,7 +121,7 @@ def test_a_bad_module_is_one_line_for_its_operator(install, how):
         "theirs",
         "theirs_package",
         softmax=MODULES[how],
-        gelu=SOFTMAX.replace("x, axis, scale: torch.softmax(x * scale, axis)", "x, approximate: x + 0"),
+        gelu=GELU,
     )
     everything_else_works()
     assert dispatch.which("gelu", X) == "theirs/best"
