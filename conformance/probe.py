@@ -238,7 +238,8 @@ class Probe:
                 yield trial
 
     def sample(self, count: int, least: int = 16, where: Callable[[Trial], bool] = lambda trial: True) -> list[Trial]:
-        """A few small trials that compute something: different shapes, the dtypes in turn."""
+        """A few small trials that compute something: different shapes, the dtypes in turn; one of them in tier smoke."""
+        count = 1 if self.options.tier == "smoke" else count
         found: list[Trial] = []
         for turn, case in enumerate(self._by_size(least)):
             allowed = self.options.dtypes_of(self.spec, case)

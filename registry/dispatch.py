@@ -14,7 +14,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, selection
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import BackendUnavailable, UnsupportedError, unknown
+from kernelmux.registry.errors import BackendUnavailable, SpecError, UnsupportedError, unknown
 from kernelmux.registry.spec import Call, OpSpec, Output
 
 EMULATED = (9, 0)  # the compute capability that the emulator stands for
@@ -84,7 +84,11 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     if emulated and call.capability is None:
         call = Call(call.spec, call.arguments, call.axes, call.device, EMULATED, call.hypothetical)
     copies = [k for k, layout in implementation.layout.items() if not registered.fits(call.arguments[k], layout)]
-    return Verdict(name, variant, tuple(implementation.reasons(call)), tuple(copies), emulated)
+    try:
+        reasons = tuple(implementation.reasons(call))
+    except SpecError as error:
+        raise SpecError(f"{name}/{variant} declares what {call.spec.name} does not have: {error}") from error
+    return Verdict(name, variant, reasons, tuple(copies), emulated)
 
 
 def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
