@@ -193,12 +193,16 @@ def test_the_mutants_run_in_worker_processes(tmp_path: Path, capsys: pytest.Capt
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
-    """The command as a process group of its own, as a shell starts it."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    """The command as a process group of its own that hears Ctrl-C, as a shell starts it."""
+    pipe, command = subprocess.PIPE, [*COMMAND, *arguments]
+    heard = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs in the background inherits that it is ignored
+    try:
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
-LONG = ("--op", "softmax", "matmul", "--backend", "triton", "torch_ref", "spec", "--tier", "full")
+LONG = ("--op", "transpose", "softmax", "reduce_sum", "--backend", "torch_ref", "triton")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -213,7 +217,8 @@ def test_ctrl_c_keeps_what_was_found(workers: str, tmp_path: Path) -> None:
     assert time.monotonic() - asked < 20
     assert "interrupted after " in err and "Traceback" not in out + err and "was lost" not in out + err
     assert err.count("\n") == 1 and " passed, " in out.splitlines()[-1]
-    assert json.loads((tmp_path / "results-partial.jsonl").read_text().splitlines()[-1])["passed"] >= 1
+    told = json.loads((tmp_path / "results-partial.jsonl").read_text().splitlines()[-1])
+    assert told["passed"] + told["skipped"] >= 1
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.5])
