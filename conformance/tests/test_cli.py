@@ -143,9 +143,7 @@ def test_a_whole_run_has_files_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("damaged", ['{"add-torch_ref/eager-exact": 1.', "[]", '{"a": "b"}', "\0", "null"])
-def test_a_damaged_state_does_not_stop_a_run(
-    damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_state_does_not_stop_a_run(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "durations.json").write_text(damaged)
     assert cli.main(two_items(tmp_path)) == cli.OK
     assert capsys.readouterr().err.count("durations.json is damaged") == 1
@@ -173,7 +171,18 @@ def mutant(name: str) -> str:
 def test_unwritten_elements_are_named_as_poison(
     tmp_path: Path, mutants: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ["--op", "softmax", "--backend", mutant("unwritten_tail"), "--check", "memory", "--out", str(tmp_path), "-n", "1"]
+    run = [
+        "--op",
+        "softmax",
+        "--backend",
+        mutant("unwritten_tail"),
+        "--check",
+        "memory",
+        "--out",
+        str(tmp_path),
+        "-n",
+        "1",
+    ]
     assert cli.main(run) == cli.FAILED
     out = capsys.readouterr().out
     assert "they were never written" in out and "bound = " in out
