@@ -243,12 +243,12 @@ def test_ctrl_c_at_the_start_is_one_line(seconds: float, tmp_path: Path) -> None
     "arguments", [("--help",), ("--list",), (*LONG, "-n", "1"), (*LONG, "-n", "2")], ids=lambda a: a[-1]
 )
 def test_a_reader_that_goes_away_ends_the_run_quietly(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    process = started(*arguments, "--out", str(tmp_path))
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(timeout=100) in (cli.CLOSED, cli.OK)
-    assert process.stderr.read() == ""
+    with started(*arguments, "--out", str(tmp_path)) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=100) in (cli.CLOSED, cli.OK)
+        assert process.stderr.read() == ""
 
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
