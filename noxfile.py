@@ -43,7 +43,8 @@ def pinned(session: nox.Session, *names: str) -> str:
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
     """Every backend against the specs (-- --op softmax --backend triton --tier ci)."""
-    session.run(pinned(session), "-m", "kernelmux.conformance", *session.posargs)
+    program = f"nox {'--no-venv ' if session.venv_backend == 'none' else ''}-s conformance --"  # for "reproduce:"
+    session.run(pinned(session), "-m", "kernelmux.conformance", "--program", program, *session.posargs)
 
 
 @nox.session(default=False)
