@@ -13,7 +13,7 @@ import torch
 from kernelmux.registry.cases import Case, draw, generator
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.numerics import Arithmetic, Bound, bound
+from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
 from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor, exact_arguments
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**33}
@@ -68,10 +68,11 @@ class Trial:
     def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
         """How far each output may be off for that arithmetic; a term that is NaN counts as nothing."""
         arguments, axes = exact_arguments(self.call), self.call.axes
+        repeated = any(repeats(x) for x in self.tensors.values())
         found = []
         for model, output, ref in zip(self.spec.errors, self.spec.outputs, self.references, strict=True):
             dtype = self.call.arguments[output.like].dtype
-            made = bound(model, how, ref, dtype, self.dtype, arguments, axes)
+            made = bound(model, how, ref, dtype, self.dtype, arguments, axes, repeated)
             found.append(replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS}))
         return tuple(found)
 

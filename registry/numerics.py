@@ -85,6 +85,11 @@ def tail(h: float, n: int, correlated: bool = False) -> float:
     return h if correlated else min(h, math.sqrt(2 * math.log(2 * max(n, 1) / CHANCE) * h / 3))
 
 
+def repeats(x: Tensor) -> bool:
+    """Whether x is expanded, so that elements along an axis are one and the same."""
+    return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
+
+
 @dataclass(frozen=True)
 class ErrorModel:
     """What the operator itself contributes to the error of one output.
