@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelmux.conformance.layouts import POISON, extent, poisoned
+from kernelmux.conformance.layouts import POISON, Strides, contiguous_strides, extent, poisoned
 from kernelmux.conformance.trials import bits
 
 MARGIN = 1024  # bytes before and behind; a multiple of every alignment a kernel may count on
@@ -65,9 +65,9 @@ def guarded(shape: Any, strides: Any, dtype: torch.dtype, like: torch.Tensor) ->
     return Guarded(whole, view)
 
 
-def haloed(x: torch.Tensor) -> Guarded:
-    """The values of x, contiguous, with NaN around them."""
-    made = guarded(x.shape, x.contiguous().stride(), x.dtype, x)
+def haloed(x: torch.Tensor, strides: Strides | None = None) -> Guarded:
+    """The values of x, contiguous or with these strides (that overlap nowhere), with NaN around and between them."""
+    made = guarded(x.shape, strides or contiguous_strides(x.shape), x.dtype, x)
     made.view.copy_(x)
     return made
 

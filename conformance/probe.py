@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import failures, generate, trials
+from kernelmux.conformance import failures, generate, origins, trials
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
@@ -40,7 +40,10 @@ class Enough(Exception):
 
 @dataclass
 class Record:
-    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used."""
+    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used.
+
+    axes: lengths and scalars of the call. cause: where an exception came from and what kind it was, else "".
+    """
 
     case: str
     dtype: str
@@ -52,6 +55,8 @@ class Record:
     seconds: float = 0.0
     text: str = ""
     remarks: list[str] = field(default_factory=list)
+    axes: dict[str, Any] = field(default_factory=dict)
+    cause: str = ""
 
 
 class Judge:
@@ -156,7 +161,7 @@ class Probe:
         self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
         self._implementation = implementation
         self.label = f"{backend}/{variant}" if variant else backend
-        self.place = failures.Place(spec.name, self.label, check, options.device)
+        self.place = failures.Place(spec.name, self.label, check, options.device, options.program)
         self.device = options.where
         self.records: list[Record] = []
 
@@ -165,6 +170,11 @@ class Probe:
         if self._implementation is None:
             raise TypeError(f"{self.place.check} judges the spec of {self.spec.name}: there is no implementation")
         return self._implementation
+
+    @cached_property
+    def home(self) -> Path | None:
+        """The folder of the backend's package."""
+        return registered.folder(self.backend) if self.variant else None
 
     @property
     def conditions(self) -> list[str]:
@@ -201,6 +211,8 @@ class Probe:
             result = dispatch.call(self.spec, tuple(values), self.label)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+        if problem := origins.malformed(self.spec, result):
+            raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
 
     @contextmanager
@@ -321,9 +333,11 @@ class Probe:
         except Failed as failure:
             self._fail(record, trial, str(failure))
         except Exception as error:
-            self._fail(record, trial, raised(error))
+            record.cause = origins.cause(error, self.home)
+            self._fail(record, trial, raised(error, self.home))
         finally:
             record.seconds = time.perf_counter() - start
+            record.axes = origins.axes(trial)
         if self.failed >= ENOUGH:
             raise Enough
 
@@ -343,10 +357,6 @@ def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.device == y.device and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def raised(error: Exception) -> str:
-    """An exception from a call: its text, and where it came from unless it says so itself."""
-    text = f"raised {type(error).__name__}: {error}"
-    if isinstance(error, emulator.EmulatorError):
-        return text.replace("\n", "\n  ")
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{text}\n  at {last.filename}:{last.lineno} in {last.name}: {last.line}"
+def raised(error: Exception, home: Path | None = None) -> str:
+    """An exception from a call: its text, and where in the package of the implementation (`home`) it came from."""
+    return f"raised {type(error).__name__}: {origins.located(error, home)}"

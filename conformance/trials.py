@@ -76,7 +76,7 @@ class Trial:
         return tuple(found)
 
 
-TERMS = ("rounding", "accumulation", "operands", "intermediate")
+TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate")
 
 
 def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:

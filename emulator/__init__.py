@@ -8,6 +8,8 @@ from typing import Any
 _HOMES = {
     "checks": "settings",
     "time_limit": "settings",
+    "block_order": "settings",
+    "only_blocks": "settings",
     "load": "launch",
     "compile_ptx": "nvrtc",
     "compile_cubin": "nvrtc",
@@ -16,6 +18,7 @@ _HOMES = {
     "Im2colMap": "tensor_map",
     "recorder": "recording",
     "trace": "tracing.collector",
+    "triton_active": "triton_driver",
     "EmulatorError": "errors",
 }
 

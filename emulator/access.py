@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator import redundant
 from kernelmux.emulator.errors import EmulatorError, Triple
 from kernelmux.emulator.flow import Step
 from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsewhere, GlobalMemory
@@ -247,6 +248,9 @@ class Access:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
+            if redundant.allowed(group, place, values, different):
+                redundant.warn(self, group)
+                return
             kind = "shared" if place.shared is not None else "global"
             first = int(np.argmax(different))
             kept = place.view[place.rows[first] if np.ndim(place.rows) else place.rows]
@@ -280,10 +284,12 @@ class Access:
         block: Triple | None,
         thread: Triple | None,
         values: dict[str, str] | None = None,
+        earlier: Step | None = None,
     ) -> EmulatorError:
-        """The public error for a fault at a step."""
+        """The public error for a fault at a step; earlier: the step of the access that a race is with."""
         instruction = step.instruction if step is not None else None
         (file, line), *inlined = self._places(instruction.location if instruction is not None else None)
+        before = self._places(earlier.instruction.location if earlier is not None else None)[0]
         name = self.kernel if function == self.kernel else f"{self.kernel} (in {function})"
         return EmulatorError(
             message,
@@ -296,6 +302,7 @@ class Access:
             thread=thread,
             instruction=instruction.text if instruction is not None else None,
             values=values,
+            earlier=before if before[0] else None,
         )
 
     def _places(self, location: Location | None) -> list[tuple[Any, Any]]:

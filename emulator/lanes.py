@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from kernelmux.emulator.ordering import Order
 
 WARP = 32
 
@@ -34,13 +37,25 @@ def shape(block: Triple, blocks: int) -> Shape:
 
 
 class Geometry:
-    """The blocks that run together: `blocks` consecutive ones from `first` on, lane = block * threads + thread.
+    """The blocks that run together: those at `blocks` places from `first` on, lane = block * threads + thread.
 
     Blocks are counted cluster after cluster, in a cluster and among clusters with x running fastest.
     """
 
-    def __init__(self, grid: Triple, block: Triple, first: int, blocks: int, cluster_shape: Triple = (1, 1, 1)) -> None:
-        """cluster_shape: blocks of a cluster in each dimension; the grid consists of whole clusters."""
+    def __init__(
+        self,
+        grid: Triple,
+        block: Triple,
+        first: int,
+        blocks: int,
+        cluster_shape: Triple = (1, 1, 1),
+        order: Order | None = None,
+    ) -> None:
+        """cluster_shape: blocks of a cluster in each dimension; the grid consists of whole clusters.
+
+        order: which block runs at each place; None: as they are numbered.
+        """
+        self.order = order
         self.grid, self.block, self.first, self.blocks, self.cluster_shape = grid, block, first, blocks, cluster_shape
         self.cluster = cluster_shape[0] * cluster_shape[1] * cluster_shape[2]
         self.clusters = (grid[0] // cluster_shape[0], grid[1] // cluster_shape[1], grid[2] // cluster_shape[2])
@@ -55,13 +70,18 @@ class Geometry:
     def in_grid(self, number: Any) -> Any:
         """The number of a block of the chunk (or of an array of them) in the grid, with x running fastest."""
         if self.cluster == self.cluster_shape[0]:
-            return number + self.first
+            return self.numbered(number)
         x, y, z = self.block_at(number)
         return x + self.grid[0] * (y + self.grid[1] * z)
 
+    def numbered(self, block: Any) -> Any:
+        """The number of a block of the chunk (or of an array of them) in the launch, cluster after cluster."""
+        place = block + self.first
+        return place if self.order is None else self.order(place)
+
     def block_at(self, number: Any) -> Any:
         """Coordinates of a block of the chunk (or of an array of them) in the grid."""
-        number = number + self.first
+        number = self.numbered(number)
         if self.cluster == self.cluster_shape[0]:
             return _unfold(number, self.grid)
         corners = _unfold(number // self.cluster, self.clusters)
@@ -176,7 +196,7 @@ class Lanes:
         }
         if base in constants:
             return constants[base]
-        cluster, rank = np.divmod(self.block + geometry.first, geometry.cluster)
+        cluster, rank = np.divmod(geometry.numbered(self.block), geometry.cluster)
         if base == "cluster_ctarank":
             return _compact(rank)
         places = {"clusterid": (cluster, geometry.clusters), "cluster_ctaid": (rank, geometry.cluster_shape)}

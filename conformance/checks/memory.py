@@ -1,30 +1,78 @@
-"""What a call does to memory: it writes all of its outputs and nothing else, and shares or reuses nothing."""
+"""What a call does to memory: it writes all of its outputs and nothing else, and shares or reuses nothing.
+
+Inputs are contiguous, have gaps, and have axes of length one, whose views look as fresh as a result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
+from kernelmux.conformance import generate, resize
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard, Guarded, haloed, poison_left
+from kernelmux.conformance.layouts import LAYOUTS, Strides
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 
 Tensors = Sequence[torch.Tensor]
+Placed = dict[str, Guarded]
+FEW = ("transposed", "every second element", "rows with an aligned gap")  # layouts of emulated calls
 
 
 def run(probe: Probe) -> None:
-    for trial in probe.sample(3 if probe.emulated else 8):
+    trials = probe.sample(2 if probe.emulated else 8)
+    for trial in trials:
         with probe.judge(trial) as judge:
-            _examine(judge, probe, trial)
+            _examine(judge, {name: haloed(x) for name, x in trial.tensors.items()})
+    for trial in (*_thin(probe, trials[:1]), *trials[-1:]):
+        for note, inputs in _with_gaps(probe, trial):
+            placed = _placed(trial, inputs, note)
+            if not probe.reasons(placed):
+                with probe.judge(placed) as judge:
+                    _examine(judge, inputs)
 
 
-def _examine(judge: Judge, probe: Probe, trial: Trial) -> None:
-    inputs = {name: haloed(x) for name, x in trial.tensors.items()}
+def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
+    return trial.changed(note, **{name: g.view for name, g in inputs.items()})
+
+
+def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
+    """The trials with each of their axes, and with all of them, of length one."""
+    for trial in trials:
+        case = next(c for c in probe.cases if c.name == trial.case)
+        axes = resize.axes(probe.spec, case)
+        for chosen in ([[axis] for axis in axes] if len(axes) > 1 else []) + [axes]:
+            thin = resize.resized(probe.spec, case, dict.fromkeys(chosen, 1))
+            if generate.hypothetical(probe.spec, thin, trial.dtype) is None:
+                continue
+            made = probe.make(thin, trial.dtype)
+            if not probe.reasons(made):
+                yield made
+
+
+def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
+    """All inputs as each layout has them; an input for which a layout means nothing is contiguous. No gaps come first."""
+    if 1 in {n for x in trial.tensors.values() for n in x.shape}:
+        yield "axes of length one", {name: haloed(x) for name, x in trial.tensors.items()}
+    for layout in LAYOUTS:
+        if not layout.same or (probe.emulated and layout.name not in FEW):
+            continue
+        found: dict[str, Strides] = {}
+        for name, x in trial.tensors.items():
+            made = layout.strides(tuple(x.shape), x.element_size()) if x.numel() else None
+            if made is not None and not made[1]:
+                found[name] = made[0]
+        if found:
+            yield layout.name, {name: haloed(x, found.get(name)) for name, x in trial.tensors.items()}
+
+
+def _examine(judge: Judge, inputs: Placed) -> None:
+    trial, probe = judge.trial, judge.probe
     before = {name: g.whole.clone() for name, g in inputs.items()}
     guard = Guard()
-    placed = trial.changed("", **{name: g.view for name, g in inputs.items()})
+    placed = _placed(trial, inputs, trial.note)
     with guard:
         outputs = judge.call(*placed.values)
     for made in guard.memory:
@@ -41,12 +89,12 @@ def _touched(name: str, now: Guarded, before: torch.Tensor) -> str:
     places = (now.whole != before).nonzero().flatten()
     first, end = now.used
     inside = int(((places >= first) & (places < end)).sum())
-    where = f"{inside} bytes of its values" if inside else f"{places.numel()} bytes around it"
+    where = f"{inside} bytes of its values or between them" if inside else f"{places.numel()} bytes around it"
     return f"the input {name} was changed: {where}, first at byte {int(places[0]) - first}"
 
 
-def _apart(judge: Judge, outputs: Tensors, inputs: dict[str, Guarded]) -> None:
-    """No output shares memory with an input or another output."""
+def _apart(judge: Judge, outputs: Tensors, inputs: Placed) -> None:
+    """No output shares memory with an input or another output, or has several elements in one place."""
     for i, out in enumerate(outputs):
         if out.numel() == 0:
             continue
@@ -56,6 +104,7 @@ def _apart(judge: Judge, outputs: Tensors, inputs: dict[str, Guarded]) -> None:
         for j, later in enumerate(outputs[i + 1 :], i + 1):
             shared = later.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
             judge.require(not shared, f"{name} shares its memory with {judge.trial.spec.outputs[j].name}")
+        judge.require(out.is_contiguous(), f"{name} is not contiguous: shape {list(out.shape)}, strides {out.stride()}")
 
 
 def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:

@@ -1,27 +1,58 @@
-"""Inputs that reach beyond 2^31 elements: an index kept in 32 bits wraps around."""
+"""Tensors that reach beyond 2^31 elements: an index kept in 32 bits wraps around.
+
+Two kinds: views over few elements whose strides are huge, and contiguous tensors that are that large, inputs as well as
+outputs. On a GPU the large ones are a small trial repeated along an axis; its last slices must be those of the small
+trial. The emulator has memory that takes no room until it is used, and runs the last blocks alone.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from kernelmux.conformance import layouts
+from kernelmux.conformance import huge, layouts
+from kernelmux.conformance import partial as some_blocks
 from kernelmux.conformance.check import Check
+from kernelmux.conformance.huge import FAR
 from kernelmux.conformance.layouts import Strides
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.partial import Unsuitable
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.cases import Case
 
-FAR = 2**31  # elements
+SECONDS = 2.0  # for an emulated call
+SPARE = 1.3  # of the memory that the tensors need
 
 
 def run(probe: Probe) -> None:
-    if probe.spec.hosted:
-        probe.skip_all("its input is pinned host memory, of which nobody spares gigabytes")
+    if probe.spec.hosted and probe.device.type == "cuda":
+        probe.skip_all("its input is pinned host memory, and gigabytes of that are not to be had everywhere")
         return
-    for base in probe.sample(2):
+    for base in probe.sample(1 if probe.emulated else 2):
         for name, x in base.tensors.items():
             if any(n > 1 for n in x.shape):
                 _far_apart(probe, base, name, x)
+    for base in _bases(probe):
+        case = next(c for c in probe.cases if c.name == base.case)
+        for axis, (length, what, dimensions) in huge.lengths(probe.spec, case, base.dtype).items():
+            _large(probe, base, case, axis, length, what, dimensions)
+
+
+def _bases(probe: Probe) -> list[Trial]:
+    """Small trials that may grow along some axis, of two bytes per element where the variant can run such."""
+
+    def grows(trial: Trial, most: int) -> bool:
+        case = next(c for c in probe.cases if c.name == trial.case)
+        return trial.dtype.itemsize <= most and bool(huge.lengths(probe.spec, case, trial.dtype))
+
+    count = 1 if probe.emulated else 2
+    return probe.sample(count, where=partial(grows, most=2)) or probe.sample(count, where=partial(grows, most=8))
+
+
+# --- strides ---------------------------------------------------------------------------------------------------
 
 
 def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
@@ -29,13 +60,14 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     strides = far_strides(tuple(x.shape))
     need = layouts.extent(x.shape, strides) * x.element_size()
     note = f"{name}: strides {strides}"
-    if torch.cuda.mem_get_info(x.device)[0] < need * 1.2:
+    if x.is_cuda and torch.cuda.mem_get_info(x.device)[0] < need * SPARE:
         probe.skip(base.changed(note), f"needs {need / 2**30:.0f} GiB of free device memory")
         return
-    trial = base.changed(note, **{name: layouts.laid_out(x, strides)})
+    far = layouts.laid_out(x, strides) if x.is_cuda else huge.virtual(x.shape, strides, x.dtype).copy_(x)
+    trial = base.changed(note, **{name: far})
     if probe.able(trial):
         with probe.judge(trial) as judge:
-            judge.accurate(judge.call())
+            judge.accurate(some_blocks.call(probe, trial, 60, some=False) if probe.emulated else judge.call())
 
 
 def far_strides(shape: tuple[int, ...]) -> Strides:
@@ -46,8 +78,69 @@ def far_strides(shape: tuple[int, ...]) -> Strides:
     return tuple(strides)
 
 
+# --- sizes -----------------------------------------------------------------------------------------------------
+
+
+def _large(
+    probe: Probe, base: Trial, case: Case, axis: AxisName, length: int, what: str, dimensions: dict[int, int]
+) -> None:
+    """One axis is so long that the tensor `what` has 2^31 elements."""
+    note = f"{what} of 2^31 elements, {axis} = {length}"
+    if reason := _no_room(probe, base, length, dimensions):
+        probe.skip(base.changed(note), reason)
+        return
+    placed = base.changed(note, **huge.grown(probe.spec, case, axis, length, base.tensors))
+    if not probe.able(placed):
+        return
+    try:
+        with probe.judge(base.changed(note)) as judge:
+            _last_slices(judge, placed, base, dimensions)
+    finally:
+        del placed
+        if probe.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int]) -> str | None:
+    if probe.device.type != "cuda":
+        return None
+    number, dimension = next(iter(dimensions.items()))
+    times = length / base.references[number].shape[dimension]
+    need = times * base.size * base.dtype.itemsize
+    if torch.cuda.mem_get_info(probe.device)[0] < need * SPARE:
+        return f"needs {need / 2**30:.0f} GiB of free device memory"
+    return None
+
+
+def _last_slices(judge: Judge, placed: Trial, base: Trial, dimensions: dict[int, int]) -> None:
+    """The last slices of the outputs (on a GPU the first as well) are those of the small trial."""
+    probe, bounds = judge.probe, some_blocks.limits(judge.probe, base)
+    try:
+        outputs = some_blocks.call(probe, placed, SECONDS) if probe.emulated else probe.call(placed.values)
+    except Unsuitable as reason:
+        _set_aside(judge, str(reason))
+        return
+    for number, dimension in dimensions.items():
+        ref = base.references[number]
+        own, got = ref.shape[dimension], outputs[number]
+        last = got.narrow(dimension, got.shape[dimension] - own, own)
+        if probe.emulated and bool(some_blocks.unwritten(last, ref).all()):
+            _set_aside(judge, "its last blocks do not write the last slices")
+            continue
+        some_blocks.judged(judge, base, number, last, ref, bounds[number])
+        if not probe.emulated:
+            some_blocks.judged(judge, base, number, got.narrow(dimension, 0, own), ref, bounds[number])
+
+
+def _set_aside(judge: Judge, reason: str) -> None:
+    """The emulator can say nothing; a GPU runs it."""
+    if not judge.record.assertions:
+        judge.record.status, judge.record.text = "skipped", f"emulated: {reason}; a GPU runs it"
+        judge.record.assertions = 1
+
+
 def _applies(backend: Backend, device: str) -> bool:
-    return device == "cuda"
+    return device == "cuda" or backend.emulates
 
 
-CHECK = Check(run=run, column="64-bit", applies=_applies, summary="inputs that reach beyond 2^31 elements")
+CHECK = Check(run=run, column="64-bit", applies=_applies, summary="strides and sizes beyond 2^31 elements")

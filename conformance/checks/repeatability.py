@@ -1,24 +1,90 @@
-"""The same call gives the same bits, whatever memory it gets."""
+"""The same call gives the same bits, whatever memory it gets and in whatever order its blocks run.
+
+Sums in an order that changes show where they are long: the largest cases are repeated as well as the smallest. A GPU
+runs blocks as it likes; the emulator is told to. A variant that declares `deterministic=False` need not give equal bits
+but has to stay within its bound in every order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
+from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry.cases import TIERS, Case
 
 TIMES = 3
+TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by chance
+ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
+ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
 
 
 def run(probe: Probe) -> None:
-    for trial in probe.sample(2 if probe.emulated else 8):
+    small = probe.sample(1 if probe.emulated else 8)
+    for trial in small:
         with probe.judge(trial) as judge:
-            first = judge.call()
-            kept = []
-            for turn in range(1, TIMES):
-                kept.append(torch.empty(1024 * turn + 7, device=probe.device))  # so that addresses differ
-                for output, want, got in zip(trial.spec.outputs, first, judge.call(), strict=True):
-                    judge.equal(f"{output.name} of call {turn + 1}", got, want)
+            _repeated(judge, TIMES)
+    if not small:
+        return  # why nothing runs is on record
+    for trial in _large(probe, 1 if probe.emulated else 3):
+        with probe.judge(trial) as judge:
+            _repeated(judge, TIMES_LARGE if probe.device.type == "cuda" else TIMES)
 
 
-CHECK = Check(run=run, column="repeat", summary="three equal calls give equal bits")
+def _repeated(judge: Judge, times: int) -> None:
+    """Calls that give the bits of the first one, each in memory of its own."""
+    probe, first = judge.probe, judge.call()
+    if not probe.implementation.deterministic:
+        judge.accurate(first)
+        judge.remark("declares deterministic=False: each call has to be within its bound, bits may differ")
+    kept = []
+    for turn, (name, order) in enumerate(_orders(probe, times), 1):
+        kept.append(torch.empty(1024 * turn + 7, device=probe.device))  # so that addresses differ
+        with order:
+            outputs = judge.call()
+        if not probe.implementation.deterministic:
+            judge.accurate(outputs)
+            continue
+        for output, want, got in zip(judge.trial.spec.outputs, first, outputs, strict=True):
+            judge.equal(f"{output.name} of {name}", got, want)
+
+
+def _orders(probe: Probe, times: int) -> Iterator[tuple[str, AbstractContextManager[None]]]:
+    """What to call each further call, and what to enter around it."""
+    if probe.emulated:
+        yield from ((f"a call with blocks in the order {order}", emulator.block_order(order)) for order in ORDERS)
+        return
+    yield from ((f"call {turn}", nullcontext()) for turn in range(2, times + 1))
+
+
+def _large(probe: Probe, count: int) -> Iterator[Trial]:
+    """The largest cases that the variant can run; on a GPU those of tier full, whatever the tier."""
+    listed = probe.cases
+    if probe.device.type == "cuda" and not probe.options.cases:
+        within = TIERS[: max(TIERS.index("full"), TIERS.index(probe.options.tier)) + 1]
+        listed = [c for c in probe.spec.cases if c.tier in within]
+    cases = sorted(listed, key=_elements, reverse=True)
+    for case in (c for c in cases if 0 < _elements(c) <= ELEMENTS[probe.emulated]):
+        made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
+        able = next((trial for trial in made if not probe.reasons(trial)), None)
+        if able is not None:
+            yield able
+            count -= 1
+        if count == 0:
+            return
+
+
+def _elements(case: Case) -> int:
+    """Elements of the largest tensor; 0 if one is empty."""
+    sizes = [torch.Size(shape).numel() for shape in case.shapes.values()]
+    return 0 if 0 in sizes else max(sizes)
+
+
+CHECK = Check(
+    run=run, column="repeat", summary="equal calls give equal bits, small and large, with blocks in other orders"
+)

@@ -1,0 +1,95 @@
+"""Calls side by side in threads, taken in turns operation by operation, and a count of the tensors that calls keep."""
+
+from __future__ import annotations
+
+import contextvars
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PAUSE = 2e-4  # seconds: longer than an operation of torch takes to start
+DELAY = 100_000  # clock cycles on a GPU, some 50 us
+PATIENCE = 120  # seconds
+
+
+class Yielding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """After every operation of torch other threads have their turn, and the stream a delay by chance."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.chance = random.Random(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda._sleep(self.chance.randrange(DELAY))  # type: ignore[no-untyped-call]
+        time.sleep(self.chance.random() * PAUSE)
+        return result
+
+
+class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts how many of the tensors that operations made are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: list[weakref.ref[torch.Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(x, torch.Tensor):
+                self._made.append(weakref.ref(x))
+        return result
+
+    def count(self) -> int:
+        self._made = [ref for ref in self._made if ref() is not None]
+        return len(self._made)
+
+
+def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> list[Any]:
+    """Runs each function in a thread of its own (on a GPU: on a stream of its own); the results, or the first error.
+
+    The functions see the context variables of the caller. Raises TimeoutError if they do not end.
+    """
+    results: list[Any] = [None] * len(works)
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def run(turn: int) -> None:
+        try:
+            start.wait(PATIENCE)
+            results[turn] = _on_own_stream(works[turn], device, turn)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(run, i), daemon=True) for i in range(len(works))
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0))
+    if errors:
+        raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError(f"{len(works)} calls in threads have not ended after {PATIENCE} s")
+    return results
+
+
+def _on_own_stream(work: Callable[[], Any], device: torch.device, seed: int) -> Any:
+    with torch.no_grad():
+        if device.type != "cuda":
+            with Yielding(seed):
+                return work()
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream), Yielding(seed):
+            result = work()
+        stream.synchronize()
+        return result
