@@ -51,7 +51,7 @@ def test_a_case_of_zeros_is_vacuous(respecified: Respecified, monkeypatch: pytes
 def test_a_wrong_reference_is_the_outlier(respecified: Respecified, mutants: None) -> None:
     spec = catalog.spec("softmax")
     wrong = replace(spec, reference=lambda x, axis, scale: spec.reference(x, axis, scale) * 1.1)
-    outcome = respecified(wrong, "parity", "mutants", "sound")
+    outcome = respecified(wrong, "parity", "mutants_basics", "sound")
     assert outcome.status == "failed" and "it is the outlier" in outcome.text
 
 
