@@ -89,9 +89,7 @@ def test_a_sample_takes_values_of_scalars_in_turn() -> None:
     ("precision", "dtype", "name"),
     [("ieee", torch.float32, "fp32_sequential"), ("tf32", torch.float32, "tf32"), ("ieee", torch.float16, "mma")],
 )
-def test_a_declaration_of_tf32_counts_where_the_call_asks_for_it(
-    precision: str, dtype: torch.dtype, name: str
-) -> None:
+def test_a_declaration_of_tf32_counts_where_the_call_asks_for_it(precision: str, dtype: torch.dtype, name: str) -> None:
     probe = probe_of(lambda a, b, precision: a, "matmul", arithmetic="tf32")
     trial = probe.make(Case(f"a=8x8 b=8x8 precision={precision}"), dtype)
     assert probe.arithmetic(trial).name == name
