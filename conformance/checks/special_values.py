@@ -162,6 +162,10 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
         yield _with(base, tensors, list(tensors), name, "")
     if name in ON_ZEROS and several:
         yield _with(base, zeros, list(tensors), name, ", all else 0")
+    if name == "largest":  # so that every sum overflows, along whichever axis it goes
+        for tensor, x in list(tensors.items())[: None if thorough else 1]:
+            full = torch.full_like(x, values_of(name, x.dtype)[0])
+            yield base.changed(f"{name} in {tensor}: everywhere", **{tensor: full})
     for tensor, x in tensors.items() if thorough else ():
         yield _with(base, tensors, [tensor], name, "")
         if name in ON_ZEROS:
@@ -172,9 +176,6 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
         if name == "-inf" and x.dim() > 1:
             row = {"whole first row": range(x.shape[-1])}
             yield base.changed(f"{name} in {tensor}: whole first row", **{tensor: _plant(x, name, row)})
-        if name == "largest":  # so that every sum overflows, along whichever axis it goes
-            full = torch.full_like(x, values_of(name, x.dtype)[0])
-            yield base.changed(f"{name} in {tensor}: everywhere", **{tensor: full})
 
 
 def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:
