@@ -6,9 +6,12 @@ import pytest
 
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutation
+from kernelmux.conformance.execute import execute
 from kernelmux.conformance.mutation import Mutant
 from kernelmux.conformance.options import Options
 from kernelmux.emulator import nvrtc
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
 
 with mutation.registration():
     POPULATION = mutation.population("cpu")
@@ -19,6 +22,34 @@ def test_the_suite_tells_broken_from_sound(mutant: Mutant, mutants: None) -> Non
     if mutant.op == "add" and (reason := nvrtc.unavailable()):  # CUDA C++
         pytest.skip(reason)
     assert mutation.survived(mutant, mutation.examine(mutant, Options())) == ""
+
+
+# One check alone stands between each of these and its users: without it a family would go unseen.
+ALONE = {
+    "add-bits/from_zero",
+    "add-shapes/twice",
+    "matmul-ambience/flag_left",
+    "matmul-shapes/symmetric",
+    "matmul-bits/skipped_rows",
+    "matmul-claims/empty_only",
+    "copy_column-bits/rounded_again",
+    "rms_norm-ambience/gradients_left_off",
+    "reduce_sum-ambience/saved_for_training",
+}
+
+
+@pytest.mark.parametrize("mutant", [m for m in POPULATION if f"{m.op}-{m.name}" in ALONE], ids=lambda m: m.name)
+def test_one_check_alone_catches_it(mutant: Mutant, mutants: None) -> None:
+    home = registered.backend(mutant.backend)
+    others = {"accuracy", "exact", "shapes", "layout", "signature", "special_values", "claims", "ambience", "scalars"}
+    applying = [n for n in sorted(others - {mutant.check}) if catalogue.check(n).applies(home, "cpu")]
+    assert mutant.check in others
+    assert {n for n in applying if execute(mutant.item(n), Options()).status == "failed"} == set()
+
+
+def test_the_members_that_one_check_catches_are_there() -> None:
+    assert {f"{m.op}-{m.name}" for m in POPULATION} >= ALONE
+    assert {m.op for m in POPULATION if m.check} == set(catalog.names())
 
 
 def test_every_check_of_variants_has_a_mutant() -> None:
