@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import failures
+from kernelmux.conformance import contrast, failures, origins
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
 from kernelmux.conformance.probe import Enough, Probe, Record, raised
@@ -42,6 +42,12 @@ class Outcome:
         """The declared reasons of skips, each once."""
         return list(dict.fromkeys(r.text for r in self.records if r.status == "skipped"))
 
+    @property
+    def causes(self) -> list[str]:
+        """What the failing trials come from, each once; empty unless all of them have a place and a kind."""
+        found = [r.cause for r in self.records if r.status == "failed"]
+        return list(dict.fromkeys(found)) if all(found) else []
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -55,7 +61,8 @@ def from_dict(fields: dict[str, Any]) -> Outcome:
 def execute(item: Item, options: Options) -> Outcome:
     """Run an item; nothing is raised but KeyboardInterrupt."""
     start = time.perf_counter()
-    outcome = _without_running(item, options) if item.problem else _run(item, options)
+    own = options if item.seed is None else replace(options, seed=item.seed)
+    outcome = _without_running(item, own) if item.problem else _run(item, own)
     outcome.seconds = time.perf_counter() - start
     return outcome
 
@@ -73,14 +80,20 @@ def _run(item: Item, options: Options) -> Outcome:
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
-    crash = ""
     try:
         check.run(probe)
     except Enough:
         pass
     except Exception as error:
-        crash = failures.text(probe.place, None, f"{raised(error)}\n{traceback.format_exc(limit=-4)}")
-    return _judge(item, probe, crash)
+        probe.records.append(_crash(probe, error))
+    return _judge(item, probe)
+
+
+def _crash(probe: Probe, error: Exception) -> Record:
+    """A failure outside of all trials."""
+    text = failures.text(probe.place, None, f"{raised(error, probe.home)}\n{traceback.format_exc(limit=-4)}")
+    cause = origins.cause(error, probe.home)
+    return Record("", "", "", probe.options.seed, "failed", text=text, cause=cause)
 
 
 def _skip_text(records: list[Record], probe: Probe) -> str:
@@ -91,13 +104,20 @@ def _skip_text(records: list[Record], probe: Probe) -> str:
     return f"no trial meets its conditions ({', '.join(probe.conditions)})"
 
 
-def _judge(item: Item, probe: Probe, crash: str) -> Outcome:
-    wrong = [r.text for r in probe.records if r.status == "failed"] + ([crash] if crash else [])
+def _judge(item: Item, probe: Probe) -> Outcome:
     records = [r for r in probe.records if r.status != "passed" or r.assertions]
-    if wrong:
-        return Outcome(item, "failed", failures.summary(wrong, SHOWN), records=records)
+    if wrong := [r for r in records if r.status == "failed"]:
+        text = failures.summary([(r.cause, r.text) for r in wrong], SHOWN)
+        return Outcome(item, "failed", "\n".join(filter(None, (text, _contrast(records)))), records=records)
     if any(r.assertions for r in records):
         return Outcome(item, "passed", records=records)
     if records:
         return Outcome(item, "skipped", _skip_text(records, probe), records=records)
     return Outcome(item, "failed", failures.text(probe.place, None, "the check asked nothing and declared no skip"))
+
+
+def _contrast(records: list[Record]) -> str:
+    """What sets the failing trials apart, in a line of its own."""
+    told = [r for r in records if r.status != "skipped" and r.case]
+    found = contrast.describe([contrast.Facts(r.status == "failed", r.axes, r.dtype, r.note) for r in told])
+    return f"across the trials: {found}" if found else ""

@@ -1,21 +1,28 @@
-"""Failures that are on record in `expected_failures.toml`: they do not fail a run, but their disappearance does."""
+"""Failures that are on record in `expected_failures.toml`: they do not fail a run, but their disappearance does.
+
+The suite has such a file, the package of every backend may have one for its own items, and `--expected` names more.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Record
+from kernelmux.registry import backend as registered
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import SpecError
 
-FILE = Path(__file__).with_name("expected_failures.toml")
+NAME = "expected_failures.toml"
+FILE = Path(__file__).with_name(NAME)
+DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -41,32 +48,89 @@ class Expected:
         return fnmatchcase(f"{record.case} {record.dtype} {record.note}", self.trial)
 
 
-@lru_cache(maxsize=4)
+@dataclass(frozen=True)
+class Book:
+    """The entries of one file. backend: the only one whose items they speak of, "" for all."""
+
+    path: Path
+    entries: tuple[Expected, ...]
+    backend: str = ""
+
+    def find(self, outcome: Outcome, options: Options) -> Expected | None:
+        """The first entry about an outcome."""
+        item = outcome.item
+        if self.backend not in ("", item.backend):
+            return None
+        return next((e for e in self.entries if e.matches(item.name, options.device, options.tier)), None)
+
+    def complete(self, options: Options) -> bool:
+        """Whether the run holds every item that the entries may speak of."""
+        chosen = not options.backends or (self.backend in options.backends if self.backend else self.path != FILE)
+        return options.complete and not options.ops and not options.mutants and chosen
+
+
+@lru_cache(maxsize=64)
 def entries(path: Path = FILE) -> tuple[Expected, ...]:
-    """The entries of the file; SpecError for one without item or reason."""
-    found = tomllib.loads(path.read_text()).get("expected", [])
-    for entry in found:
-        if set(entry) - {"device", "tier", "trial"} != {"item", "reason"} or not entry["reason"].strip():
-            raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device, tier), got {entry}")
+    """The entries of a file; SpecError for one that is not well formed."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("expected", [])
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: expected a TOML file of [[expected]] entries; {error}") from error
+    for entry in found if isinstance(found, list) else [found]:
+        _check(entry, path)
     return tuple(Expected(**entry) for entry in found)
 
 
-def applied(outcome: Outcome, options: Options, known: tuple[Expected, ...] | None = None) -> Outcome:
+def _check(entry: Any, path: Path) -> None:
+    known = isinstance(entry, dict) and set(entry) - {"device", "tier", "trial"} == {"item", "reason"}
+    if not known or not all(isinstance(v, str) for v in entry.values()) or not entry["reason"].strip():
+        raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device, tier), got {entry}")
+    if entry.get("device", "cpu") not in DEVICES or entry.get("tier", "ci") not in TIERS:
+        raise SpecError(f"{path.name}: expected a device in {DEVICES} and a tier in {TIERS}, got {entry}")
+
+
+def books(options: Options) -> list[Book]:
+    """All files that a run takes account of: the suite's, those of the backends' packages, those of `--expected`."""
+    found = [Book(FILE, entries()), *_of_backends()]
+    return [*found, *(Book(Path(name), entries(Path(name).resolve())) for name in options.expected)]
+
+
+def _of_backends() -> Iterator[Book]:
+    for name in registered.backends():
+        folder = registered.folder(name)
+        if folder is not None and (folder / NAME).is_file():
+            yield Book(folder / NAME, entries(folder / NAME), name)
+
+
+def applied(outcome: Outcome, options: Options, known: list[Book] | None = None) -> Outcome:
     """The outcome in the light of the entries: an expected failure counts as skipped, an unexpected success fails."""
-    listed = entries() if known is None else known
-    entry = next((e for e in listed if e.matches(outcome.item.id, options.device, options.tier)), None)
-    if entry is None:
+    listed = books(options) if known is None else known
+    found = ((book, entry) for book in listed if (entry := book.find(outcome, options)))
+    book, entry = next(found, (None, None))
+    if book is None or entry is None:
         return outcome
     if outcome.status == "failed" and all(entry.covers(r) for r in outcome.records if r.status == "failed"):
         return replace(outcome, status="expected", text=f"expected failure: {entry.reason}")
-    if outcome.status != "passed" or options.cases or options.dtypes:  # a part of an item may well pass
+    if outcome.status != "passed" or not _passes(entry, outcome, options):
         return outcome
-    text = f"{outcome.item.id}: passes, but {FILE.name} expects it to fail ({entry.reason}): remove the entry"
+    name = outcome.item.id
+    text = f"{name}: passes, but {book.path.name} expects it to fail ({entry.reason}): remove the entry"
     return replace(outcome, status="failed", text=text)
 
 
-def stale(names: Iterable[str], device: str, tier: str, known: tuple[Expected, ...] | None = None) -> list[str]:
-    """Entries that match no item of a complete plan."""
+def _passes(entry: Expected, outcome: Outcome, options: Options) -> bool:
+    """Whether trials that the entry covers ran, all of them that there are, for the only seed: then it is wrong."""
+    part = options.cases or options.dtypes or options.seeds  # a part of an item, or another seed, may well pass
+    return not part and any(entry.covers(r) for r in outcome.records if r.status == "passed")
+
+
+def stale(names: Iterable[str], options: Options, known: list[Book] | None = None) -> list[str]:
+    """Entries that match no item of the plan, of those files that the run covers as a whole: "file: pattern"."""
     every = list(names)
-    found = [e for e in (entries() if known is None else known) if e.applies(device, tier)]
-    return [e.item for e in found if not any(e.matches(name, device, tier) for name in every)]
+    listed = [book for book in (books(options) if known is None else known) if book.complete(options)]
+    found = [(b, e) for b in listed for e in b.entries if e.applies(options.device, options.tier)]
+    return [
+        f"{book.path.name}: {entry.item}"
+        for book, entry in found
+        if not any(fnmatchcase(name, entry.item) for name in every)
+    ]

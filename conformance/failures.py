@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from dataclasses import dataclass
 
 import torch
 
 from kernelmux.conformance import patterns
+from kernelmux.conformance.options import PROGRAM
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.numerics import Bound, Comparison, ulps
@@ -16,12 +18,16 @@ from kernelmux.registry.numerics import Bound, Comparison, ulps
 
 @dataclass(frozen=True)
 class Place:
-    """Which item of the suite speaks: operator, backend/variant (or "spec"), check, and the device it ran on."""
+    """Which item of the suite speaks: operator, backend/variant (or "spec"), check, the device it ran on.
+
+    program: how the command was invoked.
+    """
 
     op: str
     label: str
     check: str
     device: str
+    program: str = PROGRAM
 
     def head(self, trial: Trial | None) -> str:
         """op[backend/variant] dtype case ... seed ...: what every failure begins with."""
@@ -32,11 +38,11 @@ class Place:
 
     def reproduce(self, trial: Trial | None) -> str:
         backend = f" --backend {self.label}"
-        text = f"nox -s conformance -- --op {self.op}{backend} --check {self.check}"
+        text = f"{self.program} --op {self.op}{backend} --check {self.check}"
         if trial is not None:
             listed = any(case.name == trial.case and case.text == trial.text for case in trial.spec.cases)
             case = trial.case if listed else trial.text.replace(" ", ",")
-            text += f" --case {case} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
+            text += f" --case {shlex.quote(case)} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
         return text + (f" --device {self.device}" if self.device != "cpu" else "")
 
 
@@ -45,13 +51,16 @@ def text(place: Place, trial: Trial | None, message: str) -> str:
     return f"{place.head(trial)}: {message}\n  reproduce: {place.reproduce(trial)}"
 
 
-def summary(texts: list[str], shown: int) -> str:
-    """Failures of one item: those that differ in more than numbers, up to `shown`, and how many others there are."""
+def summary(failed: list[tuple[str, str]], shown: int) -> str:
+    """Failures of one item, as cause and text: up to `shown` that differ in more than numbers, and how many others.
+
+    Those of one cause are one, whatever their text.
+    """
     kinds: dict[str, str] = {}
-    for one in texts:
-        kinds.setdefault(re.sub(r"[-\d.]+|case \S+|dtype \S+|fp\d+|bf16|\(.*?\)", "", one), one)
+    for cause, one in failed:
+        kinds.setdefault(cause or re.sub(r"[-\d.]+|case \S+|dtype \S+|fp\d+|bf16|\(.*?\)", "", one), one)
     first = list(kinds.values())[:shown]
-    rest = len(texts) - len(first)
+    rest = len(failed) - len(first)
     return "\n".join([*first, *([f"... and {rest} more failures of this item"] if rest else [])])
 
 

@@ -11,14 +11,20 @@ from kernelmux.conformance.trials import shown
 from kernelmux.registry.cases import Case, generator
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.spec import Axis, Call, OpSpec, Scalar, Tensor
+from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar, Tensor
 
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)
-TRIES = 100  # calls drawn per call wanted
+FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
+MANY = 4  # axes from which on only two of a call are long
+TRIES = 400  # calls drawn per call wanted
+EMPTY = 10  # one call in so many may compute nothing
 FLOPS_PER_ELEMENT = 200  # of the largest tensor allowed; a square product of that size stays below
 NEWEST = (9, 0)
 LEADS = ((), (1,), (3,), (17,), (33,), (65,), (129,), (2, 5), (3, 1, 7), (2, 3, 2, 3), (0,), (2, 0))
+# Numbers for a scalar without a range: zero, both signs, neither powers of two nor short in binary, and one so large
+# that an exponential of it overflows unless the maximum is taken with its sign.
+NUMBERS = (0.0, -0.7, 1.7, 0.3, -40.0)
 
 
 def cases(
@@ -27,15 +33,19 @@ def cases(
     """Up to `count` calls with at most `elements` elements per tensor, each with the dtypes that meet the conditions.
 
     The name of a case tells the whole call. One call in five meets none of them: a variant must refuse it and say why.
+    One in ten computes nothing (`EMPTY`).
     """
     rng = generator(spec.name, spec.version, "shapes", seed)
     seen: set[str] = set()
-    refused = 0
-    for _ in range(count * TRIES):
+    refused, empty, total = 0, 0, count
+    for _ in range(total * TRIES):
         text = _text(spec, requires, rng)
         if text in seen or not _small(case := Case(text), elements):
             continue
         seen.add(text)
+        nothing = any(0 in shape for shape in case.shapes.values())
+        if nothing and (empty + 1) * EMPTY > total:
+            continue
         made = {dtype: call for dtype in spec.dtypes if (call := hypothetical(spec, case, dtype))}
         if not made or next(iter(made.values())).cost.flops > FLOPS_PER_ELEMENT * elements:
             continue
@@ -43,9 +53,51 @@ def cases(
         refused += not able
         if able or refused * 5 <= count:
             yield case, able
+            empty += nothing
             count -= 1
             if count == 0:
                 return
+
+
+def pool(item: Scalar) -> list[Any]:
+    """Values of a scalar other than its default: those that the spec names, its choices, its range's ends, NUMBERS."""
+    values: list[Any] = [*item.trials, *item.choices]
+    if item.type is bool:
+        values += [True, False]
+    elif item.type is float:
+        low, high = item.range or (NUMBERS[-1], -NUMBERS[-1])
+        values += [low, high, low + 0.3 * (high - low)] if item.range else NUMBERS
+        values = [float(v) for v in values if v is not None and (not item.range or low <= v <= high)]
+    return [v for i, v in enumerate(values) if v != item.default and v not in values[:i]]
+
+
+def with_scalars(case: Case, values: dict[str, Any]) -> Case:
+    """The case with other values of some scalars (or of "inputs"), its distribution spelt out with it."""
+    tensors, scalars, _ = case.parsed
+    scalars = {"inputs": case.inputs, **scalars, **values}
+    words = [word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in tensors]
+    words += [f"{name}={value}" for name, value in scalars.items() if name != "inputs"]
+    inputs = scalars["inputs"]
+    words += [f"inputs={inputs}"] if inputs != "normal" else []
+    return Case(" ".join(words), case.tier, case.dtypes)
+
+
+def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
+    """The case with these lengths of the named axes and of "...", scalars at their defaults or 0."""
+    shapes = _shapes(spec, {**axes, "...": lead})
+    words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
+    return Case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
+
+
+def letters(spec: OpSpec) -> list[str]:
+    """The named axes of the tensors of a spec, in alphabetical order."""
+    return sorted({d for t in spec.tensors for d in t.dims.split()} - {"..."})
+
+
+def _shapes(spec: OpSpec, axes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {
+        t.name: tuple(n for d in t.dims.split() for n in (axes[d] if d == "..." else (axes[d],))) for t in spec.tensors
+    }
 
 
 def _pick(options: tuple[Any, ...] | range | list[Any], rng: torch.Generator) -> Any:
@@ -69,12 +121,7 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
 
 def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> str:
     """A random call in the language of cases."""
-    letters = {d for t in spec.tensors for d in t.dims.split()} - {"..."}
-    axes: dict[str, Any] = {d: _pick(_lengths(d, requires), rng) for d in sorted(letters)}
-    axes["..."] = _lead(spec, rng)
-    shapes = {
-        t.name: tuple(n for d in t.dims.split() for n in (axes[d] if d == "..." else (axes[d],))) for t in spec.tensors
-    }
+    shapes = _shapes(spec, _axes(spec, requires, rng))
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
     for item in spec.scalars:
         value = _scalar(item, shapes, rng)
@@ -83,11 +130,34 @@ def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -
     return " ".join(words)
 
 
+def _axes(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> dict[str, Any]:
+    """A length per axis; one call in four has equal axes, and one in four an axis of length one.
+
+    An axis that is found by its length, or dropped with those of length one, shows only there.
+    """
+    names = letters(spec)
+    pools = {d: _lengths(d, requires) for d in names}
+    if len(names) >= MANY:
+        long = {_pick(names, rng) for _ in range(2)}
+        pools = {d: p if d in long else [n for n in FEW if n in p] or p for d, p in pools.items()}
+    axes: dict[str, Any] = {d: _pick(pools[d], rng) for d in names}
+    axes["..."] = _lead(spec, rng)
+    kind = _pick(("equal", "one", "", ""), rng)
+    if kind == "equal":
+        length = _pick([n for p in pools.values() for n in p] or list(LENGTHS), rng)
+        axes |= {d: length for d in names if length in pools[d]}
+        axes["..."] = tuple(length for _ in axes["..."])
+    elif kind == "one" and any(1 in p for p in pools.values()):
+        axes[_pick([d for d in names if 1 in pools[d]], rng)] = 1
+    return axes
+
+
 def _lead(spec: OpSpec, rng: torch.Generator) -> tuple[int, ...]:
-    """The axes that "..." stands for; where a tensor has no others, the last of them is as varied as a named axis."""
+    """The axes that "..." stands for; where a tensor has no others, one of them is as varied as a named axis."""
     lead: tuple[int, ...] = _pick(LEADS, rng)
     if any(t.dims == "..." for t in spec.tensors):
-        return (*lead, _pick(LENGTHS, rng))
+        own = _pick(LENGTHS, rng)
+        return _pick(((*lead, own), (own, *lead)), rng)  # type: ignore[no-any-return]
     return lead
 
 
@@ -96,14 +166,10 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
     if isinstance(item, Axis):
         rank = len(shapes[item.of])
         return None if item.optional and _pick((0, 1, 2), rng) == 0 else _pick(range(-rank, rank), rng)
-    if item.type is bool:
-        return _pick((True, False), rng)
-    if item.choices:
-        return _pick(item.choices, rng)
     if item.type is int:
         lengths = [n for shape in shapes.values() for n in shape if n]
         return _pick((0, 1, *(n - 1 for n in lengths)), rng)
-    return None
+    return _pick([None, _pick(values, rng)], rng) if (values := pool(item)) else None
 
 
 def _small(case: Case, elements: int) -> bool:

@@ -31,12 +31,22 @@ def poisoned(size: int, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
     return raw.fill_(POISON).view(dtype)
 
 
+# Values of a tensor whose elements share memory: eighths up to 4. A sum of equal terms has roundings that all point the
+# same way, which no bound for independent ones covers; sums of these numbers, and of products of two, are exact in fp32.
+GRID, LIMIT = 8, 4.0
+
+
+def coarse(x: torch.Tensor) -> torch.Tensor:
+    """Floating values on the grid, integers as they are."""
+    return ((x * GRID).round() / GRID).clamp(-LIMIT, LIMIT) if x.is_floating_point() else x
+
+
 def laid_out(x: torch.Tensor, strides: Strides, offset: int = 0) -> torch.Tensor:
-    """The values of x in a poisoned buffer of its own; where elements share memory, the last one written counts."""
+    """The values of x in a poisoned buffer of its own; where elements share memory, some of them, made `coarse`."""
     buffer = poisoned(offset + extent(x.shape, strides) + 16, x.dtype, x)
     view = buffer.as_strided(x.shape, strides, offset)
     if any(s == 0 for s, n in zip(strides, x.shape, strict=True) if n > 1) or _overlaps(x.shape, strides):
-        flat = x.flatten()
+        flat = coarse(x).flatten()
         used = buffer[offset : offset + extent(x.shape, strides)]
         used.copy_(flat[: used.numel()])
     else:
@@ -52,17 +62,21 @@ def _overlaps(shape: Sequence[int], strides: Strides) -> bool:
 class Layout:
     """A layout: strides (and offset in elements) for a shape and item size, or None where it would be an ordinary one.
 
-    same: the values stay those of the tensor, so that its reference holds.
+    same: the values stay those of the tensor, so that its reference holds. negated: memory holds the negative of each
+    value, and the view has the negative bit, as the imaginary part of a conjugated tensor has.
     """
 
     name: str
     strides: Callable[[tuple[int, ...], int], tuple[Strides, int] | None]
     same: bool = True
+    negated: bool = False
 
     def of(self, x: torch.Tensor) -> torch.Tensor | None:
         """x in this layout, or None."""
         made = self.strides(tuple(x.shape), x.element_size()) if x.numel() else None
-        return None if made is None else laid_out(x, *made)
+        if made is None:
+            return None
+        return torch._neg_view(laid_out(-x, *made)) if self.negated else laid_out(x, *made)
 
 
 def _transposed(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
@@ -98,6 +112,18 @@ def _wide_pitch(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None
     return contiguous_strides((*shape[:-1], -(-shape[-1] // unit) * unit + unit)), 0
 
 
+def _two_pitches(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Gaps behind every row and behind every matrix, aligned: neither pitch follows from the other, or from the shape."""
+    if len(shape) < 3:
+        return None
+    unit = 16 // size
+    return contiguous_strides((*shape[:-2], shape[-2] + 1, -(-shape[-1] // unit) * unit + 2 * unit)), 0
+
+
+def _every_element(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    return contiguous_strides(shape), 0
+
+
 def _misaligned(modulo: int) -> Callable[[tuple[int, ...], int], tuple[Strides, int] | None]:
     def strides(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
         return (contiguous_strides(shape), modulo // size) if modulo % size == 0 else None
@@ -129,6 +155,9 @@ LAYOUTS = (
     Layout("every second row", _second_rows),
     Layout("rows 3 elements apart", _odd_pitch),
     Layout("rows with an aligned gap", _wide_pitch),
+    Layout("rows and matrices with gaps of their own", _two_pitches),
+    Layout("negative bit", _every_element, negated=True),
+    Layout("negative bit, every second element", _every_second, negated=True),
     Layout("address 2 modulo 16", _misaligned(2)),
     Layout("address 4 modulo 16", _misaligned(4)),
     Layout("address 8 modulo 16", _misaligned(8)),

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import matrix, report
+from kernelmux.conformance import files, matrix, report
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, SpecError
 
 FOLDER = Path(__file__).with_name("verified")
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
@@ -34,6 +34,7 @@ def check_recordable(options: Options) -> None:
         raise ArgumentError("--record: what the emulator passes is not verified on a GPU; add --device cuda")
     if not options.complete or options.tier == "smoke":
         raise ArgumentError("--record: needs all checks, cases and dtypes, and tier ci or larger")
+    books()  # a damaged one is better known before the run than behind it
 
 
 def path_for(gpu: str) -> Path:
@@ -58,7 +59,7 @@ def record(options: Options, outcomes: list[Outcome]) -> str:
         if good:
             book["entries"][key] = _entry(row, options)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(book, indent=1, sort_keys=True) + "\n")
+    files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
     books.cache_clear()
     return f"recorded: {passed} variants verified on {gpu} in {path.name}"
 
@@ -83,7 +84,17 @@ def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def books() -> tuple[dict[str, Any], ...]:
     """All ledgers, one per GPU."""
-    return tuple(json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json")))
+    return tuple(_book(path) for path in sorted(FOLDER.glob("*.json")))
+
+
+def _book(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: the ledger is damaged ({error}); restore it, or record anew without it") from error
+    if not isinstance(found, dict) or {"gpu", "entries"} - set(found):
+        raise SpecError(f"{path}: the ledger is damaged: expected gpu and entries; restore it, or record anew")
+    return found
 
 
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
@@ -118,10 +129,21 @@ def command(file: str, console: Console) -> int:
     if not file:
         console.print(table(), markup=False, soft_wrap=True)
         return 0
-    path = Path(file)
-    text = path.read_text() if path.exists() else ""
-    if BEGIN not in text or END not in text:
-        raise ArgumentError(f"--matrix: {file} has no {BEGIN} ... {END}")
+    path = Path(file).resolve()
+    text = _text(path, file)
+    if BEGIN not in text or END not in text.partition(BEGIN)[2]:
+        raise ArgumentError(f"--matrix {file}: expected {BEGIN} ... {END} in the file")
     before, rest = text.split(BEGIN, 1)
-    path.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END, 1)[1]}")
+    try:
+        files.write(path, f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END, 1)[1]}")
+    except OSError as error:
+        raise ArgumentError(f"--matrix {file}: cannot be written: {error.strerror}") from error
     return 0
+
+
+def _text(path: Path, file: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ArgumentError(f"--matrix {file}: cannot be read: {reason}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,7 @@ from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.plan import BROKEN, UNAVAILABLE
 
+WORSE = ("skipped", "passed", "expected", "failed")
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow", "expected": "yellow"}
 
 
@@ -27,12 +28,19 @@ class Row:
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Outcomes by operator and backend/variant, in the order in which they come."""
+    """Outcomes by operator and backend/variant, in the order in which they come; those of several seeds as one."""
     found: dict[tuple[str, str], Row] = {}
     for outcome in outcomes:
         row = found.setdefault((outcome.item.op, outcome.item.label), Row(outcome.item.op, outcome.item.label, {}))
-        row.cells[outcome.item.check] = outcome
+        known = row.cells.get(outcome.item.check)
+        row.cells[outcome.item.check] = outcome if known is None else _merged(known, outcome)
     return [_problem(row) for row in found.values()]
+
+
+def _merged(first: Outcome, second: Outcome) -> Outcome:
+    """Two seeds of one item: the worse status with its text, and all trials."""
+    worse = max(first, second, key=lambda o: WORSE.index(o.status))
+    return replace(worse, seconds=first.seconds + second.seconds, records=[*first.records, *second.records])
 
 
 def _problem(row: Row) -> Row:
@@ -58,24 +66,64 @@ def cell(outcome: Outcome | None, notes: list[str]) -> str:
 
 
 def show(console: Console, outcomes: list[Outcome], title: str) -> None:
-    """Print the matrix with its notes."""
+    """Print the matrix with its notes, in several tables one below the other where one is too wide."""
     found, notes = rows(outcomes), list[str]()
-    console.print(f"\n{title}", style="bold", highlight=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
     names = columns(found)
-    for name in names:
-        table.add_column(catalogue.check(name).column, justify="right", no_wrap=True)
+    texts = [_cells(row, names, notes) for row in found]
+    console.print(f"\n{title}", style="bold", highlight=False)
+    for part in _parts(found, names, texts, console.width):
+        console.print(_table(found, names, texts, part))
+        console.print()
+    _legend(console, [catalogue.check(n).column for n in names], names, notes)
+
+
+def _parts(found: list[Row], names: list[str], texts: list[list[Text]], width: int) -> list[list[int]]:
+    """The columns of each table, so that none is wider than the console."""
+    label = max((len(row.label) + 3 for row in found), default=0)
+    parts, used = [list[int]()], label
+    for i, name in enumerate(names):
+        cells = (len(row_texts[i]) for row, row_texts in zip(found, texts, strict=True) if not row.problem)
+        need = max(len(catalogue.check(name).column), *cells, 0) + 1
+        if used + need > width and parts[-1]:
+            parts.append([])
+            used = label
+        parts[-1].append(i)
+        used += need
+    return parts
+
+
+def _table(found: list[Row], names: list[str], texts: list[list[Text]], part: list[int]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", overflow="fold")
+    for i in part:
+        table.add_column(catalogue.check(names[i]).column, justify="right", no_wrap=True)
     op = ""
-    for row in found:
+    for row, cells in zip(found, texts, strict=True):
         if row.op != op:
             table.add_row(Text(op := row.op, style="bold"))
-        table.add_row(f"  {row.label}", *_cells(row, names, notes))
-    console.print(table)
-    legend = ", ".join(f"{catalogue.check(n).column} {n}" for n in names if catalogue.check(n).column != n)
-    console.print(f"\ncells: trials passed; {legend}", style="dim", highlight=False)
+        shown = cells if row.problem else [cells[i] for i in part]
+        table.add_row(f"  {row.label}", *shown)
+    return table
+
+
+def _legend(console: Console, heads: list[str], names: list[str], notes: list[str]) -> None:
+    """What the cells, the headers and the numbers mean."""
+    short = [f"{head} {name}" for head, name in zip(heads, names, strict=True) if head != name]
+    console.print("; ".join(["cells: trials passed", *([", ".join(short)] if short else [])]), style="dim")
     for number, note in enumerate(notes, 1):
         console.print(f"  - {number}: {note}", style="dim", highlight=False, markup=False)
+
+
+def causes(console: Console, outcomes: list[Outcome]) -> None:
+    """What several checks of one variant failed of, once each."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for outcome in outcomes:
+        for cause in outcome.causes if outcome.status == "failed" else ():
+            found.setdefault((outcome.item.op, outcome.item.label, cause), []).append(outcome.item.check)
+    for (op, label, cause), checks in found.items():
+        if len(every := list(dict.fromkeys(checks))) > 1:
+            text = f"{op}[{label}] {cause}: one cause, {len(every)} checks: {', '.join(every)}"
+            console.print(text, style="red", markup=False, highlight=False)
 
 
 def _cells(row: Row, names: list[str], notes: list[str]) -> list[Text]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import mutants
+from kernelmux.conformance import mutants, plan
 from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
@@ -39,6 +40,14 @@ class Mutant:
 
     def item(self, check: str) -> Item:
         return Item(self.op, self.backend, self.variant, check)
+
+    def checks(self, device: str) -> list[str]:
+        """The check of a broken variant, every check of a sound one."""
+        if self.check:
+            return [self.check]
+        home = registered.backend(self.backend)
+        every = ((name, catalogue.check(name)) for name in catalogue.names())
+        return [name for name, check in every if check.about == "variant" and check.applies(home, device)]
 
 
 def families() -> dict[str, str]:
@@ -77,36 +86,55 @@ def _of(op: str, name: str, package: str) -> Iterator[Mutant]:
         yield Mutant(op, name, variant, module.CAUGHT_BY.get(variant, ""), alone.get(variant, ""))
 
 
+def chosen(options: Options) -> list[Mutant]:
+    """The mutants of a run: of its operators, and of its checks (a sound one belongs to all of them)."""
+    wanted = [m for m in population(options.device) if not options.ops or m.op in options.ops]
+    return [m for m in wanted if not options.checks or not m.check or m.check in options.checks]
+
+
+def items(options: Options) -> list[Item]:
+    """What a run of the mutants consists of; `registration` must be in force."""
+    made = [mutant.item(check) for mutant in chosen(options) for check in mutant.checks(options.device)]
+    asked = [item for item in made if not options.checks or item.check in options.checks]
+    return [one for item in asked for one in plan.seeded(item, options)]
+
+
 def examine(mutant: Mutant, options: Options) -> list[Outcome]:
     """What the check of a broken variant says, or what every check says of a sound one."""
-    home = registered.backend(mutant.backend)
-    names = [
-        n for n in catalogue.names() if (c := catalogue.check(n)).about == "variant" and c.applies(home, options.device)
-    ]
-    return [execute(mutant.item(name), options) for name in ([mutant.check] if mutant.check else names)]
+    return [execute(mutant.item(name), options) for name in mutant.checks(options.device)]
 
 
 def survived(mutant: Mutant, outcomes: list[Outcome]) -> str:
-    """Why the suite failed on this mutant, or ""."""
+    """Why the suite failed on this mutant, or "": a broken one must be caught with every seed."""
     if mutant.check:
-        return "" if outcomes[0].status == "failed" else f"not caught by {mutant.check}: {outcomes[0].status}"
+        missed = next((o.status for o in outcomes if o.status != "failed"), "")
+        return f"not caught by {mutant.check}: {missed}" if missed else ""
     return "\n".join(o.text for o in outcomes if o.status == "failed")
 
 
-def command(options: Options, console: Console) -> int:
-    """Print every mutant with what became of it, and the score; 1 unless all were caught."""
+def line(outcome: Outcome) -> str:
+    """What became of an item, for the log."""
+    verdict = {"failed": "caught", "passed": "passed by"}.get(outcome.status, outcome.status)
+    item = outcome.item
+    return f"{item.op} {item.label.removeprefix('mutants_')}: {verdict} {item.check} ({outcome.seconds:.1f} s)"
+
+
+def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tuple[int, int, int]:
+    """Print every mutant of a run with what became of it.
+
+    Returns how many broken ones there are, how many of them were caught, and how many problems, false alarms among them.
+    """
     table = Table("operator", "mutant", "caught by", "idea", box=None, header_style="bold")
-    with registration():
-        every = [m for m in population(options.device) if not options.ops or m.op in options.ops]
-        results = {m: survived(m, examine(m, options)) for m in every}
-        for mutant, problem in results.items():
-            idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
-            verdict = f"[red]{problem.splitlines()[0]}" if problem else mutant.check or "(sound: passes)"
-            table.add_row(mutant.op, mutant.name, verdict, idea)
+    results = {m: survived(m, told) for m in chosen(options) if (told := _told(m, outcomes))}
+    for mutant, problem in results.items():
+        idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
+        verdict = Text(problem.splitlines()[0], "red") if problem else Text(mutant.check or "(sound: passes)")
+        table.add_row(mutant.op, mutant.name, verdict, Text(idea))
     console.print(table)
     broken = [m for m in results if m.check]
-    caught = sum(not results[m] for m in broken)
-    console.print(
-        f"mutation score: {caught} of {len(broken)} broken kernels caught, {sum(map(bool, results.values()))} problems"
-    )
-    return 1 if any(results.values()) else 0
+    return len(broken), sum(not results[m] for m in broken), sum(map(bool, results.values()))
+
+
+def _told(mutant: Mutant, outcomes: list[Outcome]) -> list[Outcome]:
+    key = (mutant.op, mutant.backend, mutant.variant)
+    return [o for o in outcomes if (o.item.op, o.item.backend, o.item.variant) == key]

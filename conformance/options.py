@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 
+from kernelmux.conformance import spelt
 from kernelmux.registry import dtypes
 from kernelmux.registry.cases import TIERS, Case
 from kernelmux.registry.spec import OpSpec
+
+PROGRAM = "python -m kernelmux.conformance"
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,9 @@ class Options:
     """A selection; an empty tuple stands for all.
 
     backends: "name" or "name/variant". cases: names, patterns ("x37*") or spelt out ("x=5x1025,axis=0").
+    seeds: where there are several, an item for each; `seed` is then that of the item at hand. expected: files of
+    expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
+    of the suite's own test.
     """
 
     ops: tuple[str, ...] = ()
@@ -31,6 +37,10 @@ class Options:
     seed: int = 0
     device: str = "cpu"
     out: str = "build/conformance"
+    seeds: tuple[int, ...] = ()
+    expected: tuple[str, ...] = ()
+    program: str = PROGRAM
+    mutants: bool = False
 
     @property
     def where(self) -> torch.device:
@@ -43,6 +53,11 @@ class Options:
         return not (self.checks or self.cases or self.dtypes)
 
     @property
+    def everything(self) -> bool:
+        """Whether every item of the suite runs."""
+        return self.complete and not (self.ops or self.backends or self.mutants)
+
+    @property
     def own_cases(self) -> list[Case]:
         """Cases that were spelt out: x=5x1025,axis=0."""
         return [Case(text.replace(",", " ")) for text in self.cases if "=" in text]
@@ -53,10 +68,8 @@ class Options:
     def cases_of(self, spec: OpSpec) -> list[Case]:
         """The cases of the tier and of all smaller ones; one that is asked for comes whatever its tier."""
         if self.cases:
-            names = {t.name for t in spec.tensors}
-            return [c for c in spec.cases if self.wants_case(c.name)] + [
-                c for c in self.own_cases if set(c.shapes) == names
-            ]
+            fitting = [c for c in self.own_cases if not spelt.refusal(spec, c, self.dtypes)]
+            return [c for c in spec.cases if self.wants_case(c.name)] + fitting
         within = TIERS[: TIERS.index(self.tier) + 1]
         return [c for c in spec.cases if c.tier in within]
 
@@ -77,6 +90,6 @@ def load(path: Path) -> Options:
     return Options(**values)
 
 
-def done(path: Path) -> frozenset[str]:
-    """Items of the plan that an earlier round of the same run has finished."""
-    return frozenset(json.loads(path.read_text()).get("done", ()))
+def saved(path: Path, name: str) -> Any:
+    """What `save` was given beside the options."""
+    return json.loads(path.read_text())[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import SPEC
@@ -21,31 +21,46 @@ UNAVAILABLE, BROKEN = (
 
 @dataclass(frozen=True)
 class Item:
-    """One item. problem: why a backend cannot run at all (check is then UNAVAILABLE or BROKEN)."""
+    """One item. problem: why a backend cannot run at all (check is then UNAVAILABLE or BROKEN).
+
+    seed: of its inputs where the run has several, else None: then it is that of the options.
+    """
 
     op: str
     backend: str
     variant: str
     check: str
     problem: str = ""
+    seed: int | None = None
 
     @property
     def label(self) -> str:
         return f"{self.backend}/{self.variant}" if self.variant else self.backend
 
     @property
-    def id(self) -> str:
+    def name(self) -> str:
+        """The item whatever its seed."""
         return f"{self.op}-{self.label}-{self.check}"
+
+    @property
+    def id(self) -> str:
+        return self.name if self.seed is None else f"{self.name}-seed{self.seed}"
 
 
 def items(options: Options) -> list[Item]:
-    """The items of a run in a fixed order: operator, backend, variant in ladder order, check."""
+    """The items of a run in a fixed order: operator, backend, variant in ladder order, check, seed."""
     check_names(options)
-    return [item for op in options.ops or catalog.names() for item in _of_op(op, options)]
+    found = [item for op in options.ops or catalog.names() for item in _of_op(op, options)]
+    return [one for item in found for one in seeded(item, options)]
+
+
+def seeded(item: Item, options: Options) -> list[Item]:
+    """The item once for each of several seeds."""
+    return [item] if item.problem or not options.seeds else [replace(item, seed=seed) for seed in options.seeds]
 
 
 def check_names(options: Options) -> None:
-    """Raise UnknownName for an operator, backend, variant or check that nobody registered."""
+    """Raise UnknownName for an operator, backend, variant or check that is not registered."""
     for op in options.ops:
         catalog.spec(op)
     for name in options.checks:

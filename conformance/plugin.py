@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import expected, options, plan
-from kernelmux.conformance.execute import execute
+from kernelmux.conformance import expected, mutation, options, plan
+from kernelmux.conformance.execute import Outcome, execute
 
 PLAN = "plan.json"
 PROPERTY = "kernelmux"
+WORKER = ".worker"  # a file beside the plan for each worker process, named by its id
+DONE, SECONDS = "done", "seconds"  # beside the options in the plan: finished items; seconds per item in earlier runs
 
 
 class Wrong(Exception):
@@ -25,11 +29,16 @@ class Suite(pytest.File):
     """A plan."""
 
     def collect(self) -> Iterator[PlanItem]:
-        chosen, done = options.load(self.path), options.done(self.path)
-        known = durations(self.path.parent)
-        found = sorted(plan.items(chosen), key=lambda i: -known.get(i.id, 1e9 if known else 0))
-        for item in (i for i in found if i.id not in done):
-            yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen)
+        chosen = options.load(self.path)
+        if chosen.mutants:
+            broken = mutation.registration()
+            broken.__enter__()
+            self.config.add_cleanup(lambda: broken.__exit__(None, None, None))
+        found = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
+        done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
+        for item in sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0)):  # the longest start first
+            if item.id not in done:
+                yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen)
 
 
 class PlanItem(pytest.Item):
@@ -40,10 +49,17 @@ class PlanItem(pytest.Item):
         self.item, self.chosen = item, chosen
 
     def runtest(self) -> None:
-        outcome = expected.applied(execute(self.item, self.chosen), self.chosen)
+        outcome = execute(self.item, self.chosen)
+        if not self.chosen.mutants:
+            outcome = expected.applied(outcome, self.chosen)
         self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
-        if outcome.status == "failed":
+        if outcome.status in ("failed", "expected"):
             self._stop_without_gpu()
+        self._conclude(outcome)
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Pass, fail or skip; a broken kernel that is caught is no failure."""
+        if outcome.status == "failed" and not self.chosen.mutants:
             raise Wrong(outcome.text)
         if outcome.status in ("skipped", "expected"):
             pytest.skip(outcome.text)
@@ -70,9 +86,5 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Suite | No
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)  # the workers share the cores
-
-
-def durations(folder: Path) -> dict[str, float]:
-    """Seconds per item in earlier runs: the longest start first."""
-    path = folder / "durations.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+        (config.rootpath / f"{os.getpid()}{WORKER}").touch()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started them, which ends them

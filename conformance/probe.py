@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import failures, generate, trials
+from kernelmux.conformance import failures, generate, origins, trials
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
@@ -23,7 +23,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.numerics import Arithmetic
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import OpSpec, Scalar
 
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
 PATIENCE = {"full": 600, "huge": 3600}  # seconds for one emulated launch
@@ -40,7 +40,10 @@ class Enough(Exception):
 
 @dataclass
 class Record:
-    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used."""
+    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used.
+
+    axes: lengths and scalars of the call. cause: where an exception came from and what kind it was, else "".
+    """
 
     case: str
     dtype: str
@@ -52,6 +55,8 @@ class Record:
     seconds: float = 0.0
     text: str = ""
     remarks: list[str] = field(default_factory=list)
+    axes: dict[str, Any] = field(default_factory=dict)
+    cause: str = ""
 
 
 class Judge:
@@ -61,8 +66,39 @@ class Judge:
         self.probe, self.trial, self.record = probe, trial, record
 
     def call(self, *values: Any) -> tuple[torch.Tensor, ...]:
-        """The outputs of the variant for these values (default: the trial's)."""
-        return self.probe.call(values or self.trial.values)
+        """The outputs of the variant for these values (default: the trial's): tensors, none of them an input.
+
+        Whatever the call does to its inputs is undone, since other variants are given the same tensors.
+        """
+        values = values or self.trial.values
+        before = trials.copies(values)
+        try:
+            outputs = self.probe.call(values)
+        finally:
+            changed = trials.restore(values, before)
+        names = [i.name for i in self.trial.spec.inputs]
+        self.require(not changed, lambda: f"the input {names[changed[0]]} was changed by the call")
+        self._are_tensors(outputs)
+        self._are_fresh(outputs, values)
+        return outputs
+
+    def _are_tensors(self, outputs: Sequence[Any]) -> None:
+        wanted = self.trial.spec.outputs
+        if len(outputs) != len(wanted):
+            expected = f"a tuple of {len(wanted)} tensors" if len(wanted) > 1 else "a torch.Tensor"
+            got = f"{len(outputs)} values" if len(outputs) != 1 else type(outputs[0]).__name__
+            raise Failed(f"expected {expected}, got {got}")
+        for output, got in zip(wanted, outputs, strict=True):
+            strided = isinstance(got, torch.Tensor) and got.layout == torch.strided
+            kind = str(got.layout) if isinstance(got, torch.Tensor) else type(got).__name__
+            self.require(strided, f"{output.name}: expected a torch.Tensor, got {kind}")
+
+    def _are_fresh(self, outputs: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
+        """No output is a view of an input."""
+        for item, value in zip(self.trial.spec.inputs, values, strict=True):
+            for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
+                shared = isinstance(value, torch.Tensor) and got.numel() > 0 and same_memory(got, value)
+                self.require(not shared, f"{output.name} shares its memory with the input {item.name}")
 
     def require(self, holds: bool, message: str | Callable[[], str]) -> None:
         """Record one answer."""
@@ -71,17 +107,19 @@ class Judge:
             raise Failed(message if isinstance(message, str) else message())
 
     def well_formed(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Number, shape and dtype of the outputs are the spec's."""
+        """Number, shape, dtype and device of the outputs are the spec's, and each is contiguous."""
         call = self.trial.call
-        self.require(
-            len(outputs) == len(call.spec.outputs), f"expected {len(call.spec.outputs)} outputs, got {len(outputs)}"
-        )
+        self._are_tensors(outputs)
         for output, got in zip(call.spec.outputs, outputs, strict=True):
             shape, dtype = output.shape(call), call.arguments[output.like].dtype
             self.require(
                 tuple(got.shape) == shape, f"{output.name}: expected shape {list(shape)}, got {list(got.shape)}"
             )
             self.require(got.dtype == dtype, f"{output.name}: expected dtype {SHORT[dtype]}, got {got.dtype}")
+            self.require(got.device == call.device, f"{output.name}: expected it on {call.device}, got {got.device}")
+            self.require(
+                got.is_contiguous(), f"{output.name}: expected a contiguous tensor, got strides {got.stride()}"
+            )
 
     def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:
         """Every output is within its bound of the reference (integers: equal)."""
@@ -123,7 +161,7 @@ class Probe:
         self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
         self._implementation = implementation
         self.label = f"{backend}/{variant}" if variant else backend
-        self.place = failures.Place(spec.name, self.label, check, options.device)
+        self.place = failures.Place(spec.name, self.label, check, options.device, options.program)
         self.device = options.where
         self.records: list[Record] = []
 
@@ -132,6 +170,11 @@ class Probe:
         if self._implementation is None:
             raise TypeError(f"{self.place.check} judges the spec of {self.spec.name}: there is no implementation")
         return self._implementation
+
+    @cached_property
+    def home(self) -> Path | None:
+        """The folder of the backend's package."""
+        return registered.folder(self.backend) if self.variant else None
 
     @property
     def conditions(self) -> list[str]:
@@ -148,7 +191,15 @@ class Probe:
         return self.device.type == "cpu" and registered.backend(self.backend).emulates
 
     def arithmetic(self, trial: Trial) -> Arithmetic:
-        return numerics.arithmetic(self.implementation.arithmetic, trial.dtype, trial.call.scalars)
+        """How the variant may accumulate in this call: as it declares, but in tf32 only where the call asks for that.
+
+        A bound for operands rounded to tf32 is thousands of times looser. A call has to ask for it; a declaration that
+        the kernel is like this does not make it right.
+        """
+        declared, scalars = self.implementation.arithmetic, trial.call.scalars
+        if declared == numerics.TF32.name:
+            declared = numerics.MMA.name  # which is tf32 in fp32 if precision="tf32" asks for it, and else never
+        return numerics.arithmetic(declared, trial.dtype, scalars)
 
     def reasons(self, trial: Trial) -> tuple[str, ...]:
         """Conditions of the variant that this call does not meet: the only reasons to skip it."""
@@ -160,14 +211,18 @@ class Probe:
             result = dispatch.call(self.spec, tuple(values), self.label)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+        if problem := origins.malformed(self.spec, result):
+            raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
 
     @contextmanager
-    def environment(self) -> Iterator[None]:
+    def environment(self, grad: bool = False) -> Iterator[None]:
+        """What is set around every call; grad: the gradient mode stays as the caller has it."""
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message=".*on the emulator.*")
-            stack.enter_context(torch.no_grad())
+            if not grad:
+                stack.enter_context(torch.no_grad())
             if self.emulated:
                 stack.enter_context(emulator.checks("full"))
                 stack.enter_context(emulator.time_limit(PATIENCE.get(self.options.tier, 60)))
@@ -188,7 +243,8 @@ class Probe:
         listed = self.options.cases_of(self.spec)
         if self._implementation is None or self.options.cases or not self._implementation.requires:
             return listed
-        able = (not self.reasons(self.make(c, d)) for c in listed for d in self.options.dtypes_of(self.spec, c))
+        filled = [c for c in listed if all(0 not in s for s in c.shapes.values())]
+        able = (not self.reasons(self.make(c, d)) for c in filled for d in self.options.dtypes_of(self.spec, c))
         if any(able):
             return listed
         made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
@@ -226,9 +282,10 @@ class Probe:
                 yield trial
 
     def sample(self, count: int, least: int = 16, where: Callable[[Trial], bool] = lambda trial: True) -> list[Trial]:
-        """A few small trials that compute something: different shapes, the dtypes in turn."""
+        """A few small trials that compute something: different shapes, the dtypes and the values of scalars in turn."""
         found: list[Trial] = []
-        for turn, case in enumerate(self._by_size(least)):
+        for turn, case in enumerate(self.small_cases(least)):
+            case = self._with_scalars(case, len(found))
             allowed = self.options.dtypes_of(self.spec, case)
             order = allowed[(k := (len(found) + self.options.seed) % len(allowed)) :] + allowed[:k] if allowed else []
             able = next((t for d in order if where(t := self.make(case, d)) and not self.reasons(t)), None)
@@ -240,7 +297,18 @@ class Probe:
                 self.able(self.make(case, dtype))
         return found
 
-    def _by_size(self, least: int) -> list[Case]:
+    def _with_scalars(self, case: Case, turn: int) -> Case:
+        """Every second case of a sample takes other values of the scalars that it leaves to their defaults."""
+        if turn % 2 == 0 or self.options.cases:
+            return case
+        pools = {i.name: generate.pool(i) for i in self.spec.scalars if isinstance(i, Scalar)}
+        free = {name: pool for name, pool in pools.items() if pool and name not in case.scalars}
+        values = {name: pool[(turn // 2 + self.options.seed) % len(pool)] for name, pool in free.items()}
+        made = generate.with_scalars(case, values)
+        fits = any(generate.hypothetical(self.spec, made, d) for d in self.options.dtypes_of(self.spec, case))
+        return made if fits else case
+
+    def small_cases(self, least: int) -> list[Case]:
         """Cases from small to large, at least `least` elements in the largest tensor; the rest after them."""
 
         def size(case: Case) -> tuple[bool, int]:
@@ -265,9 +333,11 @@ class Probe:
         except Failed as failure:
             self._fail(record, trial, str(failure))
         except Exception as error:
-            self._fail(record, trial, raised(error))
+            record.cause = origins.cause(error, self.home)
+            self._fail(record, trial, raised(error, self.home))
         finally:
             record.seconds = time.perf_counter() - start
+            record.axes = origins.axes(trial)
         if self.failed >= ENOUGH:
             raise Enough
 
@@ -282,10 +352,11 @@ class Probe:
         self.records.append(Record(trial.case, SHORT[trial.dtype], trial.note, trial.seed, "skipped", text=reason))
 
 
-def raised(error: Exception) -> str:
-    """An exception from a call: its text, and where it came from unless it says so itself."""
-    text = f"raised {type(error).__name__}: {error}"
-    if isinstance(error, emulator.EmulatorError):
-        return text.replace("\n", "\n  ")
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{text}\n  at {last.filename}:{last.lineno} in {last.name}: {last.line}"
+def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors are views of one storage."""
+    return x.device == y.device and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def raised(error: Exception, home: Path | None = None) -> str:
+    """An exception from a call: its text, and where in the package of the implementation (`home`) it came from."""
+    return f"raised {type(error).__name__}: {origins.located(error, home)}"

@@ -3,43 +3,117 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kernelmux.conformance import mutation
 from kernelmux.conformance.execute import Outcome, from_dict
 from kernelmux.conformance.plan import Item
-from kernelmux.conformance.plugin import PROPERTY
+from kernelmux.conformance.plugin import PROPERTY, WORKER
 
 MARKS = {"passed": "green", "failed": "bold red", "skipped": "dim", "expected": "yellow"}
 
 
-class Reporter:
-    """A pytest plugin of the controlling process: gathers outcomes and shows them as they come."""
+class Closed(KeyboardInterrupt):
+    """The reader of the output has gone; ends a run like Ctrl-C does."""
 
-    def __init__(self, items: list[Item], console: Console) -> None:
+
+class Output(Console):
+    """A console that ends the run where rich would leave the process."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        self.quiet = True
+        raise Closed
+
+
+def output(terminal: bool) -> Output:
+    """Standard output; 120 columns where it is no terminal."""
+    return Output(highlight=False) if terminal else Output(highlight=False, width=120)
+
+
+class Clock:
+    """How much longer: the seconds that items took before, scaled by how they go now, over the worker processes."""
+
+    def __init__(self, items: list[Item], seconds: dict[str, float], workers: int) -> None:
+        known = [seconds[i.id] for i in items if i.id in seconds]
+        usual = sum(known) / len(known) if known else 1.0
+        self.left = {i.id: max(seconds.get(i.id, usual), 1e-3) for i in items}
+        self.workers, self.guessed, self.taken = workers, 0.0, 0.0
+
+    def finish(self, outcome: Outcome) -> None:
+        self.guessed += self.left.pop(outcome.item.id, 0.0)
+        self.taken += outcome.seconds
+
+    def __str__(self) -> str:
+        """How long the rest takes; "" before anything is known."""
+        if not self.guessed or not self.left:
+            return ""
+        seconds = sum(self.left.values()) * self.taken / self.guessed / min(self.workers, len(self.left))
+        return f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 42 s, 3 min, 2.1 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class Reporter:
+    """A pytest plugin of the controlling process: gathers outcomes and shows them as they come.
+
+    interrupted: by Ctrl-C, or because the reader of the output has gone (`closed`).
+    """
+
+    def __init__(
+        self, items: list[Item], console: Console, seconds: dict[str, float] | None = None, workers: int = 1
+    ) -> None:
         self.items = {item.id: item for item in items}
-        self.console = console
+        self.console, self.clock = console, Clock(items, seconds or {}, workers)
         self.outcomes: dict[str, Outcome] = {}
         self.errors: list[str] = []
+        self.interrupted = self.closed = False
+        self.scratch: Path | None = None  # where worker processes leave their ids
+        self.causes: dict[tuple[str, str, str], Item] = {}  # operator, variant, cause -> the item that showed it first
+        self.start = time.monotonic()
         self.bar = Progress(
             TextColumn("conformance"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(), TextColumn("[dim]{task.fields[last]}", markup=True),
+            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[last]}", markup=True),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self.task = self.bar.add_task("run", total=len(items), failed="", last="")
+        self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     def pytest_sessionstart(self) -> None:
         self.bar.start()
 
     def pytest_unconfigure(self) -> None:
-        self.bar.stop()
+        with suppress(Closed):
+            self.bar.stop()
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        if type(excinfo.value) in (KeyboardInterrupt, Closed):
+            self.stop(excinfo.value)
+
+    def stop(self, reason: BaseException) -> None:
+        """The run ends now; what it has found so far is kept."""
+        self.interrupted, self.closed = True, self.closed or isinstance(reason, Closed)
+        for file in self.scratch.glob(f"*{WORKER}") if self.scratch else ():
+            with suppress(OSError):
+                os.kill(int(file.stem), signal.SIGKILL)  # in the middle of an item, which takes no notice of Ctrl-C
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = report.nodeid.partition("::")[2]
         told = dict(report.user_properties).get(PROPERTY)
+        if self.interrupted:
+            return
         if report.when == "call" and told:
             self._take(from_dict(json.loads(str(told))))
         elif report.failed and name in self.items:  # setup failed, or the worker process died
@@ -50,17 +124,46 @@ class Reporter:
             self.errors.append(str(report.longrepr))
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        self.errors.append(str(excrepr))
+        if not self.interrupted:
+            self.errors.append(str(excrepr))
 
     def _take(self, outcome: Outcome) -> None:
         self.outcomes[outcome.item.id] = outcome
-        failed = sum(o.status == "failed" for o in self.outcomes.values())
-        self.bar.update(self.task, advance=1, failed=f"[red]{failed} failed" if failed else "", last=outcome.item.id)
+        self.clock.finish(outcome)
+        failed = self.failed
+        marks = {"failed": f"[red]{failed} failed" if failed else "", "last": outcome.item.id, "left": str(self.clock)}
+        self.bar.update(self.task, advance=1, **marks)
+        self.show(outcome)
+
+    @property
+    def failed(self) -> int:
+        return sum(o.status == "failed" for o in self.outcomes.values())
+
+    def show(self, outcome: Outcome) -> None:
+        """A failure at once and in full, unless its cause was shown before; other items only where there is no bar."""
         if outcome.status == "failed":
             self.console.print(f"FAILED {outcome.item.id}", style=MARKS["failed"], highlight=False)
-            self.console.print(outcome.text + "\n", markup=False, highlight=False, soft_wrap=True)
+            known = self._known(outcome)
+            self.console.print(known or outcome.text + "\n", markup=False, highlight=False, soft_wrap=True)
         elif not self.console.is_terminal:
-            self.console.print(line(outcome), markup=False, highlight=False, soft_wrap=True)
+            self.log(line(outcome))
+
+    def log(self, text: str) -> None:
+        """A line of a log, with how far the run has got."""
+        left = f", {self.clock}" if str(self.clock) else ""
+        count = f"[{len(self.outcomes)}/{len(self.items)}{left}]"
+        self.console.print(f"{count} {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def _known(self, outcome: Outcome) -> str:
+        """A line in place of a failure whose causes were all shown for the same variant, or ""."""
+        item = outcome.item
+        keys = [(item.op, item.label, cause) for cause in outcome.causes]
+        first = [self.causes.get(key) for key in keys]
+        self.causes.update({key: item for key in keys if key not in self.causes})
+        if not first or None in first:
+            return ""
+        places = ", ".join(outcome.causes)
+        return f"  the same as in {', '.join(sorted({i.id for i in first if i}))}: {places}"
 
 
 def line(outcome: Outcome) -> str:
@@ -69,3 +172,27 @@ def line(outcome: Outcome) -> str:
         return f"{outcome.status} {outcome.item.id}: {outcome.text}"
     used = f", budget {outcome.budget:.2f}" if outcome.budget else ""
     return f"{outcome.status} {outcome.item.id} ({outcome.passed} trials{used}, {outcome.seconds:.1f} s)"
+
+
+class MutantReporter(Reporter):
+    """The same for broken kernels, which are to fail."""
+
+    def __init__(self, broken: set[tuple[str, str, str]], *arguments: Any) -> None:
+        """broken: operator, backend and variant of those that a check must catch."""
+        super().__init__(*arguments)
+        self.broken = broken
+
+    def _wrong(self, outcome: Outcome) -> bool:
+        item = outcome.item
+        return (outcome.status == "failed") != ((item.op, item.backend, item.variant) in self.broken)
+
+    @property
+    def failed(self) -> int:
+        return sum(map(self._wrong, self.outcomes.values()))
+
+    def show(self, outcome: Outcome) -> None:
+        wrong = self._wrong(outcome)
+        if wrong and outcome.status == "failed":
+            super().show(outcome)
+        elif wrong or not self.console.is_terminal:
+            self.log(("NOT CAUGHT: " if wrong else "") + mutation.line(outcome))

@@ -1,10 +1,11 @@
-"""What a run leaves behind: results.jsonl (an object per line), matrix.md, and durations that order the next run."""
+"""What a run leaves behind: results (an object per line), the matrix, and durations that order the next run."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import platform
+import sys
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -13,19 +14,26 @@ from typing import Any
 
 import torch
 
+from kernelmux.conformance import files
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plugin import durations
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
 SCHEMA = 1
+DURATIONS = "durations.json"
 PACKAGES = ("torch", "triton", "cupy", "cupy-cuda13x", "numpy", "nvidia-cuda-nvrtc")
 
 
-def machine(options: Options) -> str:
-    """Where the kernels ran, in words."""
-    return torch.cuda.get_device_name(options.where) if options.device == "cuda" else "emulated on the CPU"
+def machine(options: Options, ran: set[str] | None = None) -> str:
+    """Where the kernels ran, in words; ran: the backends that did, where that is known."""
+    if options.device == "cuda":
+        return torch.cuda.get_device_name(options.where)
+    return "emulated on the CPU" if ran is None or any(map(_emulates, ran)) else "on the CPU"
+
+
+def _emulates(backend: str) -> bool:
+    return backend in registered.backends() and registered.backend(backend).emulates
 
 
 def versions() -> dict[str, str]:
@@ -46,23 +54,48 @@ def source_hash(backend: str, op: str) -> str:
     return registered.source_hash(backend, op) if backend in registered.backends() else ""
 
 
-def write(options: Options, outcomes: list[Outcome], table: str, seconds: float) -> Path:
-    """Write all reports of a run into its folder."""
-    folder = Path(options.out)
-    lines = [_head(options), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
-    path = folder / "results.jsonl"
-    path.write_text("".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
-    (folder / "matrix.md").write_text(table)
-    known = durations(folder) | {o.item.id: round(o.seconds, 3) for o in outcomes}
-    (folder / "durations.json").write_text(json.dumps(known, indent=0, sort_keys=True))
-    return path
+def folder(options: Options) -> Path:
+    """Where the files of a run go."""
+    return Path(options.out)
 
 
-def _head(options: Options) -> dict[str, Any]:
+def names(options: Options, whole: bool) -> tuple[str, str]:
+    """The files of a run: of all items (of the default tier, or of another), or of a part, which never replaces those."""
+    tier = "" if options.tier == Options.tier else f"-{options.tier}"
+    kind = tier if whole else "-partial"
+    return f"results{kind}.jsonl", f"matrix{kind}.md"
+
+
+def write(options: Options, outcomes: list[Outcome], table: str, seconds: float, whole: bool) -> Path:
+    """Write all reports of a run into its folder; whole: every item of the suite has reported."""
+    home = folder(options)
+    lines = [_head(options, outcomes), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
+    results, matrix = names(options, whole)
+    files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
+    files.write(home / matrix, table)
+    known = durations(home) | {o.item.id: round(o.seconds, 3) for o in outcomes}
+    files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
+    return home / results
+
+
+def durations(home: Path) -> dict[str, float]:
+    """Seconds per item in earlier runs, {} where there were none; a damaged file is ignored with a warning."""
+    path = home / DURATIONS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): float(seconds) for name, seconds in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError):
+        print(f"conformance: {path} is damaged: ignored, and written anew at the end", file=sys.stderr)
+        return {}
+
+
+def _head(options: Options, outcomes: list[Outcome]) -> dict[str, Any]:
     return {
         "kind": "run",
         "schema": SCHEMA,
-        "machine": machine(options),
+        "machine": machine(options, {o.item.backend for o in outcomes if not o.item.problem}),
         "versions": versions(),
         "options": asdict(options),
     }
@@ -72,6 +105,7 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
     """An item and, under it, its trials."""
     item = outcome.item
     where = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
+    where |= {} if item.seed is None else {"seed": item.seed}
     hashes = {"spec": catalog.spec(item.op).hash, "source": "" if item.problem else source_hash(item.backend, item.op)}
     head = {
         "kind": "item",

@@ -76,7 +76,7 @@ class Trial:
         return tuple(found)
 
 
-TERMS = ("rounding", "accumulation", "operands", "intermediate")
+TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate")
 
 
 def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:
@@ -102,14 +102,17 @@ def values(spec: OpSpec, case: Case, tensors: dict[str, torch.Tensor], device: t
 
 
 def drawn(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
-    """Random tensors of a case; the seed comes from operator, case, dtype and `seed` alone."""
+    """Random tensors of a case; the seed comes from operator, case, dtype and `seed` alone.
+
+    A case that a check makes may name its distribution in its text ("inputs=small"), so that a command can repeat it.
+    """
     rng = generator(spec.name, spec.version, case.name, SHORT[dtype], seed)
     found: dict[str, torch.Tensor] = {}
     for item in spec.tensors:
         if item.name not in case.shapes:
             raise SpecError(f"{spec.name}: case {case.name} gives no shape for {item.name}")
         own = case.parsed[2].get(item.name, found[item.like].dtype if item.like else dtype)
-        found[item.name] = draw(case.shapes[item.name], own, rng, case.inputs)
+        found[item.name] = draw(case.shapes[item.name], own, rng, case.scalars.get("inputs", case.inputs))
     return found
 
 
@@ -146,13 +149,34 @@ def exact_trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device:
     return Trial(spec, case.name, case.text, dtype, seed, values(spec, case, tensors, device), "exact inputs")
 
 
+RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers by their size in bytes
+
+
 def bits(x: torch.Tensor) -> torch.Tensor:
     """The bits of a tensor as integers of the same size."""
-    return x.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+    return x.resolve_neg().contiguous().view(RAW[x.element_size()])
 
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
+
+
+def copies(values: Sequence[Any]) -> list[torch.Tensor | None]:
+    """A copy of every tensor among the values."""
+    return [v.detach().clone() if isinstance(v, torch.Tensor) else None for v in values]
+
+
+def restore(values: Sequence[Any], before: Sequence[torch.Tensor | None]) -> list[int]:
+    """Give tensors that a call has changed their old values again; the positions of those that it had changed.
+
+    Trials are remembered, and the next variant must meet what the spec was evaluated on. Where elements share memory
+    there is nothing to give back: such tensors belong to one trial alone.
+    """
+    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(values[i], old)]
+    for i in changed:
+        if not any(s == 0 for s, n in zip(values[i].stride(), values[i].shape, strict=True) if n > 1):
+            values[i].copy_(before[i])
+    return changed
 
 
 def shown(shape: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ _HOMES = {
     "Im2colMap": "tensor_map",
     "recorder": "recording",
     "trace": "tracing.collector",
+    "triton_active": "triton_driver",
     "EmulatorError": "errors",
 }
 

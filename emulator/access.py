@@ -284,10 +284,12 @@ class Access:
         block: Triple | None,
         thread: Triple | None,
         values: dict[str, str] | None = None,
+        earlier: Step | None = None,
     ) -> EmulatorError:
-        """The public error for a fault at a step."""
+        """The public error for a fault at a step; earlier: the step of the access that a race is with."""
         instruction = step.instruction if step is not None else None
         (file, line), *inlined = self._places(instruction.location if instruction is not None else None)
+        before = self._places(earlier.instruction.location if earlier is not None else None)[0]
         name = self.kernel if function == self.kernel else f"{self.kernel} (in {function})"
         return EmulatorError(
             message,
@@ -300,6 +302,7 @@ class Access:
             thread=thread,
             instruction=instruction.text if instruction is not None else None,
             values=values,
+            earlier=before if before[0] else None,
         )
 
     def _places(self, location: Location | None) -> list[tuple[Any, Any]]:

@@ -6,7 +6,6 @@ Running the lowest program counter first makes them meet where structured code c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +18,13 @@ from kernelmux.emulator.errors import EmulatorError, Fault
 from kernelmux.emulator.flow import Flow, Step, members
 from kernelmux.emulator.group import STOPPED, Group, join
 from kernelmux.emulator.lanes import Geometry
+from kernelmux.emulator.settings import Deadline
 from kernelmux.emulator.warps import Warps
 
 BUDGET = 256  # blocks that a group may run while others wait: a spinning lane must not starve the one it waits for
 PATIENCE = 2  # rounds in which no waiting group could go on, before it is called a deadlock
 DEEPEST_CALL = 60
-CLOCK_EVERY = 256  # blocks between two looks at the clock
+CLOCK_EVERY = 16  # blocks between two looks at the clock
 
 
 class Program:
@@ -69,7 +69,7 @@ class Run:
     """A chunk of blocks while it runs. Operations keep their own state per chunk in `state`."""
 
     def __init__(
-        self, geometry: Geometry, access: Any, checks: str, deadline: float, library: Any, watch: Any = None
+        self, geometry: Geometry, access: Any, checks: str, deadline: Deadline, library: Any, watch: Any = None
     ) -> None:
         self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
         self.library = library  # library.program(name, watched): a device function, None if unknown
@@ -229,7 +229,8 @@ class Activation:
         except Fault as fault:
             step, frame = self.program.running(fault)
             values = self._values(frame, step, fault.lane) if fault.instruction is None else {}
-            raise self._located(fault.kind, fault.message, fault.lane, fault.instruction or step, values) from fault
+            at = fault.instruction or step
+            raise self._located(fault.kind, fault.message, fault.lane, at, values, fault.earlier) from fault
         except EmulatorError:
             raise
         except Exception as error:
@@ -252,7 +253,7 @@ class Activation:
             pc = block(group.R, group)
             run.ticks += 1
             left -= 1
-            if run.ticks % CLOCK_EVERY == 0 and time.monotonic() > run.deadline:
+            if run.ticks % CLOCK_EVERY == 0 and run.deadline.passed:
                 raise self._late(group, pc)
             if pc == STOPPED:
                 return
@@ -279,12 +280,18 @@ class Activation:
     # ---- errors
 
     def _located(
-        self, kind: str, message: str, lane: int | None, step: Step | None, values: dict[str, str] | None = None
+        self,
+        kind: str,
+        message: str,
+        lane: int | None,
+        step: Step | None,
+        values: dict[str, str] | None = None,
+        earlier: Step | None = None,
     ) -> EmulatorError:
         geometry = self.run.geometry
         block, thread = geometry.coordinates(lane) if lane is not None else (None, None)
         name, access = self.program.name, self.run.access
-        return access.error(kind, message, name, step, block, thread, values)  # type: ignore[no-any-return]
+        return access.error(kind, message, name, step, block, thread, values, earlier)  # type: ignore[no-any-return]
 
     def _values(self, frame: inspecting.Frame, step: Step | None, lane: int | None) -> dict[str, str]:
         if step is None or lane is None:
@@ -293,8 +300,7 @@ class Activation:
 
     def _late(self, group: Group, pc: int) -> EmulatorError:
         step = self.program.flow.steps[min(max(pc, group.pc, 0), self.program.end - 1)]
-        text = "the time limit passed: a loop that does not end, or a launch too large to emulate"
-        return self._located("time limit", text, int(group.index[0]), step)
+        return self._located("time limit", str(self.run.deadline), int(group.index[0]), step)
 
     def _deadlock(self) -> EmulatorError:
         steps = self.program.flow.steps

@@ -111,14 +111,17 @@ class Group:
         """Some of the lanes as a group without registers, for accesses of theirs alone."""
         return Group(self.run, Lanes(self.lanes.geometry, self.index[positions]), [], self.pc)
 
-    def fail(self, kind: str, message: str, lanes: Any = None) -> None:
-        """Raises; `lanes` (bool array, or positions in the group) says which lanes are at fault, the first is named."""
+    def fail(self, kind: str, message: str, lanes: Any = None, earlier: Any = None) -> None:
+        """Raises; `lanes` (bool array, or positions in the group) says which lanes are at fault, the first is named.
+
+        earlier: the step of the access that a race is with.
+        """
         if lanes is None:
             raise Fault(kind, message, int(self.index[0]) if self.n == 1 else None)
         positions = np.atleast_1d(lanes)
         if positions.dtype == bool:
             positions = np.flatnonzero(np.broadcast_to(positions, (self.n,)))
-        raise Fault(kind, message, int(self.index[positions[0]]))
+        raise Fault(kind, message, int(self.index[positions[0]]), earlier=earlier)
 
     # ---- what generated code uses
 

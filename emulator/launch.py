@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -26,7 +25,7 @@ from kernelmux.emulator.memory import GlobalMemory
 from kernelmux.emulator.parser import Function, Instruction, Parameter, parse
 from kernelmux.emulator.parser import Module as Parsed
 from kernelmux.emulator.race import GlobalWriters, History
-from kernelmux.emulator.settings import current_checks, current_time_limit
+from kernelmux.emulator.settings import Deadline, current_checks
 from kernelmux.emulator.shared import SharedMemory
 
 CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
@@ -157,7 +156,7 @@ class Kernel:
             return
         if not recording.note(self.module.ptx, self.name, grid3, block3, shared):
             return
-        checks = current_checks()
+        checks, deadline = current_checks(), Deadline(grid3[0] * grid3[1] * grid3[2])
         memory = GlobalMemory()
         for segment in self.module.segments:
             segment.forget()
@@ -166,16 +165,15 @@ class Kernel:
         parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
         watch = observing.begin(self, grid3, block3, shared, arguments)
         with np.errstate(all="ignore"):
-            self._run(grid3, block3, cluster3, memory, parameters, shared, checks, watch)
+            self._run(grid3, block3, cluster3, memory, parameters, shared, checks, watch, deadline)
 
     def _run(
         self, grid: Triple, block: Triple, size: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int,
-        checks: str, watch: observing.LaunchWatch | None,
+        checks: str, watch: observing.LaunchWatch | None, deadline: Deadline,
     ) -> None:  # fmt: skip
         program = self.program(self.name, watch is not None)
         assert program is not None
-        deadline = time.monotonic() + current_time_limit()
-        blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+        blocks, threads = deadline.blocks, block[0] * block[1] * block[2]
         cluster = size[0] * size[1] * size[2]
         chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
         memory_kind = ClusterMemory if cluster > 1 else SharedMemory
@@ -183,6 +181,8 @@ class Kernel:
         numbers = None if waiting else order(blocks, cluster)
         history = History(checks == "full" and self._orders_blocks, numbers)
         for first, count in chunks(blocks, chunk, cluster):
+            if deadline.passed:
+                raise EmulatorError(str(deadline), kind="time limit", kernel=self.name)
             geometry = Geometry(grid, block, first, count, size, numbers)
             window = memory_kind(geometry, self.layout.window(shared), shared, checks, self.layout.gaps)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
@@ -191,6 +191,7 @@ class Kernel:
             Run(geometry, access, checks, deadline, self, watch).start(program)
             if watch is not None:
                 watch.finish()
+            deadline.done += geometry.blocks
 
     def _cluster(self, grid: Triple, wanted: Sequence[int] | None) -> Triple:
         """Blocks of a cluster in each dimension: as the kernel was compiled for, or as the launch wants."""

@@ -57,7 +57,7 @@ def compile_ptx(
     `include` folders are searched before CUDA's own. Raises CompileError.
     """
     arguments = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "-lineinfo", *options]
-    ptx = _cached(source, arguments, filename, include, "PTX")[0].rstrip(b"\0").decode()
+    ptx = _cached(source, arguments, filename, include, "PTX")[0].rstrip(b"\0").decode(errors="surrogateescape")
     recording.remember(ptx, _recipe(source, tuple(options), filename, tuple(include)))
     return ptx
 
@@ -111,24 +111,39 @@ def _cached(
     texts = [f"{path}\n{text}" for path, text in sorted(_included(source, folders).items())]
     key = compile_cache.digest([kind, str(version()), filename, source, *options, *map(str, folders), "", *texts])
     if key not in _memory:
-        _memory[key] = _from_disk(key) or _compiled(key, source, options, filename, folders, kind)
+        damage = None
+        try:
+            found = compile_cache.read(key)
+        except compile_cache.Damaged as error:
+            found, damage = None, error
+        if found is None:
+            found = _compiled(source, options, filename, folders, kind)
+            compile_cache.write(key, found)
+        _memory[key] = found[0], found[1].decode(errors="replace")
+        if damage is not None:
+            compile_cache.warn_damaged(damage)
     return _memory[key]
 
 
-def _from_disk(key: str) -> tuple[bytes, str] | None:
-    code, log = compile_cache.read(key + ".code"), compile_cache.read(key + ".log")
-    return None if code is None or log is None else (code, log.decode())
-
-
-def _compiled(
-    key: str, source: str, options: list[str], filename: str, folders: list[Path], kind: str
-) -> tuple[bytes, str]:
+def _compiled(source: str, options: list[str], filename: str, folders: list[Path], kind: str) -> compile_cache.Artefact:
     code, log = _compile(source, options, filename, folders, kind)
     if kind == "PTX":  # NVRTC puts the working directory, which is not part of the key, before the name of the source
-        code = code.replace(f'"{Path.cwd() / filename}"'.encode(), f'"{filename}"'.encode())
-    compile_cache.write(key + ".log", log.encode())
-    compile_cache.write(key + ".code", code)
-    return code, log
+        placed = os.path.join(_working_folder(), os.fsencode(filename))
+        code = code.replace(b'"%s"' % _escaped(placed), b'"%s"' % _escaped(os.fsencode(filename)))
+    return code, log.encode()
+
+
+def _escaped(path: bytes) -> bytes:
+    """A path as a string of PTX has it: what is not ASCII in octal."""
+    return b"".join(b"%c" % byte if byte < 128 else b"\\%03o" % byte for byte in path)
+
+
+def _working_folder() -> bytes:
+    """The working directory in the bytes of the file system; empty if it has been deleted."""
+    try:
+        return os.getcwdb()
+    except OSError:
+        return b""
 
 
 def _included(source: str, folders: list[Path]) -> dict[Path, str]:
@@ -158,9 +173,13 @@ def _compile(source: str, options: list[str], filename: str, folders: list[Path]
     with _lock:  # one compilation at a time: the compiler uses gigabytes for some sources
         _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), filename.encode(), 0, None, None))
         try:
-            array = (ctypes.c_char_p * len(arguments))(*(argument.encode() for argument in arguments))
+            array = (ctypes.c_char_p * len(arguments))(*(os.fsencode(argument) for argument in arguments))
             status = library.nvrtcCompileProgram(program, len(arguments), array)
-            log = _fetch(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).rstrip(b"\0").decode()
+            log = (
+                _fetch(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+                .rstrip(b"\0")
+                .decode(errors="replace")
+            )
             if status:
                 raise CompileError(filename, options, log or _message(status))
             size, get = getattr(library, f"nvrtcGet{kind}Size"), getattr(library, f"nvrtcGet{kind}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator.places import BITS, Places
 from kernelmux.emulator.shadow import THREAD_BITS
 
 if TYPE_CHECKING:
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
 NOBODY = -1
 LONGEST_LOG = 1 << 21  # lanes in the reads that are remembered until somebody writes: 16 MB for their places
 WROTE = "write of a value different from the one that thread {} of block {} wrote to the same place"
-READ_IT = "write to a place that thread {} of block {} reads, and nothing orders the two"
-BY_THREAD = "read of a place that thread {} of block {} wrote, and no barrier since"
-BY_BLOCK = "read of a place that thread {} of block {} wrote, and nothing orders the two blocks"
-NO_FENCE = "read of a place that thread {} of block {} wrote, and its block has made no fence since (__threadfence)"
+READ_IT = "write to a place, and nothing orders it with thread {} of block {}, which reads it"
+BY_THREAD = "read of a place, and no barrier since thread {} of block {} wrote it"
+BY_BLOCK = "read of a place, and nothing orders it with thread {} of block {}, which wrote it"
+NO_FENCE = "read of a place, and no fence (__threadfence) of its block since thread {} of block {} wrote it"
 
 
 class Owners:
-    """Of each granule of a segment, which thread of the grid wrote (or read) it last, in which epoch, at which tick."""
+    """Of each granule of a segment, which thread of the grid wrote (or read) it last, in which epoch, at which tick.
+
+    The low bits of a tick are the number of the instruction.
+    """
 
     def __init__(self, size: int, granule: int) -> None:
         self.granule = granule  # bytes; not more than the smallest access so far
@@ -57,6 +61,7 @@ class Owners:
 class History:
     """What all chunks of a launch share: whether blocks may be ordered, and when each block made its last fence.
 
+    tick: fences so far, `1 << BITS` for each, so that there is room for the number of an instruction.
     order: the block at each place, None if they run as they are numbered; records hold places.
     """
 
@@ -64,6 +69,7 @@ class History:
     order: Order | None = None
     tick: int = 0
     fences: dict[int, int] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class GlobalWriters:
 
     def fence(self, group: Group) -> None:
         """What the blocks of the group did so far may be seen by others."""
-        self.history.tick += 1
+        self.history.tick += 1 << BITS
         for block in np.unique(group.block).tolist():
             self.history.fences[block + self.first_block] = self.history.tick
 
@@ -107,9 +113,9 @@ class GlobalWriters:
             return
         same = thread // self.threads == now.thread // self.threads
         other = (thread != NOBODY) & (thread != now.thread)
-        self._fail(group, other & same & (epoch == now.epoch), thread, BY_THREAD)
+        self._fail(group, other & same & (epoch == now.epoch), owners, now, BY_THREAD)
         text = NO_FENCE if self.history.blocks_ordered else BY_BLOCK
-        self._fail(group, other & ~same & self._unfenced(owners, now, thread), thread, text)
+        self._fail(group, other & ~same & self._unfenced(owners, now, thread), owners, now, text)
 
     def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there."""
@@ -126,9 +132,8 @@ class GlobalWriters:
         thread = group.index + self.first_block * self.threads
         stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
         epoch = np.broadcast_to(stamps, (group.n,))
-        return Now(
-            thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, self.history.tick, self.threads
-        )
+        tick = self.history.tick | self.history.places.here(group.run)
+        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, tick, self.threads)
 
     def _unfenced(self, owners: Owners, now: Now, thread: np.ndarray) -> Any:
         """Where the block of the earlier access, by `thread`, has made no fence since."""
@@ -148,14 +153,16 @@ class GlobalWriters:
         bad = (before != NOBODY) & (before != now.thread) & np.where(same_block, when == now.epoch, True)
         if bad.any():
             bad = bad & np.reshape(changes(), (-1, 1)) & (same_block | self._unfenced(owners, now, before))
-            self._fail(group, bad, before, text)
+            self._fail(group, bad, owners, now, text)
 
-    def _fail(self, group: Group, bad: np.ndarray, other: np.ndarray, text: str) -> None:
+    def _fail(self, group: Group, bad: np.ndarray, owners: Owners, now: Now, text: str) -> None:
         if bad.any():
             row, column = np.argwhere(bad)[0]
-            place, thread = divmod(int(other[row, column]), self.threads)
+            other, tick = (int(owners.rows(name, now.size)[now.where][row, column]) for name in ("thread", "tick"))
+            place, thread = divmod(other, self.threads)
             block = place if self.history.order is None else self.history.order(place)
-            group.fail("race", text.format(thread, block), [int(row)])
+            step = self.history.places.step(tick & (1 << BITS) - 1)
+            group.fail("race", text.format(thread, block), [int(row)], step)
 
 
 class Readers:

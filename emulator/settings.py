@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,7 +33,9 @@ def checks(level: str) -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Sets how long one launch may take, in seconds of wall-clock time (60 by default)."""
+    """Sets how long one launch may take, in seconds of wall-clock time (60 by default); more than 0, infinity is none."""
+    if not seconds > 0:
+        raise ValueError(f"time_limit: expected seconds, more than 0, got {seconds!r}")
     token = _time_limit.set(float(seconds))
     try:
         yield
@@ -85,3 +88,22 @@ def current_checks() -> str:
 def current_time_limit() -> float:
     """The limit in force, seconds per launch."""
     return _time_limit.get()
+
+
+class Deadline:
+    """The end of the time of one launch; `done` counts its blocks that have ended."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks, self.done = blocks, 0
+        self.limit = current_time_limit()
+        self.end = time.monotonic() + self.limit
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() > self.end
+
+    def __str__(self) -> str:
+        return (
+            f"the launch did not end within its limit of {self.limit:g} s, {self.done:,} of {self.blocks:,} blocks are"
+            " done: a loop that does not end, or a launch too large to emulate (emulator.time_limit sets the limit)"
+        )

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernelmux.emulator.places import Trail, places
+
 if TYPE_CHECKING:
     from kernelmux.emulator.group import Group
     from kernelmux.emulator.spot import Spot
@@ -101,6 +103,7 @@ class Shadow:
         self.looked = 0  # clock at which that was found out
         self.small = len(self.writes) <= 32 * geometry.lanes  # looking at all of it costs as much as a few accesses
         self._stamps: tuple[Any, Marks | None] = (None, None)
+        self.trail = Trail()
 
     # ---- time
 
@@ -111,6 +114,7 @@ class Shadow:
         if blocks is None or len(np.unique(blocks)) == self.blocks:
             self.epoch, self.oldest = np.int64(self.clock), self.clock
             self.log.clear()
+            self.trail.clear()
             self.written_parts.clear()
             self.written_lately = self.logged = 0
             return
@@ -173,6 +177,7 @@ class Shadow:
         if not entries or entries[-1].lanes is not lanes:
             entries.append(Reads(lanes, []))
         self.logged += entries[-1].add(spot)
+        self.trail.note(False, lanes.stamps, spot, places(group).here(group.run))
 
     def write(self, group: Group, spot: Spot, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
@@ -190,6 +195,7 @@ class Shadow:
                 self._race(group, old, lanes, rows, ("write", "wrote"))
         self._stamp(self.writes, rows, lanes.stamps)
         self._note_write(parts)
+        self.trail.note(True, lanes.stamps, spot, places(group).here(group.run))
 
     def atomic(self, group: Group, spot: Spot) -> None:
         """Atomics are ordered among themselves; they need an initialised place."""
@@ -354,9 +360,10 @@ class Shadow:
 
     def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: Rows, old: Any = None) -> None:
         row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
-        offset = ((rows.start + int(rows.index[row])) * rows.count + column << self.shift) % self.stride
-        other = "" if old is None else int(old.reshape(len(rows.index), -1)[row, column] & OWN_THREAD)
-        group.fail(kind, text.format(offset, other), [row])
+        byte = (rows.start + int(rows.index[row])) * rows.count + column << self.shift
+        stamp = UNINITIALISED if old is None else int(old.reshape(len(rows.index), -1)[row, column])
+        step = places(group).step(self.trail.find(text.endswith("wrote it"), stamp, byte))
+        group.fail(kind, text.format(byte % self.stride, stamp & OWN_THREAD), [row], step)
 
 
 def _unordered(difference: np.ndarray) -> bool:

@@ -1,25 +1,24 @@
 """A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX that a GPU would run.
 
-`activate()` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside; nothing of
-Triton is patched. Triton compiles as it always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher
+`with triton_active():` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside, and
+gives back what was active; `activate()` hands it over for good. Nothing of Triton is patched. Triton compiles as it always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher
 takes the PTX that the compiler left in Triton's cache.
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
-from pathlib import Path
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
-from triton.runtime.cache import get_cache_manager
 
-from kernelmux.emulator import recording, triton_recompile
+from kernelmux.emulator import recording, triton_cache, triton_ptx, triton_recompile
 from kernelmux.emulator.launch import Kernel, load
 from kernelmux.emulator.resources import Resources, resources
 from kernelmux.emulator.tensor_map import Im2colMap, TensorMap
@@ -57,9 +56,54 @@ SCALARS: dict[str, type[np.generic]] = {
 SWIZZLES = (0, 32, 64, 128)
 
 
+_lock = threading.Lock()
+_inside: ContextVar[bool] = ContextVar("kernelmux_emulator_triton_inside", default=False)
+_entered = 0  # how many `triton_active` are open, in all threads
+_before: DriverBase | None = None  # what was active when the first of them was opened
+
+
 def activate() -> None:
-    """Make the emulator Triton's active device; calling it again changes nothing."""
-    driver.set_active(_emulator())
+    """Make the emulator Triton's active device in the whole process; calling it again changes nothing."""
+    global _before
+    with _lock:
+        _before = _emulator()
+        driver.set_active(_before)
+
+
+@contextmanager
+def triton_active() -> Iterator[None]:
+    """Inside the `with`, Triton's kernels run on the emulator; afterwards what was active before is active again.
+
+    It nests, and threads may be inside at once: the last one to leave gives back what the first one found. A kernel that
+    another thread launches meanwhile, without being inside, gets the error that Triton has for a machine without a GPU.
+    """
+    global _entered, _before
+    with _lock:
+        if _entered == 0:
+            _before = driver._active
+            driver.set_active(_emulator())
+        _entered += 1
+    was = _inside.get()
+    _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.set(was)
+        with _lock:
+            _entered -= 1
+            if _entered == 0 and driver._active is _emulator():
+                driver.set_active(_before)
+
+
+def _check_inside() -> None:
+    """Raise for a launch from a thread that did not ask for the emulator while another one has it."""
+    if not _entered or _inside.get() or _before is _emulator():
+        return
+    found = _before or driver.default  # without a GPU, Triton's own error
+    raise RuntimeError(
+        f"Triton has one driver per process, and another thread's emulated call has it in place of {found}:"
+        f" launch after that call, or inside of triton_active()"
+    )
 
 
 @contextmanager
@@ -83,12 +127,13 @@ class EmulatorDriver(DriverBase):  # type: ignore[misc]
     """What Triton asks of a device."""
 
     def __init__(self) -> None:
+        triton_cache.ensure()
         self.utils = Utilities()
-        self.launcher_cls = Launcher
+        self.launcher_cls = _launcher
 
     @classmethod
     def is_active(cls) -> bool:
-        """Never found by Triton's own search: only `activate` chooses this driver."""
+        """Never found by Triton's own search: `triton_active` and `activate` alone choose this driver."""
         return False
 
     def get_current_target(self) -> GPUTarget:
@@ -98,6 +143,8 @@ class EmulatorDriver(DriverBase):  # type: ignore[misc]
         return divmod(_capability(self.get_current_device() if device is None else device), 10)
 
     def get_current_device(self) -> int:
+        """The number of the target; the first thing that Triton asks at a launch."""
+        _check_inside()
         return ARCHES.index(_arch.get())
 
     def set_current_device(self, device: int) -> None:
@@ -139,30 +186,45 @@ class Utilities:
         return dict(DEVICES[ARCHES[device]])
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
-        """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX."""
-        need = resources(cubin).get(name, Resources())
-        return name, name, need.registers, need.spill_stores or 0, 1024
+        """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX.
 
-    def unload_module(self, module: str) -> None:
+        The module is None, since nothing was loaded: Triton asks the active driver to unload any other, and at that time
+        this one is not active any more. Therefore Triton comes here at every launch.
+        """
+        need = _needs(name, cubin)
+        return None, name, need.registers, need.spill_stores or 0, 1024
+
+    def unload_module(self, module: None) -> None:
         """Nothing was loaded."""
 
 
+@lru_cache(maxsize=1024)
+def _needs(name: str, cubin: bytes) -> Resources:
+    return resources(cubin).get(name, Resources())
+
+
 class Launcher:
-    """Launches one compiled Triton kernel; Triton makes one per compilation and calls it per launch."""
+    """Launches one compiled Triton kernel; see `_launcher`."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.signature: dict[str, Any] = source.signature
-        self.source: str = source.name
+        self.source = source
         self.metadata = metadata
         self.recipe = triton_recompile.recipe(source, metadata)
         self.descriptors: Sequence[dict[str, Any]] = getattr(metadata, "tensordesc_meta", None) or ()
         self.cluster: int = getattr(metadata, "num_ctas", 1)
 
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel of the PTX that Triton's compiler stored."""
+        ptx = triton_ptx.checked(self.source, self.metadata)
+        return load(_INLINE_ASSEMBLY.sub(_without_lines, ptx)).kernel(self.metadata.name)
+
     def __call__(
         self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,
         launch_metadata: Any, enter_hook: Any, exit_hook: Any, *arguments: Any,
     ) -> None:  # fmt: skip
-        kernel = _compiled(self.metadata.hash, self.source, self.metadata.name)
+        kernel = self.kernel
         recording.remember(kernel.module.ptx, self.recipe)
         values = list(self._values(arguments))
         blocks = grid_x * grid_y * grid_z * self.cluster
@@ -192,6 +254,15 @@ class Launcher:
         return _aligned(size * blocks, getattr(self.metadata, f"{which}_scratch_align", 1)) if size else None
 
 
+_launchers: dict[str, Launcher] = {}
+
+
+def _launcher(source: Any, metadata: Any) -> Launcher:
+    """The launcher of a compilation: one for the same code, however often Triton asks."""
+    found = _launchers.get(metadata.hash)
+    return found or _launchers.setdefault(metadata.hash, Launcher(source, metadata))
+
+
 def _aligned(size: int, alignment: int) -> Any:
     """Zeroed bytes that begin at a multiple of `alignment`."""
     memory = np.zeros(size + alignment, np.uint8)
@@ -202,16 +273,6 @@ def _aligned(size: int, alignment: int) -> Any:
 @cache
 def _emulator() -> "EmulatorDriver":
     return EmulatorDriver()
-
-
-@cache
-def _compiled(hash_: str, source: str, name: str) -> Kernel:
-    """Kernel `name` of the PTX that Triton's compiler stored under `hash_` for the function `source`."""
-    group = get_cache_manager(hash_).get_group(f"{source[:150]}.json") or {}
-    path = next((path for file, path in group.items() if file.endswith(".ptx")), None)
-    if path is None:
-        raise FileNotFoundError(f"{name}: no PTX in Triton's cache; it must not be told to store the binary only")
-    return load(_INLINE_ASSEMBLY.sub(_without_lines, Path(path).read_text())).kernel(name)
 
 
 # Triton writes loads and stores as inline assembly of several lines, and LLVM counts these on from the kernel's line:

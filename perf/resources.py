@@ -104,13 +104,14 @@ def needs(target: Target, options: Options) -> list[Need]:
     if target.broken:
         return [Need(target.op, target.backend, "", "", error=target.broken)]
     implementation = registered.variants(target.backend, target.op)[target.variant]
+    emulation = registered.backend(target.backend).emulation
     for case, dtype in _work(spec, options):
         call = spec.bind(**_untouched(spec, case, dtype), **case.scalars, capability=EMULATED)
         if implementation.reasons(call):
             continue
         common = (target.op, target.label, case.text, dtypes.SHORT[dtype])
         try:
-            with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"):
+            with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"), emulation():
                 implementation.fn(*call.arguments.values())
             return [Need(*common, **_examined(launch)) for launch in _different(launches)]
         except Exception as error:

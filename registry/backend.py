@@ -9,26 +9,22 @@ the entry-point group `kernelmux.backends`. Nothing is imported before it is nee
 from __future__ import annotations
 
 import importlib
-import inspect
-import pkgutil
+import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, plugins
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.errors import BackendUnavailable, SpecError, unknown
+from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
-
-ENTRY_POINTS = "kernelmux.backends"
-LAYOUTS = ("any", "last", "matrix", "contiguous")
+from kernelmux.registry.registration import check_backend, check_ladder
 
 
 @dataclass(frozen=True)
@@ -75,15 +71,9 @@ class Implementation:
         return [r for r in (c.check(call) for c in self.requires) if r]
 
 
-@lru_cache(maxsize=1)
 def _packages() -> dict[str, str]:
     """Backend name -> package that holds it."""
-    home = importlib.import_module("kernelmux.backends")
-    found = {m.name: f"{home.__name__}.{m.name}" for m in pkgutil.iter_modules(home.__path__) if m.ispkg}
-    for point in metadata.entry_points(group=ENTRY_POINTS):
-        if found.setdefault(point.name, point.value) != point.value:
-            raise SpecError(f'backend "{point.name}" is registered twice: {found[point.name]} and {point.value}')
-    return found
+    return plugins.find().packages
 
 
 def backends() -> tuple[str, ...]:
@@ -91,72 +81,97 @@ def backends() -> tuple[str, ...]:
     return tuple(sorted(_packages()))
 
 
+def backend_names() -> tuple[str, ...]:
+    """Names of all registered backends, whether they work here or not."""
+    return backends()
+
+
 @cache
 def backend(name: str) -> Backend:
-    """The backend of that name; BackendUnavailable if its package cannot be imported."""
+    """The backend of that name; BackendUnavailable if it cannot be imported, SpecError if it is not well formed."""
     if name not in _packages():
         raise unknown("backend", name, backends())
+    if name in (wrong := plugins.find().wrong):
+        raise BackendUnavailable(f'backend "{name}" cannot be used: {wrong[name]}')
+    module = _module(_packages()[name], f'backend "{name}" is registered but')
+    return check_backend(_packages()[name], getattr(module, "BACKEND", None))
+
+
+def _module(name: str, who: str) -> ModuleType:
+    """An imported module; BackendUnavailable, beginning with `who`, whatever goes wrong in it."""
+    if problem := _broken.get(name):
+        raise BackendUnavailable(f"{who} cannot be imported: {problem}")
     try:
-        found = getattr(importlib.import_module(_packages()[name]), "BACKEND", None)
-    except ImportError as error:
-        raise BackendUnavailable(f'backend "{name}" is registered but cannot be imported: {error}') from error
-    if not isinstance(found, Backend):
-        raise SpecError(f"{_packages()[name]}: expected BACKEND = Backend(...), got {found!r}")
-    return found
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        _broken[name] = f"{type(error).__name__}: {error}"
+        raise BackendUnavailable(f"{who} cannot be imported: {_broken[name]}") from error
+
+
+_broken: dict[str, str] = {}  # modules that failed once: to import them again at each call would only take time
 
 
 @cache
 def unavailable(name: str, device: torch.device) -> str | None:
-    """Why a backend cannot work for tensors on `device`, or None."""
+    """Why a backend cannot work for tensors on `device`, or None; never raises."""
     try:
-        return backend(name).unavailable(device)
-    except BackendUnavailable as error:
+        reason = backend(name).unavailable(device)
+    except KernelmuxError as error:
         return str(error)
+    except Exception as error:
+        return f'backend "{name}" cannot say whether it works here: {type(error).__name__}: {error}'
+    if reason is None or isinstance(reason, str):
+        return reason or None
+    return f'backend "{name}" cannot say whether it works here: expected None or a text, got {reason!r}'
+
+
+def emulates(name: str, device: torch.device) -> bool:
+    """Whether the backend runs tensors of `device` on the emulator; False for one that cannot be imported."""
+    return device.type == "cpu" and _loads(name) and backend(name).emulates
+
+
+def composite(name: str) -> bool:
+    """Whether the backend is made of torch's operators; False for one that cannot be imported."""
+    return _loads(name) and backend(name).composite
+
+
+def _loads(name: str) -> bool:
+    try:
+        backend(name)
+    except KernelmuxError:
+        return False
+    return True
 
 
 def implements(name: str, op: str) -> bool:
-    """Whether the backend has a module for the operator, without importing it."""
-    package = _packages()[name]
-    return importlib.util.find_spec(f"{package}.{op}") is not None
+    """Whether the backend has a module for the operator, without importing it; False for one that cannot be imported."""
+    if not _loads(name):
+        return False
+    try:
+        return importlib.util.find_spec(f"{_packages()[name]}.{op}") is not None
+    except (ImportError, ValueError):  # a module that is no package has no modules
+        return False
 
 
 @cache
 def variants(name: str, op: str) -> dict[str, Implementation]:
-    """The backend's implementations of an operator in ladder order; empty if it has none."""
+    """The backend's implementations of an operator in ladder order; empty if it has none.
+
+    BackendUnavailable if the backend or its module cannot be imported, SpecError if the module is not well formed.
+    """
     spec = catalog.spec(op)
     backend(name)
     if not implements(name, op):
         return {}
-    module = importlib.import_module(f"{_packages()[name]}.{op}")
-    found = getattr(module, "VARIANTS", None)
-    if not isinstance(found, dict) or not found:
-        raise SpecError(f"{module.__name__}: expected VARIANTS = {{name: Implementation(...)}}, got {found!r}")
-    for variant, implementation in found.items():
-        _check(f"{name}/{variant}", spec, implementation)
+    module = _module(f"{_packages()[name]}.{op}", f"{name}: its module for {op}")
+    found: dict[str, Implementation] = check_ladder(name, module.__name__, spec, getattr(module, "VARIANTS", None))
     return found
-
-
-def _check(label: str, spec: Any, implementation: Any) -> None:
-    if not isinstance(implementation, Implementation):
-        raise SpecError(f"{label} of {spec.name}: expected an Implementation, got {implementation!r}")
-    want = [i.name for i in spec.inputs]
-    got = list(inspect.signature(implementation.fn).parameters)
-    if got != want:
-        wrong = next((i for i, (g, w) in enumerate(zip(got, want, strict=False)) if g != w), min(len(got), len(want)))
-        raise SpecError(
-            f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}):"
-            f" see parameter {wrong}"
-        )
-    bad = [v for v in implementation.layout.values() if v not in LAYOUTS]
-    if bad:
-        raise SpecError(f"{label} of {spec.name}: expected layouts among {', '.join(LAYOUTS)}, got {', '.join(bad)}")
-    if implementation.arithmetic not in spec.arithmetics:
-        allowed, got = ", ".join(spec.arithmetics), implementation.arithmetic
-        raise SpecError(f"{label} of {spec.name}: expected an arithmetic that the spec allows ({allowed}), got {got!r}")
 
 
 def split(name: str, where: str = "") -> tuple[str, str | None]:
     """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName if nobody registered the backend."""
+    if name in _packages():
+        return name, None
     head, _, tail = name.partition("/")
     if head not in _packages():
         raise unknown("backend", head, backends(), where)
@@ -173,6 +188,16 @@ def fits(x: torch.Tensor, layout: str) -> bool:
         (m, n), (sm, sn) = x.shape[-2:], x.stride()[-2:]
         return (sn == 1 and sm >= n) or (sm == 1 and sn >= m)
     return False
+
+
+def folder(name: str) -> Path | None:
+    """Where the files of a backend's package are; None for one that cannot be found."""
+    try:
+        found = importlib.util.find_spec(_packages()[name])
+    except (ImportError, ValueError):
+        return None
+    places = found.submodule_search_locations if found else None
+    return Path(next(iter(places))) if places else None
 
 
 def source_hash(name: str, op: str) -> str:

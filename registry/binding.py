@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelmux.registry import tracing
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, shown
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import Axis, Call, OpSpec, Scalar, Tensor
@@ -34,10 +38,30 @@ def bind(
         spec.normalise(arguments, axes)
     for constraint in spec.constraints:
         if not constraint.holds({**arguments, **axes}):
-            names = ", ".join(f"{k} = {v}" for k, v in axes.items() if k in constraint.text)
+            values = {**axes, **{k: v for k, v in arguments.items() if not isinstance(v, torch.Tensor)}}
+            names = ", ".join(f"{k} = {shown(v)}" for k, v in values.items() if k in constraint.text)
             raise ArgumentError(f"{spec.name}: expected {constraint.text}, got {names}")
     where = device or _device(spec, arguments)
-    return Call(spec, arguments, axes, where, capability or _capability(where), device is not None)
+    call = Call(spec, arguments, axes, where, capability or _capability(where), device is not None)
+    if not call.hypothetical:
+        _check_room(call)
+    return call
+
+
+def _check_room(call: Call) -> None:
+    """Refuse outputs that the device could not hold if it were empty; a dispatch mode may place them elsewhere."""
+    if torch._C._len_torch_dispatch_stack() or not all(map(tracing.has_memory, _tensors(call))):
+        return
+    for output in call.spec.outputs:
+        shape = output.shape(call)
+        if lack := tracing.shortage(call.device, math.prod(shape) * call.arguments[output.like].element_size()):
+            raise ArgumentError(
+                f"{call.spec.name}: {output.name}: expected an output that fits, got {list(shape)}: {lack}"
+            )
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    return [call.arguments[t.name] for t in call.spec.tensors]
 
 
 def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
@@ -45,18 +69,36 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
         raise ArgumentError(
             f"{spec.name}: {item.name}: expected a torch.Tensor [{item.dims}], got {type(value).__name__}"
         )
+    if value.is_nested or value.layout != torch.strided:
+        got = "a nested tensor" if value.is_nested else str(value.layout)
+        raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {got}")
+    _check_dtype(spec, item, value.dtype, arguments)
+    if problem := _memory(value):
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {value.numel()} elements in memory, got {problem}")
+
+
+def _check_dtype(spec: OpSpec, item: Tensor, dtype: torch.dtype, arguments: dict[str, Any]) -> None:
+    got = SHORT.get(dtype, dtype)
     if item.like:
         want = arguments[item.like].dtype
-        if value.dtype != want:
-            got = SHORT.get(value.dtype, value.dtype)
+        if dtype != want:
             raise ArgumentError(f"{spec.name}: {item.name}: expected dtype {SHORT[want]} like {item.like}, got {got}")
-    elif value.dtype not in item.dtypes:
+    elif dtype not in item.dtypes:
         allowed = ", ".join(SHORT[d] for d in item.dtypes)
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {SHORT.get(value.dtype, value.dtype)}"
-        )
-    if value.layout != torch.strided:
-        raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {value.layout}")
+        raise ArgumentError(f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {got}")
+
+
+def _memory(x: torch.Tensor) -> str | None:
+    """What is wrong with the memory behind a tensor that should have some, or None."""
+    if x.device.type == "meta" or not tracing.has_memory(x):
+        return None
+    if x._is_zerotensor():
+        return "a tensor of zeros without memory: pass its clone()"
+    if x.numel() == 0:
+        return None
+    reach = x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    held = x.untyped_storage().nbytes() // x.element_size()
+    return None if reach <= held else f"a storage that was freed or shrunk to {held}"
 
 
 def _bind_axes(spec: OpSpec, item: Tensor, value: torch.Tensor, axes: dict[str, Any], origin: dict[str, str]) -> None:
@@ -92,29 +134,61 @@ def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, 
         return None
     if isinstance(item, Axis):
         return _axis(spec, item, value, arguments[item.of].dim())
-    numeric = item.type is float and isinstance(value, int) and not isinstance(value, bool)
-    if not (numeric or isinstance(value, item.type)) or (isinstance(value, bool) and item.type is not bool):
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected {item.type.__name__}, got {value!r} ({type(value).__name__})"
-        )
-    if item.choices and value not in item.choices:
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected one of {', '.join(map(repr, item.choices))}, got {value!r}"
-        )
-    if item.range and not item.range[0] <= value <= item.range[1]:
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected {item.range[0]} <= {item.name} <= {item.range[1]}, got {value!r}"
-        )
-    return item.type(value)
+    found = _KINDS[item.type](value)
+    if found is None:
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {item.type.__name__}, got {_told(value)}")
+    if item.type is float and not abs(found) <= LARGEST:
+        legal = f"a finite number that fp32 can hold, at most {LARGEST:.3g} in magnitude"
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
+    if item.choices and found not in item.choices:
+        choices = ", ".join(map(repr, item.choices))
+        raise ArgumentError(f"{spec.name}: {item.name}: expected one of {choices}, got {shown(value)}")
+    if item.range and not item.range[0] <= found <= item.range[1]:
+        legal = f"{item.range[0]} <= {item.name} <= {item.range[1]}"
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
+    return found
+
+
+LARGEST = torch.finfo(torch.float32).max  # kernels take scalars in fp32, and no operator gives a meaning to inf or NaN
+
+
+def _float(value: Any) -> float | None:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _int(value: Any) -> int | None:
+    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+
+
+_KINDS: dict[type, Callable[[Any], Any]] = {
+    float: _float,
+    int: _int,
+    bool: lambda value: value if isinstance(value, bool) else None,
+    str: lambda value: str(value) if isinstance(value, str) else None,
+}
+
+
+def _told(value: Any) -> str:
+    """A value with its type, whose module is shown where it is not Python's own."""
+    kind = type(value)
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{shown(value)} ({home}{kind.__qualname__})"
 
 
 def _axis(spec: OpSpec, item: Axis, value: Any, rank: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {value!r} ({type(value).__name__})")
-    if not -rank <= value < rank:
+    found = _int(value)
+    if found is None:
+        raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {_told(value)}")
+    if not -rank <= found < rank:
         legal = f"{-rank} <= {item.name} < {rank}" if rank else "a tensor with at least one axis"
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal} for {item.of} with {rank} axes, got {value}")
-    return value % rank
+        got = shown(value)
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal} for {item.of} with {rank} axes, got {got}")
+    return found % rank
 
 
 def _device(spec: OpSpec, arguments: dict[str, Any]) -> torch.device:

@@ -131,8 +131,18 @@ def _small(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return _normal(shape, rng) * 2.0**-8
 
 
+def _tiny(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """On both sides of the smallest normal number of fp32 and bf16: what flushes subnormals loses most of them."""
+    return _normal(shape, rng) * 2.0**-127
+
+
+def _faint(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Normal numbers of fp32 whose products are subnormal."""
+    return _normal(shape, rng) * 2.0**-66
+
+
 def _sparse(shape: Shape, rng: torch.Generator) -> torch.Tensor:
-    """One element in eight differs from zero."""
+    """One element in eight differs from zero; the zeros have both signs."""
     return _normal(shape, rng) * (torch.rand(shape, generator=rng) < 0.125)
 
 
@@ -145,6 +155,23 @@ def _cancel(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return flat.reshape(shape)
 
 
+def _gaps(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Every third row is zero, the first among them."""
+    x = _normal(shape, rng)
+    if shape:
+        x[::3] = 0
+    return x
+
+
+def _masked(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """-inf in the first five eighths along the longest axis: whole blocks pass before the first number."""
+    x = _normal(shape, rng)
+    if shape:
+        axis = shape.index(max(shape))
+        x.narrow(axis, 0, shape[axis] * 5 // 8).fill_(-math.inf)
+    return x
+
+
 DISTRIBUTIONS = {
     "normal": _normal,
     "offset": _offset,
@@ -152,8 +179,12 @@ DISTRIBUTIONS = {
     "positive": _positive,
     "wide": _wide,
     "small": _small,
+    "tiny": _tiny,
+    "faint": _faint,
     "sparse": _sparse,
+    "gaps": _gaps,
     "cancel": _cancel,
+    "masked": _masked,
 }
 
 

@@ -1,206 +1,159 @@
-"""Who runs a call and why: validation, choice, layout copies, the call itself, and the explanation of all that."""
+"""A call: bound to its spec, given to the variant that is chosen for it, and remembered per kind of call."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, selection
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import BackendUnavailable, UnsupportedError, unknown
-from kernelmux.registry.spec import Call, OpSpec, Output
+from kernelmux.registry import catalog, selection, tracing
+from kernelmux.registry.choice import EMULATED, Decision, Verdict, decide, describe, refuse, verdicts
+from kernelmux.registry.documentation import documentation
+from kernelmux.registry.errors import EmulationWarning
+from kernelmux.registry.spec import Call, OpSpec, Tensor
 
-EMULATED = (9, 0)  # the compute capability that the emulator stands for
+__all__ = ["EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
+           "verdicts", "which"]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one variant: able, or not and why; copies: inputs that would be copied to fit its layout."""
-
-    backend: str
-    variant: str
-    reasons: tuple[str, ...] = ()
-    copies: tuple[str, ...] = ()
-    emulated: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.backend}/{self.variant}" if self.variant else self.backend
-
-    @property
-    def able(self) -> bool:
-        return not self.reasons
+_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The answer of `explain`: the chosen variant (None if nobody can), who asked, and the verdict on every variant."""
-
-    call: Call
-    request: selection.Request
-    chosen: Verdict | None
-    verdicts: tuple[Verdict, ...]
-
-    def __str__(self) -> str:
-        head = f"{self.call.spec.name}: {describe(self.call)}"
-        strict = "; strict" if self.request.strict else ""
-        asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{strict})"
-        picked = f"  chosen: {self.chosen.name}" if self.chosen else "  chosen: nobody can run this call"
-        return "\n".join([head, asked, picked, *(_line(v, v == self.chosen) for v in self.verdicts)])
+_told: set[str] = set()
 
 
-def _line(verdict: Verdict, chosen: bool) -> str:
-    notes = ["emulated on the CPU"] if verdict.emulated else []
-    notes += [f"copies {', '.join(verdict.copies)} to a layout it can read"] if verdict.copies else []
-    text = "; ".join(verdict.reasons) if verdict.reasons else "yes" + (f" ({'; '.join(notes)})" if notes else "")
-    return f"  {'->' if chosen else '  '} {verdict.name:<28} {'no: ' if verdict.reasons else ''}{text}"
-
-
-def describe(call: Call) -> str:
-    """The call in one line: shapes, dtypes, unusual strides, device, scalars."""
-    parts = []
-    for name, value in call.arguments.items():
-        if isinstance(value, torch.Tensor):
-            strides = "" if value.is_contiguous() else f" strides {tuple(value.stride())}"
-            parts.append(f"{name} {SHORT[value.dtype]}{list(value.shape)}{strides}")
-        else:
-            parts.append(f"{name}={value!r}")
-    return f"{', '.join(parts)} on {call.device}"
-
-
-def _emulated(name: str, call: Call) -> bool:
-    return call.device.type == "cpu" and registered.backend(name).emulates
-
-
-def _judge(name: str, variant: str, implementation: Implementation, call: Call) -> Verdict:
-    emulated = _emulated(name, call)
-    if emulated and call.capability is None:
-        call = Call(call.spec, call.arguments, call.axes, call.device, EMULATED, call.hypothetical)
-    copies = [k for k, layout in implementation.layout.items() if not registered.fits(call.arguments[k], layout)]
-    return Verdict(name, variant, tuple(implementation.reasons(call)), tuple(copies), emulated)
-
-
-def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
-    """The verdict on each variant of one backend (or on one of them), in ladder order."""
-    if reason := registered.unavailable(name, call.device):
-        return [Verdict(name, only or "", (reason,))]
-    ladder = registered.variants(name, call.spec.name)
-    if not ladder:
-        return [Verdict(name, only or "", (f"has no implementation of {call.spec.name}",))]
-    if only is not None and only not in ladder:
-        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder)
-    return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
-
-
-def _automatic(call: Call) -> list[str]:
-    """Backends by priority; never one that would be emulated."""
-    usable = [n for n in registered.backends() if not registered.unavailable(n, call.device) and not _emulated(n, call)]
-    return sorted(usable, key=lambda n: -registered.backend(n).priority)
-
-
-def decide(call: Call, request: selection.Request, thorough: bool = False) -> Decision:
-    """Choose for a call; `thorough` also judges the backends that nobody asked for."""
-    order = _automatic(call) if request.auto else list(request.names)
-    judged: list[Verdict] = []
-    chosen: Verdict | None = None
-    for label in order:
-        name, only = registered.split(label, request.source)
-        found = verdicts(call, name, only)
-        judged += found
-        chosen = chosen or next((v for v in reversed(found) if v.able), None)
-        if chosen and not thorough:
-            break
-    if thorough or not chosen:
-        seen = {v.backend for v in judged}
-        for name in registered.backends():
-            judged += verdicts(call, name) if name not in seen else []
-    return Decision(call, request, chosen, tuple(judged))
-
-
-def _refuse(decision: Decision) -> NoReturn:
-    """Raise for a decision without a choice; the text lists all reasons and what could run instead."""
-    able = [v.name for v in decision.verdicts if v.able]
-    hint = f'\n  try: backend="{able[-1]}"' if able else ""
-    names = decision.request.names
-    asked = [v for v in decision.verdicts if v.backend in {n.partition("/")[0] for n in names}]
-    down = asked and all(registered.unavailable(v.backend, decision.call.device) for v in asked)
-    kind = BackendUnavailable if down else UnsupportedError
-    raise kind(f"no requested backend can run this call\n{decision}{hint}")
-
-
-@cache
 def _warn_emulated(name: str) -> None:
+    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
+    if name in _told:
+        return
+    _told.add(name)
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
+        EmulationWarning,
         stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
     )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A remembered choice: what to call, which inputs to copy first, the normalised scalars by position; no tensors."""
+    """A remembered choice: what to call, and what to do to the arguments first; no tensors.
+
+    resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
+    scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
+    """
 
     fn: Callable[..., Any]
+    device: torch.device
+    resolved: tuple[int, ...]
     copies: tuple[int, ...]
     scalars: tuple[tuple[int, Any], ...]
+    emulation: Callable[[], AbstractContextManager[object]] | None
 
     def run(self, values: tuple[Any, ...]) -> Any:
+        if _autocast():
+            with tracing.plain(self.device):
+                return self._run(values)
+        return self._run(values)
+
+    def _run(self, values: tuple[Any, ...]) -> Any:
         arguments = list(values)
         for i, value in self.scalars:
             arguments[i] = value
+        for i in self.resolved:
+            arguments[i] = arguments[i].resolve_conj().resolve_neg()
         for i in self.copies:
             arguments[i] = arguments[i].contiguous()
-        return self.fn(*arguments)
+        if self.emulation is None:
+            return self.fn(*arguments)
+        with self.emulation():
+            return self.fn(*arguments)
 
 
 _plans: dict[object, Plan] = {}
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
+LOWEST = 65535  # no memory has an address below it: a smaller one is an offset from a storage that was freed
+
+
+def _key_of(spec: OpSpec) -> Callable[..., object]:
+    """A function from the arguments of a call, and its `backend=`, to what a choice depends on.
+
+    That is, per tensor: kind, shape, strides, dtype, device, alignment, negative bit, and whether a gradient is wanted;
+    the scalars; the request in force. Compiled, because it runs at every call: 0.5 us less than a loop over the values.
+    """
+    parts = [repr(spec.name)]
+    for item in spec.inputs:
+        n = item.name
+        if isinstance(item, Tensor):
+            parts += [f"{n}.__class__", f"{n}.shape", f"{n}.stride()", f"{n}.dtype", f"{n}.device", f"{n}.is_neg()"]
+            parts += [f"p & 15 if (p := {n}.data_ptr()) > {LOWEST} else -1", f"{n}.requires_grad and grad()"]
+            parts += [f"{n}.is_pinned()"] if spec.hosted else []
+        else:
+            parts += [f"{n}.__class__", n]
+    chain = "backend if backend is None or backend.__class__ is str else tuple(backend)"
+    names = ", ".join(i.name for i in spec.inputs)
+    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state}
+    exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", scope)
+    made: Callable[..., object] = scope["key"]
+    return made
+
+
+_keys: dict[int, tuple[OpSpec, Callable[..., object]]] = {}  # by the id of the spec, which is kept for that
 
 
 def _key(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> object:
-    """What a choice depends on: shapes, strides, dtypes, devices, alignment, scalars, and the request in force."""
-    parts = [
-        (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if isinstance(v, torch.Tensor) else (type(v), v)
-        for v in values
-    ]
-    pinned = [v.is_pinned() for v in values if isinstance(v, torch.Tensor)] if spec.hosted else ()
-    chain = argument if argument is None or isinstance(argument, str) else tuple(argument)
-    return (spec.name, *parts, *pinned, chain, selection.state())
+    """What a choice depends on; None for arguments that have no such thing, of which nothing is remembered."""
+    known = _keys.get(id(spec))
+    if known is None:
+        known = _keys[id(spec)] = (spec, _key_of(spec))
+    try:
+        key = known[1](*values, argument)
+        hash(key)
+    except Exception:  # no tensor, no memory, no hash, or a class of the user's: binding says what is wrong
+        return None
+    return key
 
 
 def _plan(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Plan:
-    bound = spec.bind(*values)
-    decision = decide(bound, selection.requested(spec.name, argument))
-    chosen = decision.chosen or _refuse(decision)
-    if chosen.emulated:
-        _warn_emulated(chosen.backend)
-    names = [i.name for i in spec.inputs]
+    with tracing.untraced():
+        bound = spec.bind(*values)
+        decision = decide(bound, selection.requested(spec.name, argument))
+        chosen = decision.chosen or refuse(decision)
+        if chosen.emulated:
+            _warn_emulated(chosen.backend)
+        return _made(bound, chosen, values)
+
+
+def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
+    home = registered.backend(chosen.backend)
+    implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
+    names = [i.name for i in bound.spec.inputs]
+    copies = tuple(names.index(c) for c in chosen.copies)
+    scalars = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
     return Plan(
-        fn=registered.variants(chosen.backend, spec.name)[chosen.variant].fn,
-        copies=tuple(names.index(c) for c in chosen.copies),
-        scalars=tuple((names.index(k), v) for k, v in bound.scalars.items()),
+        fn=implementation.fn,
+        device=bound.device,
+        resolved=tuple(i for i in copies if values[i].is_neg() or values[i].is_conj()),
+        copies=copies,
+        scalars=tuple((i, v) for i, v in scalars if type(values[i]) is not type(v) or values[i] != v),
+        emulation=home.emulation if chosen.emulated else None,
     )
 
 
 def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Any:
     """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call."""
-    try:
-        key = _key(spec, values, argument)
-        plan = _plans.get(key)
-    except (TypeError, RuntimeError):  # an unhashable scalar or a tensor without storage: binding says what is wrong
-        spec.bind(*values)
-        raise
+    key = None if tracing.unusual() else _key(spec, values, argument)
+    plan = _plans.get(key)
     if plan is None:
-        if len(_plans) >= PLANS:
-            _plans.clear()
-        plan = _plans[key] = _plan(spec, values, argument)
+        plan = _plan(spec, values, argument)
+        if key is not None:
+            if len(_plans) >= PLANS:
+                _plans.clear()
+            _plans[key] = plan
     return plan.run(values)
 
 
@@ -221,41 +174,18 @@ def function(op: str) -> Callable[..., Any]:
     return public
 
 
-def documentation(spec: OpSpec) -> str:
-    """The docstring of a public operator, from its spec."""
-    lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
-    lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
-    lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
-    lines += [f"    {o.name}: dtype of {o.like}, {_shape(o)}" for o in spec.outputs]
-    lines += ["", "Raises: ArgumentError, UnsupportedError, BackendUnavailable, UnknownName"]
-    lines += [f"Source: {s}" for s in spec.sources]
-    return "\n".join(lines)
-
-
-def _shape(output: Output) -> str:
-    if output.dims == "like":
-        return f"shape of {output.like}"
-    return f"[{output.dims}]" if isinstance(output.dims, str) else "the reduced shape"
-
-
-def _kind(item: Any) -> str:
-    if hasattr(item, "dims"):
-        kinds = f"like {item.like}" if item.like else "/".join(SHORT[d] for d in item.dtypes)
-        return f"[{item.dims}] {kinds}{', in host memory' if item.host else ''}"
-    if hasattr(item, "of"):
-        return f"axis of {item.of}"
-    choices = f", one of {item.choices}" if item.choices else ""
-    return f"{item.type.__name__}{' or None' if item.optional else ''}{choices}"
-
-
 def explain(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> Decision:
     """Who would run this call, who asked for it, and the reasons of all others; nothing is computed."""
-    spec = catalog.spec(op)
-    return decide(spec.bind(*args, **kwargs), selection.requested(op, backend), thorough=True)
+    return _decided(op, backend, args, kwargs, thorough=True)
 
 
 def which(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> str:
     """The name, such as "torch_ref/eager", of the variant that would run this call; raises as the call would."""
+    decision = _decided(op, backend, args, kwargs, thorough=False)
+    return (decision.chosen or refuse(decision)).name
+
+
+def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], thorough: bool) -> Decision:
     spec = catalog.spec(op)
-    decision = decide(spec.bind(*args, **kwargs), selection.requested(op, backend))
-    return (decision.chosen or _refuse(decision)).name
+    with tracing.untraced():
+        return decide(spec.bind(*args, **kwargs), selection.requested(op, backend), thorough)

@@ -7,6 +7,8 @@ KernelmuxError
 ├── UnknownName (LookupError)             no op, backend or variant of that name
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
+EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
+
 Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
 """
 
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+SHOWN = 200  # characters of a value in an error
 
 
 class KernelmuxError(Exception):
@@ -40,9 +44,24 @@ class SpecError(KernelmuxError, TypeError):
     """A spec, or an implementation registered for it, that is not well formed."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
+class EmulationWarning(UserWarning):
+    """A backend for GPUs was asked for by name, and its kernels run on the emulator: right, checked, and slow."""
+
+
+def shown(value: object) -> str:
+    """A value that a user passed, as an error shows it: cut off where it is long, whatever its repr() does."""
+    try:
+        text = repr(value)
+    except Exception:  # ten thousand digits, or a class of the user's
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> UnknownName:
     """The error for a misspelt name: says where it came from, what is known, and the nearest match."""
     names = list(known)
+    if not isinstance(name, str):
+        return UnknownName(f"unknown {kind} {shown(name)}: expected a name among {', '.join(names) or 'none'}")
     near = difflib.get_close_matches(name, names, n=1)
     hint = f'; did you mean "{near[0]}"?' if near else ""
     place = f" in {where}" if where else ""

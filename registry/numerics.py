@@ -1,15 +1,16 @@
 """How far a right result may be from the reference: the bound, computed from what the op and the kernel declare.
 
-    bound = roundings * u_out * |ref| * (1 + 2^-6)            the rounding(s) to the output dtype
-          + (2 * (4 + sqrt(h) / 2) + linear * h) * u_acc * M   accumulation over a chain of h terms of magnitude M
-          + 2 * u_operand * M                                  operands that the kernel rounds first (tf32)
-          + u_in * I                                           intermediates that are rounded to the storage dtype
-          + smallest (sub)normal of the output dtype
+    bound = roundings * u_out * |ref| * (1 + 2^-6)          the rounding(s) to the output dtype
+          + (8 + tail(h, n) + linear * h) * u_acc * M        accumulation over a chain of h terms of magnitude M
+          + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
+          + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
+          + u_in * I                                         intermediates that are rounded to the storage dtype
+          + smallest (sub)normal of the output dtype         and half the smallest fp32 number for each of several terms
 
-Roundings, M, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and whether
-the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`). The constants were calibrated
-against torch's kernels on an H200 (docs/conformance.md). A result passes iff max |out - ref| / bound <= 1 and NaN and
-Inf stand in exactly the same places.
+Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and
+whether the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`); n is the number of outputs
+(`tail`). The constants were calibrated against torch's kernels on an H200 (docs/conformance.md). A result passes iff
+max |out - ref| / bound <= 1 and NaN and Inf stand in exactly the same places.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ MMA = Arithmetic("mma", 2.0**-23, linear=1.0)
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2).
 TF32 = Arithmetic("tf32", 2.0**-23, linear=1.0, operand=2.0**-10)
 
+# How often a sound kernel may exceed the bound anywhere in one tensor.
+CHANCE = 2.0**-20
+
 ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32)}
 
 
@@ -68,19 +72,34 @@ def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Ari
     return ARITHMETICS[name]
 
 
+def tail(h: float, n: int, correlated: bool = False) -> float:
+    """How many units of u * M the h roundings of a chain add up to at most, in any of n outputs, but for `CHANCE`.
+
+    Rounding k of a chain is off by at most u * |S_k|, with S_k the sum so far and |S_k| <= M. Spread evenly over that
+    range and independent, such errors add up to a sub-Gaussian sum of variance u^2 * (|S_1|^2 + ... + |S_h|^2) / 3, at
+    most (u * M)^2 * h / 3. It exceeds t standard deviations with a chance of at most 2 * exp(-t^2 / 2), and in one of n
+    outputs with n times that: t = sqrt(2 * ln(2 * n / CHANCE)). No chain can be off by more than h roundings.
+
+    correlated: the terms repeat one another (an expanded input), so that all roundings may point the same way: h.
+    """
+    return h if correlated else min(h, math.sqrt(2 * math.log(2 * max(n, 1) / CHANCE) * h / 3))
+
+
 @dataclass(frozen=True)
 class ErrorModel:
     """What the operator itself contributes to the error of one output.
 
     magnitude: M, from the float64 arguments, shaped like the output (for sums: the reference on absolute values).
     terms: number of terms that one output element accumulates, from the axes. roundings: to the output dtype.
-    intermediate: I, the magnitude of what is rounded once to the storage dtype on the way, or None.
-    flushes: results below the smallest normal number may become zero.
+    amplified: E, how much of the relative error of what is rounded to fp32 before a function amplifies it (scale * x
+    before exp) arrives in the output, or None. intermediate: I, the magnitude of what is rounded once to the storage
+    dtype on the way, or None. flushes: results below the smallest normal number may become zero.
     """
 
     magnitude: Callable[..., Tensor]
     terms: Callable[[Mapping[str, Any]], int] = lambda axes: 1
     roundings: int = 1
+    amplified: Callable[..., Tensor] | None = None
     intermediate: Callable[..., Tensor] | None = None
     flushes: bool = False
 
@@ -91,6 +110,7 @@ class Bound:
 
     rounding: Tensor
     accumulation: Tensor
+    amplified: Tensor
     operands: Tensor
     intermediate: Tensor
     floor: float
@@ -98,13 +118,14 @@ class Bound:
 
     @property
     def total(self) -> Tensor:
-        return self.rounding + self.accumulation + self.operands + self.intermediate + self.floor
+        return self.rounding + self.accumulation + self.amplified + self.operands + self.intermediate + self.floor
 
     def at(self, index: tuple[int, ...]) -> str:
         """The bound at one element, spelt out."""
         parts = {
             "rounding": self.rounding[index].item(),
             "accumulation": self.accumulation[index].item(),
+            "amplified": self.amplified[index].item(),
             "operands": self.operands[index].item(),
             "intermediate": self.intermediate[index].item(),
             "floor": self.floor,
@@ -121,22 +142,39 @@ def bound(
     in_dtype: torch.dtype,
     arguments: tuple[Any, ...],
     axes: Mapping[str, Any],
+    correlated: bool = False,
 ) -> Bound:
-    """The bound for one output of a call; `arguments` are the float64 arguments, `ref` the float64 reference."""
+    """The bound for one output of a call; `arguments` are the float64 arguments, `ref` the float64 reference.
+
+    correlated: the terms of a sum repeat one another, as along an expanded axis; see `tail`.
+    """
+
+    def term(magnitude: Callable[..., Tensor] | None, unit: float) -> Tensor:
+        return unit * magnitude(*arguments).to(ref).expand_as(ref) if magnitude else torch.zeros_like(ref)
+
     u_out, terms = UNIT[out_dtype], model.terms(axes)
     h = how.chain(terms)
-    factor = 2 * (4 + 0.5 * math.sqrt(h)) + how.linear * h
-    m = model.magnitude(*arguments).to(ref).expand_as(ref)
-    zero = torch.zeros_like(ref)
-    inner = UNIT[in_dtype] * model.intermediate(*arguments).to(ref).expand_as(ref) if model.intermediate else zero
+    factor = 8 + tail(h, ref.numel(), correlated) + how.linear * h
+    m = term(model.magnitude, 1.0)
     return Bound(
         rounding=model.roundings * u_out * ref.abs() * (1 + 2.0**-6),
         accumulation=factor * how.unit * m,
+        amplified=term(model.amplified, 2 * UNIT[torch.float32]),
         operands=2 * how.operand * m,
-        intermediate=inner,
-        floor=smallest(out_dtype, normal=model.flushes),
+        intermediate=term(model.intermediate, UNIT[in_dtype]),
+        floor=_floor(model, terms, out_dtype),
         formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
     )
+
+
+def _floor(model: ErrorModel, terms: int, dtype: torch.dtype) -> float:
+    """What every element may be off by; nothing where values are only moved.
+
+    Of subnormal products each is rounded by up to half the smallest number of fp32, whatever they add up to.
+    """
+    if not model.roundings:
+        return 0.0
+    return smallest(dtype, normal=model.flushes) + (terms * smallest(torch.float32) / 2 if terms > 1 else 0.0)
 
 
 @dataclass(frozen=True)
@@ -165,6 +203,7 @@ def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
     over = ref.abs() > largest
     want = torch.where(over, torch.copysign(torch.full_like(ref, math.inf), ref), ref)
     edge = torch.isfinite(ref) & ((ref.abs() - largest).abs() <= limit)
+    limit = limit.clamp(min=torch.finfo(torch.float64).tiny)  # of 0, where only equality passes
     special = ~torch.isfinite(want) | ~torch.isfinite(got)
     same = (want == got) | (want.isnan() & got.isnan())
     finite = ((got - ref).abs() / limit).nan_to_num(nan=math.inf, posinf=math.inf)

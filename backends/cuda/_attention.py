@@ -15,6 +15,7 @@ from kernelmux.backends.cuda._runtime import Bound, Tiles, cdiv, ctype, multipro
 SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32"
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 
+_LARGEST = float(torch.finfo(torch.float32).max)
 _L2_SHARE = 16 << 20  # bytes of keys and values that are read at one time and should stay in L2
 _START = 1.5  # what a work takes besides its key tiles, in key tiles
 
@@ -53,6 +54,11 @@ class Call(NamedTuple):
     @property
     def strides(self) -> tuple[int, ...]:
         return tuple(s for x in (self.q, self.k, self.v) for s in x.strides[:3])
+
+    @property
+    def scale_log2(self) -> float:
+        """The scale for powers of two instead of e, within fp32."""
+        return max(-_LARGEST, min(self.scale * LOG2_E, _LARGEST))
 
     def sizes(self, section: int) -> tuple[int, ...]:
         """The numbers of `SHAPE`."""

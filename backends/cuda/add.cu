@@ -1,8 +1,8 @@
-// add: z = x + y, in fp32 with one rounding to T. x, y, z: n elements.
+// add: z = x + y, in fp32 with one rounding to T, subnormals and all. x, y, z: n elements.
 #include "elementwise.cuh"
 
 struct Add {
-    __device__ __forceinline__ float operator()(const float (&x)[2]) const { return x[0] + x[1]; }
+    __device__ __forceinline__ float operator()(const float (&x)[2]) const { return add_gradual(x[0], x[1]); }
 };
 
 extern "C" __global__ void __launch_bounds__(BLOCK)

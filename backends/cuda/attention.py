@@ -11,7 +11,6 @@ from functools import lru_cache
 import torch
 
 from kernelmux.backends.cuda._attention import (
-    LOG2_E,
     SHAPE,
     Call,
     Config,
@@ -64,7 +63,7 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 def _online(call: Call) -> Plan:
     lanes, rows = 4, 32
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=32, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale * LOG2_E)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
     return Plan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
@@ -103,7 +102,7 @@ def wgmma_config(call: Call) -> Config:
 
 def tensor_cores_plan(call: Call, config: Config) -> Plan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale * LOG2_E)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
     return Plan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
@@ -114,7 +113,7 @@ def wgmma_plan(call: Call, config: Config) -> Plan:
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
     sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
     grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
-    launch = kernel.bind(grid, threads, *sizes, call.scale * LOG2_E, works, shared=shared)
+    launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return Plan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 

@@ -49,6 +49,20 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
     return y;
 }
 
+// Sums and products with gradual underflow, for the operators that keep subnormal numbers. CuPy ends the options of every
+// compilation with -ftz=true, which turns each plain + and * of floats into one that flushes them to zero; PTX without
+// .ftz is what it says. The others stay plain: their specs let results below 2^-126 become 0.
+__device__ __forceinline__ float add_gradual(float a, float b) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+}
+__device__ __forceinline__ float fma_gradual(float a, float b, float c) {
+    float sum;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(b), "f"(c));
+    return sum;
+}
+
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 // ---- vectors: Width neighbouring elements moved by one access
@@ -130,6 +144,11 @@ __device__ __forceinline__ void stay_packed(Vec<T, Width>& x) {
 struct Sum {
     static __device__ __forceinline__ float identity() { return 0.0f; }
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+
+struct GradualSum {
+    static __device__ __forceinline__ float identity() { return 0.0f; }
+    __device__ __forceinline__ float operator()(float a, float b) const { return add_gradual(a, b); }
 };
 
 // fmaxf drops a NaN; kernels that use it let the NaN through by another way.

@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int m = index / N, n = index % N;
     float sum = 0;
     for (int k = 0; k < K; k++)
-        sum += to_float(a[position<A_K_MAJOR>(m, k, lda)]) * to_float(b[position<B_K_MAJOR>(n, k, ldb)]);
+        sum = fma_gradual(to_float(a[position<A_K_MAJOR>(m, k, lda)]), to_float(b[position<B_K_MAJOR>(n, k, ldb)]), sum);
     c[index] = from_float<Element>(sum);
 }
 
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 8
         for (int k = 0; k < TILE; k++)
 #pragma unroll
-            for (int i = 0; i < SUMS; i++) sum[i] += a_tile[k][threadIdx.y + i * ROWS] * b_tile[k][threadIdx.x];
+            for (int i = 0; i < SUMS; i++) sum[i] = fma_gradual(a_tile[k][threadIdx.y + i * ROWS], b_tile[k][threadIdx.x], sum[i]);
         __syncthreads();
     }
 #pragma unroll

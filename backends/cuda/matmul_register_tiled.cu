@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one
 #pragma unroll
             for (int i = 0; i < 8; i++)
 #pragma unroll
-                for (int j = 0; j < THREAD_N; j++) sum[i][j] += x[i] * y[j];
+                for (int j = 0; j < THREAD_N; j++) sum[i][j] = fma_gradual(x[i], y[j], sum[i][j]);
         }
     }
 #pragma unroll

@@ -8,6 +8,6 @@ extern "C" __global__ void __launch_bounds__(256)
     if (index >= size) return;
     float sum = 0;
 #pragma unroll 4
-    for (int i = 0; i < splits; i++) sum += parts[i * size + index];
+    for (int i = 0; i < splits; i++) sum = add_gradual(sum, parts[i * size + index]);
     c[index] = from_float<Element>(sum);
 }

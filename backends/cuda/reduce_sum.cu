@@ -16,7 +16,7 @@ using u32 = unsigned int;
 
 __device__ __forceinline__ void accumulate(float (&sum)[WIDTH], const Elements& x) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) sum[j] += to_float(x.v[j]);
+    for (int j = 0; j < WIDTH; ++j) sum[j] = add_gradual(sum[j], to_float(x.v[j]));
 }
 
 extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)
@@ -36,11 +36,11 @@ reduce_sum_rows(const T* __restrict__ x, Out* __restrict__ y, i64 rows, i64 n, i
         for (int u = 0; u < UNROLL; ++u)
             if (start + u * GROUP * WIDTH + WIDTH <= count) accumulate(sum, held[u]);
     }
-    if (threadIdx.x < count % WIDTH) sum[0] += to_float(p[count - count % WIDTH + threadIdx.x]);
+    if (threadIdx.x < count % WIDTH) sum[0] = add_gradual(sum[0], to_float(p[count - count % WIDTH + threadIdx.x]));
 #pragma unroll
     for (int step = WIDTH / 2; step > 0; step /= 2)
-        for (int j = 0; j < step; ++j) sum[j] += sum[j + step];
-    const float total = group_reduce<GROUP>(sum[0], scratch, Sum());
+        for (int j = 0; j < step; ++j) sum[j] = add_gradual(sum[j], sum[j + step]);
+    const float total = group_reduce<GROUP>(sum[0], scratch, GradualSum());
     if (threadIdx.x == 0 && row < rows) y[row * splits + split] = from_float<Out>(total);
 }
 
@@ -78,8 +78,8 @@ __device__ __forceinline__ float column_sum(const Partial& partial, int i) {
     for (int first = 0; first < TILE_N; first += RUN) {
         float run = 0.0f;
 #pragma unroll
-        for (int k = 0; k < RUN; ++k) run += partial[first + k][i];
-        sum += run;
+        for (int k = 0; k < RUN; ++k) run = add_gradual(run, partial[first + k][i]);
+        sum = add_gradual(sum, run);
     }
     return sum;
 }

@@ -20,6 +20,7 @@ from kernelmux.registry.conditions import AtMost
 
 SOURCE = Source(__file__)
 REGISTERS = Source(__file__, "softmax_registers.cu")
+_LARGEST = torch.finfo(torch.float32).max
 _BLOCK = 256
 _COLUMN_BLOCK = 512
 _TILE_INNER = 32  # columns: threads side by side
@@ -93,8 +94,8 @@ def _columns(sizes: tuple[int, int, int], dtype: torch.dtype, width: int, scale:
 
 
 def _split(scale: float) -> tuple[float, float]:
-    """The sign of `scale`, and |scale| for powers of two instead of e."""
-    return math.copysign(1.0, scale), abs(scale) * math.log2(math.e)
+    """The sign of `scale`, and |scale| for powers of two instead of e, within fp32."""
+    return math.copysign(1.0, scale), min(abs(scale) * math.log2(math.e), _LARGEST)
 
 
 _LAYOUT = {"x": "contiguous"}

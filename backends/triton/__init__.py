@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from contextlib import AbstractContextManager
 
 import torch
 
 from kernelmux.registry.backend import Backend
+
+TRUE = ("1", "true", "on")  # as Triton reads its variables
 
 
 def unavailable(device: torch.device) -> str | None:
     """None, or what is missing to run Triton kernels on tensors of `device`."""
     if importlib.util.find_spec("triton") is None:
         return 'the package triton is not installed (pip install "kernelmux[triton]")'
+    if os.environ.get("TRITON_INTERPRET", "").lower() in TRUE:
+        return (
+            "TRITON_INTERPRET is set, so that Triton interprets kernels and compiles none: "
+            "unset it before Python starts"
+        )
     if device.type == "cpu" and torch.cuda.is_available():
         return "Triton has one driver per process, and here it drives the GPU: move the tensors there"
     return None
 
 
-if not torch.cuda.is_available() and unavailable(torch.device("cpu")) is None:
-    from kernelmux.emulator import triton_driver
+def emulation() -> AbstractContextManager[object]:
+    """Entered around each emulated call: the emulator is Triton's active driver for as long as that lasts."""
+    from kernelmux import emulator
 
-    triton_driver.activate()
+    active: AbstractContextManager[object] = emulator.triton_active()
+    return active
 
-BACKEND = Backend(name="triton", summary="Triton", priority=20, unavailable=unavailable, emulates=True)
+
+BACKEND = Backend(
+    name="triton",
+    summary="Triton",
+    priority=20,
+    unavailable=unavailable,
+    emulates=True,
+    emulation=emulation,
+)

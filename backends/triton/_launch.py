@@ -18,6 +18,10 @@ from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernelmux.emulator import triton_cache
+
+triton_cache.ensure()
+
 Ints = tuple[int, ...]
 Config = dict[str, Any]
 

@@ -86,10 +86,11 @@ def resident_rule(w: Walk, itemsize: int) -> Config | None:
 
 @triton.jit
 def rounded_product(a, b):
-    """a * b, rounded before anything is added to it.
+    """a * b, rounded before anything is added to it or subtracted from it.
 
-    Otherwise the product is fused into the first addition of a sum across lanes. An fma is not symmetric, so the lanes
-    that should all hold the sum would differ in the last bit, and which of them is used would depend on the layout.
+    Otherwise the product is fused with what follows. An fma is not symmetric: the lanes that should all hold one sum
+    would differ in the last bit, and which of them is used would depend on the layout. And where a maximum of rounded
+    products is subtracted, the difference at the maximum would be the rounding error, not 0.
     """
     return libdevice.mul_rn(a, b)
 

@@ -31,9 +31,9 @@ def softmax_resident_kernel(
     # [ROWS, BLOCK_N]
     mask = mask_rows[:, None] & (cols < N)[None, :]
     offs = x_rows[:, None] + (cols * x_step)[None, :]
-    x = tl.load(x_ptr + offs, mask=mask, other=-float("inf"), eviction_policy="evict_first").to(tl.float32) * scale
-    # The padding is -inf whatever the sign of scale.
-    x = tl.where(mask, x, -float("inf"))
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    # The padding is -inf whatever scale is: -inf * 0 would be NaN.
+    x = tl.where(mask, rounded_product(x, scale), -float("inf"))
 
     # Subtract, then scale to base 2: one fma would round scale * x * log2(e), which is large where x is.
     p = tl.exp2((x - tl.max(x, 1)[:, None]) * LOG2E)
@@ -58,8 +58,8 @@ def softmax_online_kernel(
         cols = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         mask = mask_rows[:, None] & (cols < N)[None, :]
         offs = x_rows[:, None] + (cols * x_step)[None, :]
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32) * scale
-        x = tl.where(mask, x, -float("inf"))
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        x = tl.where(mask, rounded_product(x, scale), -float("inf"))
         new_top = tl.maximum(top, x)
         base = tl.where(new_top == -float("inf"), 0.0, new_top)
         total = total * tl.exp2((top - base) * LOG2E) + tl.exp2((x - base) * LOG2E)
@@ -73,8 +73,9 @@ def softmax_online_kernel(
         cols = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         mask = mask_rows[:, None] & (cols < N)[None, :]
         offs = x_rows[:, None] + (cols * x_step)[None, :]
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32) * scale
-        y = tl.exp2((x - row_base[:, None]) * LOG2E) * inverse[:, None]
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        # Rounded as for the maximum: fused into the subtraction, the product would not cancel against it.
+        y = tl.exp2((rounded_product(x, scale) - row_base[:, None]) * LOG2E) * inverse[:, None]
         out_offs = out_rows[:, None] + (cols * out_step)[None, :]
         tl.store(out_ptr + out_offs, y.to(out_ptr.dtype.element_ty), mask=mask)
 

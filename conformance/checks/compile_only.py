@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import trials
+from kernelmux.conformance import budgets, trials
+from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
@@ -22,23 +19,13 @@ from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 
 ODD = 32  # a length beyond it needs more than one of the narrowest tiles
-BUDGETS = Path(__file__).parents[1] / "resource_budgets.toml"
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a kernel may cost; bytes of spills are per thread, store and load together."""
-
-    registers: int
-    spills: int
-    reason: str = ""
 
 
 def run(probe: Probe) -> None:
     launches = _launches(probe)
     if not launches and not probe.records:
         probe.skip_all("launches no kernel: the driver copies")
-    for arch in _table()["archs"]:
+    for arch in budgets.archs():
         for trial, launch in launches:
             if reasons := _refusals(probe, trial, arch):
                 probe.skip(replace(trial, note=arch), "; ".join(reasons))
@@ -108,7 +95,8 @@ def _examine(judge: Judge, launch: Launch, arch: str) -> None:
     compiled = launch.recipe.compile(arch)
     found = resources(compiled.image, compiled.log)
     judge.require(launch.kernel in found, f"the machine code holds {', '.join(found)}, not {launch.kernel}")
-    need, budget, limits = found[launch.kernel], budget_of(judge.probe, arch), multiprocessor(arch)
+    need, limits, probe = found[launch.kernel], multiprocessor(arch), judge.probe
+    budget = budgets.budget(probe.spec.name, probe.backend, probe.label, arch)
     shared = need.shared + (launch.shared if compiled.shared is None else compiled.shared)
     judge.require(need.registers <= budget.registers, f"{need.registers} registers, the budget is {budget.registers}")
     judge.require(_spills(need) <= budget.spills, lambda: _spill_text(need, budget))
@@ -125,23 +113,6 @@ def _spills(need: Resources) -> int:
 def _spill_text(need: Resources, budget: Budget) -> str:
     stores, loads = need.spill_stores, need.spill_loads
     return f"spills {stores} bytes of stores and {loads} of loads at {need.registers} registers, budget {budget.spills}"
-
-
-@lru_cache(maxsize=1)
-def _table() -> dict[str, Any]:
-    return tomllib.loads(BUDGETS.read_text())
-
-
-def budget_of(probe: Probe, arch: str) -> Budget:
-    """The budget of a variant: the general one, or its own with a reason."""
-    table = _table()
-    own = [
-        e
-        for e in table.get("variant", [])
-        if e["name"] == f"{probe.spec.name}/{probe.label}" and e.get("arch", arch) == arch
-    ]
-    fields = {k: v for k, v in (own[0] if own else {}).items() if k in ("registers", "spills", "reason")}
-    return Budget(**{**table["budget"], **fields})
 
 
 def _applies(backend: Backend, device: str) -> bool:

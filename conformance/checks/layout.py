@@ -1,27 +1,47 @@
-"""Inputs in every layout a tensor can have: strided, misaligned, expanded, overlapping; each alone and all together."""
+"""Inputs in every layout a tensor can have: strided, misaligned, expanded, overlapping; each alone and all together.
+
+Whatever the inputs look like, the outputs are fresh and contiguous, and the inputs stay as they are (`Judge.call`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
+from kernelmux.conformance import generate
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
+from kernelmux.registry.cases import Case
+
+SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
+LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
+ROW = 24
 
 
 def run(probe: Probe) -> None:
     for turn, base in enumerate(probe.sample(3 if probe.emulated else 6)):
-        for trial in arrangements(base, everything=turn == 0 or not probe.emulated):
-            if probe.able(trial):
-                with probe.judge(trial) as judge:
-                    judge.accurate(judge.call())
+        _examine(probe, arrangements(base, everything=turn == 0 or not probe.emulated))
+    if not probe.options.cases:
+        _examine(probe, of_higher_rank(probe))
+        _examine(probe, shared(probe))
+
+
+def _examine(probe: Probe, found: Iterator[Trial]) -> None:
+    for trial in found:
+        if probe.able(trial):
+            with probe.judge(trial) as judge:
+                judge.accurate(judge.call())
 
 
 def arrangements(base: Trial, everything: bool) -> Iterator[Trial]:
-    """The call with its tensors in every layout: together and, where there are several (and `everything`), alone."""
+    """The call with its tensors in every layout: together and, where there are several (and `everything`), alone.
+
+    Then each tensor in a layout of its own, so that no pitch can stand for that of another tensor.
+    """
     names = list(base.tensors)
     for layout in LAYOUTS:
         made = {name: new for name, x in base.tensors.items() if (new := layout.of(x)) is not None}
@@ -29,6 +49,66 @@ def arrangements(base: Trial, everything: bool) -> Iterator[Trial]:
             yield _trial(base, made, f"{', '.join(made)}: {layout.name}", layout.same)
         for name in made if everything and len(names) > 1 and len(made) > 1 else ():
             yield _trial(base, {name: made[name]}, f"{name}: {layout.name}", layout.same)
+    if len(names) > 1:
+        yield from _mixed(base)
+
+
+def _mixed(base: Trial) -> Iterator[Trial]:
+    """Every tensor in another one of the layouts that keep the values."""
+    plain = [layout for layout in LAYOUTS if layout.same and not layout.negated]
+    made: dict[str, torch.Tensor] = {}
+    for turn, (name, x) in enumerate(base.tensors.items()):
+        able = [new for layout in plain if (new := layout.of(x)) is not None]
+        if able:
+            made[name] = able[(3 + turn) % len(able)]
+    if made:
+        yield _trial(base, made, "each in a layout of its own", True)
+
+
+def of_higher_rank(probe: Probe) -> Iterator[Trial]:
+    """A call with two axes before the last, in the layouts that only such a call has, for operators of any rank."""
+    spec = probe.spec
+    if not any("..." in t.dims.split() for t in spec.tensors):
+        return
+    lead = (*LEAD, ROW) if any(t.dims == "..." for t in spec.tensors) else LEAD
+    case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), lead)
+    base = _first_able(probe, [case], probe.options.seed)
+    if base is not None:
+        yield from arrangements(base, everything=False)
+
+
+def shared(probe: Probe) -> Iterator[Trial]:
+    """Calls that are given one tensor more than once: as it is, and seen from the side (x and x.t())."""
+    spec = probe.spec
+    if len(spec.tensors) < 2 or spec.hosted:
+        return
+    lead = (lambda n: (n, n)) if any(t.dims == "..." for t in spec.tensors) else (lambda n: (n,))
+    cases = [generate.spelt(spec, dict.fromkeys(generate.letters(spec), n), lead(n)) for n in SQUARES]
+    cases += [generate.spelt(spec, {**dict.fromkeys(generate.letters(spec), n), "B": 1, "H": 1, "G": 1}, lead(n))
+              for n in SQUARES]  # fmt: skip
+    base = _first_able(probe, cases, probe.options.seed)
+    if base is None:
+        return
+    names = [name for name, x in base.tensors.items() if x.dim() > 1]
+    x = base.tensors[names[0]]
+    alike = [name for name in names if base.tensors[name].shape == x.shape]
+    if len(alike) > 1:
+        yield base.changed(f"{', '.join(alike)}: one tensor", **dict.fromkeys(alike, x))
+        turned = {name: x.mT if turn % 2 else x for turn, name in enumerate(alike)}
+        yield base.changed(f"{', '.join(alike)}: one tensor, every second time transposed", **turned)
+
+
+def _first_able(probe: Probe, cases: list[Case], turn: int) -> Trial | None:
+    """The first of the calls that the variant can run, in the dtype whose turn it is."""
+    for case in cases:
+        dtypes = probe.options.dtypes_of(probe.spec)
+        order = [dtypes[(turn + i) % len(dtypes)] for i in range(len(dtypes))]
+        fits = [d for d in order if generate.hypothetical(probe.spec, case, d)]
+        made = (probe.make(case, dtype) for dtype in fits)
+        found = next((t for t in made if not probe.reasons(t)), None)
+        if found is not None:
+            return replace(found)
+    return None
 
 
 def _trial(base: Trial, made: dict[str, torch.Tensor], note: str, same: bool) -> Trial:

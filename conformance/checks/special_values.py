@@ -1,44 +1,71 @@
-"""NaN, infinities, -0, the smallest subnormal, the largest number: at the first, the last and a tile-edge position."""
+"""NaN, infinities, -0, subnormal and the largest numbers: alone, in all inputs at once, and on a background of zeros.
+
+Besides the bound, bits are compared where the spec defines them: in operators that move values; in those that are exact
+but for one rounding, wherever the result is zero or subnormal; and the sign of zero where an elementwise operator is
+given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import cycle
 
 import torch
 
+from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
-from kernelmux.registry.spec import SPECIAL, exact_arguments
+from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, exact_arguments
 
-
-def value_of(name: str, dtype: torch.dtype) -> float:
-    """The value of a name in a format."""
-    fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0}
-    if name in fixed:
-        return fixed[name]
-    return smallest(dtype) if name == "subnormal" else float(torch.finfo(dtype).max)
+PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
+ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
+LEAST = 64  # elements of the largest tensor
+Tensors = dict[str, torch.Tensor]
 
 
 def run(probe: Probe) -> None:
-    undefined = probe.spec.special.undefined
-    for base in probe.sample(2 if probe.emulated else 6, least=64, where=_defined):
-        for name in SPECIAL:
-            reason = (  # "inf" speaks for both signs, "largest fp32" for one dtype
-                undefined.get(name) or undefined.get(name.lstrip("-")) or undefined.get(f"{name} {SHORT[base.dtype]}")
-            )
-            for trial in planted(base, name):
+    names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
+    for turn, base in enumerate(_bases(probe)):
+        for name in names:
+            reason = _undefined(base, name)
+            for trial in planted(base, name, thorough=turn == 0 or not probe.emulated):
                 if reason:
                     probe.skip(trial, f"{name}: {reason}")
                 elif probe.able(trial):
                     with probe.judge(trial) as judge:
-                        judge.accurate(_within_range(trial, judge.call()))
+                        outputs = judge.call()
+                        judge.well_formed(outputs)
+                        judge.accurate(_within_range(trial, outputs))
+                        _bits(judge, outputs)
+
+
+def _bases(probe: Probe) -> list[Trial]:
+    """Small calls: several on fast machines, one in each floating dtype where they are emulated."""
+    if not probe.emulated:
+        return probe.sample(6, least=LEAST, where=_defined)
+    dtypes = [d for d in probe.options.dtypes_of(probe.spec) if d.is_floating_point]
+    found = []
+    for turn, dtype in enumerate(dtypes):
+        allowed = [c for c in probe.small_cases(LEAST)[:12] if dtype in probe.options.dtypes_of(probe.spec, c)]
+        made = [probe.make(c, dtype) for c in allowed]
+        able = [t for t in made if _defined(t) and not probe.reasons(t)][:3]
+        found += [able[turn % len(able)]] if able else []
+    return found or probe.sample(1, least=LEAST, where=_defined)
 
 
 def _defined(trial: Trial) -> bool:
     return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
+
+
+def _undefined(base: Trial, name: str) -> str | None:
+    """Why the spec defines nothing for this value: "inf" speaks for both signs, "largest fp32" for one dtype."""
+    undefined = base.spec.special.undefined
+    keys = (name, name.lstrip("-"), name.split()[0], f"{name} {SHORT[base.dtype]}")
+    return next((undefined[key] for key in keys if key in undefined), None)
 
 
 def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -49,20 +76,102 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
     kept = []
     for model, ref, out in zip(trial.spec.errors, trial.references, outputs, strict=True):
         beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > torch.finfo(torch.float32).max
-        kept.append(torch.where(beyond, ref.to(out.dtype), out) if out.shape == ref.shape else out)
+        kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
     return tuple(kept)
 
 
-def planted(base: Trial, name: str) -> Iterator[Trial]:
-    """The call with the value in each tensor in turn: at three places together, NaN also at each, -inf in a row."""
-    for tensor, x in base.tensors.items():
-        spots = positions(x)
-        yield _with(base, tensor, x, name, list(spots.values()), f"{name} in {tensor}: {', '.join(spots)}")
-        if name == "nan" and len(spots) > 1:
-            for place, index in spots.items():
-                yield _with(base, tensor, x, name, [index], f"{name} in {tensor}: {place}")
-        if name == "-inf" and x.dim() > 1:
-            yield _with(base, tensor, x, name, list(range(x.shape[-1])), f"{name} in {tensor}: whole first row")
+# --- bits -------------------------------------------------------------------------------------------------
+
+
+def moves(spec: OpSpec) -> bool:
+    """Whether the operator moves values and computes none."""
+    return all(model.roundings == 0 for model in spec.errors)
+
+
+def _bits(judge: Judge, outputs: tuple[torch.Tensor, ...]) -> None:
+    trial = judge.trial
+    if moves(trial.spec):
+        for output, got, want in zip(trial.spec.outputs, outputs, _moved(trial), strict=True):
+            judge.equal(f"the bits of {output.name}", trials.bits(got), want)
+        return
+    for i, (output, got) in enumerate(zip(trial.spec.outputs, outputs, strict=True)):
+        want = trial.references[i].to(got.dtype)
+        judged = settled(trial, i)
+        judge.equal(output.name, torch.where(judged, got, 0), torch.where(judged, want, 0))
+
+
+def _moved(trial: Trial) -> tuple[torch.Tensor, ...]:
+    """The reference on the bits of the inputs: it moves them as it moves numbers."""
+    arguments = [
+        trials.bits(v.to(trial.call.device)) if isinstance(v, torch.Tensor) else v
+        for v in trial.call.arguments.values()
+    ]
+    result = trial.spec.reference(*arguments)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def settled(trial: Trial, output: int) -> torch.Tensor:
+    """Which elements of an output have bits that the spec settles."""
+    model, ref = trial.spec.errors[output], trial.references[output]
+    if _exact(trial, model):
+        normal = torch.finfo(trial.dtype).smallest_normal
+        return ref.abs() < (smallest(trial.dtype) / 2 if model.flushes else normal)
+    inputs = list(trial.tensors.values())
+    if "-0" in trial.spec.special.undefined or not _elementwise(trial.spec):
+        return torch.zeros_like(ref, dtype=torch.bool)
+    return (ref == 0) & torch.stack([x == 0 for x in inputs]).all(0)
+
+
+def _exact(trial: Trial, model: ErrorModel) -> bool:
+    """Whether nothing is lost but by the one rounding to the dtype of the output, whatever the inputs."""
+    ones = (torch.ones_like(v) if isinstance(v, torch.Tensor) else v for v in exact_arguments(trial.call))
+    return model.roundings == 1 and not bool(model.magnitude(*ones).any())
+
+
+def _elementwise(spec: OpSpec) -> bool:
+    plain = all(t.dims == "..." for t in spec.tensors) and all(o.dims == "like" for o in spec.outputs)
+    return plain and not any(isinstance(i, Axis) for i in spec.inputs)
+
+
+# --- what is planted --------------------------------------------------------------------------------------
+
+
+def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
+    """The numbers of a name in a format; there are small, middling and large subnormal ones."""
+    info = torch.finfo(dtype)
+    if name == "subnormal":
+        tiny = smallest(dtype)
+        return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
+    fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0, "largest": float(info.max)}
+    return (fixed[name],)
+
+
+def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
+    """The call with the value in its tensors: in all together, and if `thorough` in each in turn."""
+    tensors, zeros = base.tensors, {t: torch.zeros_like(x) for t, x in base.tensors.items()}
+    several = len(tensors) > 1
+    if several or not thorough:
+        yield _with(base, tensors, list(tensors), name, "")
+    if name in ON_ZEROS and several:
+        yield _with(base, zeros, list(tensors), name, ", all else 0")
+    for tensor, x in tensors.items() if thorough else ():
+        yield _with(base, tensors, [tensor], name, "")
+        if name in ON_ZEROS:
+            background = {**zeros, tensor: x} if name == "nan" else zeros
+            yield _with(base, background, [tensor], name, ", all else 0")
+        if name == "nan":
+            yield from _single(base, tensor, name)
+        if name in ("-inf", "largest") and x.dim() > 1:
+            row = {"whole first row": range(x.shape[-1])}
+            yield base.changed(f"{name} in {tensor}: whole first row", **{tensor: _plant(x, name, row)})
+
+
+def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:
+    """The value at each position of one tensor by itself."""
+    x = base.tensors[tensor]
+    spots = positions(x)
+    for place, index in spots.items() if len(spots) > 1 else ():
+        yield base.changed(f"{name} in {tensor}: {place}", **{tensor: _plant(x, name, {place: range(index, index + 1)})})
 
 
 def positions(x: torch.Tensor) -> dict[str, int]:
@@ -74,12 +183,31 @@ def positions(x: torch.Tensor) -> dict[str, int]:
     return {name: p for i, (name, p) in enumerate(named.items()) if p not in list(named.values())[:i]}
 
 
-def _with(base: Trial, tensor: str, x: torch.Tensor, name: str, places: list[int], note: str) -> Trial:
-    changed = x.clone().flatten()
-    changed[torch.tensor(places, device=x.device)] = value_of(name, x.dtype)
-    changed = changed.reshape(x.shape)
-    pinned = x.device.type == "cpu" and torch.cuda.is_available() and x.is_pinned()
-    return base.changed(note, **{tensor: changed.pin_memory() if pinned else changed})
+def _with(base: Trial, background: Tensors, chosen: list[str], name: str, note: str) -> Trial:
+    """The value at three positions of each chosen tensor, on the tensors of `background`."""
+    made = dict(background)
+    for tensor in chosen:
+        spots = positions(made[tensor])
+        made[tensor] = _plant(made[tensor], name, {place: range(p, p + 1) for place, p in spots.items()})
+    return base.changed(f"{name} in {', '.join(chosen)}: {', '.join(positions(made[chosen[0]]))}{note}", **made)
+
+
+def _plant(x: torch.Tensor, name: str, places: dict[str, range]) -> torch.Tensor:
+    """A copy of x with the value in these flat places."""
+    changed = x.clone(memory_format=torch.contiguous_format).view(-1)
+    values = cycle((math.nan,) if name == PAYLOAD else values_of(name, x.dtype))
+    for index, value in zip((i for place in places.values() for i in place), values, strict=False):
+        changed[index] = value
+        if name == PAYLOAD:
+            _set_payload(changed, index)
+    return changed.view(x.shape)
+
+
+def _set_payload(flat: torch.Tensor, index: int) -> None:
+    """A negative, signalling NaN whose lowest bits are set: what arithmetic, or another format on the way, would change."""
+    info, raw = torch.finfo(flat.dtype), flat.view(trials.RAW[flat.element_size()])
+    infinity = torch.tensor(-math.inf, dtype=flat.dtype).view(raw.dtype).item()
+    raw[index] = infinity + (3 if info.bits == 16 else 0x1235)
 
 
 CHECK = Check(

@@ -1,13 +1,14 @@
 """Arguments, limits and memory of launches."""
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, checks, compile_ptx, load
+from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, time_limit
 from kernelmux.emulator.tests.launching import launch, needs_nvrtc
 
 pytestmark = needs_nvrtc
@@ -230,3 +231,25 @@ def test_threads_launch_side_by_side() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="fast"), checks("careful"):
         pass
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_a_time_limit_is_more_than_nothing(seconds: float) -> None:
+    with pytest.raises(ValueError, match="more than 0"), time_limit(seconds):
+        pass
+
+
+SHORT = 'extern "C" __global__ void k(float* y) { if (threadIdx.x == 0 && blockIdx.x == 0) y[0] = 1.f; }'
+
+
+def test_the_time_limit_holds_across_chunks() -> None:
+    """Each chunk of this kernel is over before the executor would look at the clock."""
+    kernel = load(compile_ptx(SHORT, arch="sm_90a", filename="short.cu")).kernel("k")
+    start = time.monotonic()
+    with pytest.raises(EmulatorError, match=r"limit of 0.3 s, [1-9][\d,]* of 2,147,483,647 blocks are done") as raised:
+        with time_limit(0.3):
+            kernel.launch(2**31 - 1, 32, [torch.zeros(1)])
+    assert time.monotonic() - start < 5
+    assert raised.value.kind == "time limit" and raised.value.kernel == "k"
+    with time_limit(60):
+        kernel.launch(4096, 32, [torch.zeros(1)])

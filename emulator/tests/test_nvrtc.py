@@ -1,7 +1,8 @@
 """NVRTC: what comes out, what is cached, and what an error says."""
 
 import os
-import stat
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ COPY = 'extern "C" __global__ void copy(const DTYPE* x, DTYPE* y) { y[threadIdx.
 def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Caches of this test alone; the folder is the one on disk."""
     monkeypatch.setattr(nvrtc, "_memory", {})
-    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path)
-    return tmp_path
+    monkeypatch.setattr(compile_cache, "_told", set())
+    folder = tmp_path / "ptx"
+    folder.mkdir()
+    monkeypatch.setattr(compile_cache, "default_folder", lambda: folder)
+    return folder
 
 
 def test_ptx_has_the_architecture_the_entry_and_the_source_lines() -> None:
@@ -54,6 +58,68 @@ def test_a_second_process_finds_the_result_on_disk(empty_caches: Path, monkeypat
     assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == first
 
 
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "edited": lambda content: content.replace(b"ld.global", b"ld.shared"),
+    "a bit": lambda content: content[:-20] + bytes([content[-20] ^ 1]) + content[-19:],
+    "truncated": lambda content: content[: len(content) // 2],
+    "header only": lambda content: content[:30],
+    "longer": lambda content: content + b"x",
+    "empty": lambda content: b"",
+    "foreign": lambda content: b"\xff\xfe not ours",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_compiled_again_with_one_warning(empty_caches: Path, damage: str) -> None:
+    first = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    (path,) = empty_caches.iterdir()
+    good = path.read_bytes()
+    for expected in (pytest.warns(compile_cache.CacheWarning, match=path.name), nullcontext()):
+        path.write_bytes(DAMAGE[damage](good))
+        nvrtc._memory.clear()
+        with expected:  # the second time nothing more is said
+            assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == first
+        assert path.read_bytes() == good
+
+
+def test_a_kernel_under_the_name_of_another_is_not_used(empty_caches: Path) -> None:
+    wide = nvrtc.compile_ptx(COPY, options=("-DDTYPE=double",))
+    (other,) = empty_caches.iterdir()
+    narrow = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    path = next(file for file in empty_caches.iterdir() if file != other)
+    path.write_bytes(other.read_bytes())
+    nvrtc._memory.clear()
+    with pytest.warns(compile_cache.CacheWarning, match=path.name):
+        assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == narrow != wide
+
+
+def test_where_warnings_are_errors_a_damaged_file_costs_one_call(empty_caches: Path) -> None:
+    first = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    (path,) = empty_caches.iterdir()
+    path.write_bytes(b"")
+    nvrtc._memory.clear()
+    with pytest.raises(compile_cache.CacheWarning):  # pytest's own configuration makes it one
+        nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    nvrtc._memory.clear()
+    assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == first
+
+
+@pytest.mark.parametrize("kind", ["deleted", "not UTF-8"])
+def test_the_working_directory_may_be_anything(
+    empty_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """NVRTC writes it into the PTX, from where it has to go."""
+    before = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    next(empty_caches.iterdir()).unlink()
+    nvrtc._memory.clear()
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/\xe9")
+    os.mkdir(place)
+    monkeypatch.chdir(place)
+    if kind == "deleted":
+        os.rmdir(place)
+    assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == before
+
+
 @pytest.mark.parametrize("included_by", ["source", "another header"])
 def test_a_changed_header_is_compiled_again(empty_caches: Path, tmp_path: Path, included_by: str) -> None:
     folder = tmp_path / "include"
@@ -64,24 +130,3 @@ def test_a_changed_header_is_compiled_again(empty_caches: Path, tmp_path: Path, 
     before = nvrtc.compile_ptx(source, include=[folder])
     (folder / "inner.h").write_text("#define DTYPE double\n")
     assert nvrtc.compile_ptx(source, include=[folder]) != before
-
-
-def test_a_read_only_home_falls_back_to_the_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compile_cache, "platform_folder", lambda: Path(os.devnull))
-    monkeypatch.setattr(compile_cache.tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = compile_cache.default_folder.__wrapped__()
-    assert folder.is_relative_to(tmp_path) and stat.S_IMODE(folder.stat().st_mode) & stat.S_IWOTH == 0
-
-
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    assert not compile_cache._own_and_writable(tmp_path)
-
-
-def test_writing_to_a_folder_that_vanished_is_no_error(tmp_path: Path) -> None:
-    compile_cache.write("name", b"content", tmp_path / "gone")
-    assert compile_cache.read("name", tmp_path / "gone") is None
-
-
-def test_neighbouring_parts_of_a_key_do_not_run_together() -> None:
-    assert compile_cache.digest(["ab", "c"]) != compile_cache.digest(["a", "bc"])

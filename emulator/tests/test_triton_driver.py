@@ -1,5 +1,6 @@
 """The Triton driver: activation, targets, arguments, tuning, errors."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from kernelmux.emulator import EmulatorError, checks, triton_driver
+from kernelmux.emulator import EmulatorError, checks, compile_cache, triton_cache, triton_driver
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +128,57 @@ def test_an_error_names_the_argument_and_the_line_of_the_kernel() -> None:
     assert (error.file or "").endswith("test_triton_driver.py")
     source = Path(__file__).read_text().splitlines()
     assert "reads past the end" in source[(error.line or 0) - 1]
+
+
+# --- Triton's cache -------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def doubled_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place)
+    tl.store(out_ptr + place, x + x)
+
+
+@pytest.mark.parametrize("damage", ["edited", "truncated"])
+def test_damaged_ptx_in_tritons_cache_is_compiled_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path / "ours")
+    monkeypatch.setattr(compile_cache, "_told", set())
+    (tmp_path / "ours").mkdir()
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path / "triton")
+        assert doubled() == 6
+        (path,) = (tmp_path / "triton").rglob("*.ptx")
+        good = path.read_text()
+        path.write_text(good.replace("add.", "sub.") if damage == "edited" else good[: len(good) // 2])
+        with pytest.warns(compile_cache.CacheWarning, match=path.name):
+            assert doubled() == 6
+        assert path.read_text() == good
+        assert doubled() == 6  # and nothing more is said
+
+
+def doubled() -> float:
+    """3 + 3 by a kernel that this process has not seen: what it compiles comes from the disk."""
+    x, out = torch.full((128,), 3.0), torch.zeros(128)
+    triton.JITFunction(doubled_kernel.fn)[(1,)](x, out, BLOCK=128)
+    gc.collect()  # a compiled kernel asks the active driver to unload it
+    assert out.unique().numel() == 1
+    return out[0].item()
+
+
+def test_a_cache_that_takes_no_files_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compile_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(compile_cache, "_told", set())
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = "/dev/null/cache"
+        with pytest.warns(compile_cache.CacheWarning, match="/dev/null/cache takes no files"):
+            triton_cache.ensure.__wrapped__()
+        assert triton.knobs.cache.dir == str(tmp_path / "triton")
+        triton_cache.ensure.__wrapped__()  # this one takes files: it stays
+    monkeypatch.setattr(compile_cache, "folders", lambda name: iter([Path("/dev/null/other")]))
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = "/dev/null/cache"
+        with pytest.raises(OSError, match="set TRITON_CACHE_DIR"):
+            triton_cache.ensure.__wrapped__()

@@ -18,7 +18,7 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     """Rows of +-2^k of a length 2^m: the mean square is exactly 4^k, and eps vanishes beside it in fp32 for k = 12."""
     shape = case.shapes["x"]
     n = shape[-1]
-    if 0 in shape or n & (n - 1):
+    if 0 in shape or n & (n - 1) or case.scalars.get("eps", 0.0) > 1e-5:
         return None
     sign = torch.randint(0, 2, shape, generator=rng) * 2.0 - 1
     weight = 2.0 ** torch.randint(-2, 3, (n,), generator=rng)
@@ -30,6 +30,11 @@ def cost(call: Call) -> Cost:
     return Cost(bytes=(2 * x.numel() + weight.numel()) * x.element_size(), flops=4 * x.numel())
 
 
+EPS = Scalar(
+    "eps", float, 1e-6, range=(0.0, 1.0), trials=(0.0, 1e-12, 1e-5, 1e-3, 0.1, 1.0),
+    doc="added to the mean square; if it is 0, a row of zeros is 0 / 0 = NaN, and a mean below 2^-126 is undefined",
+)  # fmt: skip
+
 SPEC = OpSpec(
     name="rms_norm",
     version=1,
@@ -39,7 +44,7 @@ SPEC = OpSpec(
     inputs=(
         Tensor("x", "... N", doc="one vector, or a matrix of rows of any rank"),
         Tensor("weight", "N", like="x"),
-        Scalar("eps", float, 1e-6, range=(0.0, 1.0), doc="added to the mean square"),
+        EPS,
     ),
     outputs=(Output("y", like="x"),),
     reference=reference,
@@ -64,6 +69,13 @@ SPEC = OpSpec(
         Case("x=9x515 weight=515", inputs="wide"),
         Case("x=9x515 weight=515", inputs="sparse"),
         Case("x=9x515 weight=515", inputs="small"),
+        Case("x=33x33 weight=33"),
+        Case("x=1x7x1 weight=1"),
+        Case("x=4x65 weight=65 eps=0.0"),
+        Case("x=4x65 weight=65 eps=1.0"),
+        Case("x=4x130 weight=130 eps=1e-3", inputs="small"),
+        Case("x=7x33 weight=33", inputs="gaps"),
+        Case("x=7x33 weight=33 eps=0.0", inputs="gaps"),
         Case("x=70000x33 weight=33", tier="full"),
         Case("x=128x65536 weight=65536", tier="full"),
         Case("x=4x262147 weight=262147", tier="full"),

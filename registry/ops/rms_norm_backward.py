@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import rms_norm
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, SpecialValues, Tensor
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -43,9 +45,9 @@ def cost(call: Call) -> Cost:
     return Cost(bytes=(3 * x.numel() + 2 * weight.numel()) * x.element_size(), flops=10 * x.numel())
 
 
-def _case(x: str, **options: object) -> Case:
+def _case(x: str, more: str = "", **options: object) -> Case:
     n = x.split("x")[-1]
-    return Case(f"grad_out={x} x={x} weight={n}", **options)  # type: ignore[arg-type]
+    return Case(f"grad_out={x} x={x} weight={n} {more}".strip(), **options)  # type: ignore[arg-type]
 
 
 SPEC = OpSpec(
@@ -58,7 +60,7 @@ SPEC = OpSpec(
         Tensor("grad_out", "... N", doc="gradient of the output of rms_norm"),
         Tensor("x", "... N", like="grad_out"),
         Tensor("weight", "N", like="grad_out"),
-        Scalar("eps", float, 1e-6, range=(0.0, 1.0), doc="as in the forward call"),
+        replace(rms_norm.EPS, doc="as in the forward call"),
     ),
     outputs=(Output("grad_x", like="x"), Output("grad_weight", like="weight")),
     reference=reference,
@@ -85,6 +87,13 @@ SPEC = OpSpec(
         _case("9x515", inputs="offset"),
         _case("9x515", inputs="wide"),
         _case("9x515", inputs="sparse"),
+        _case("33x33"),
+        _case("1x7x1"),
+        _case("4x65", "eps=0.0"),
+        _case("4x65", "eps=1.0"),
+        _case("4x130", "eps=1e-3", inputs="small"),
+        _case("7x33", inputs="gaps"),
+        _case("7x33", "eps=0.0", inputs="gaps"),
         _case("70000x33", tier="full"),
         _case("128x16384", tier="full"),
         _case("4096x8192", tier="full"),

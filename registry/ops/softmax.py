@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from kernelmux.registry.cases import Case
@@ -27,16 +29,30 @@ def magnitude(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     return (reference(x, axis, scale) * (1 + distance)).nan_to_num(nan=0.0)
 
 
+def amplified(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """How far rounding z = scale * x to fp32 reaches: y_i * ((1 - y_i) * |z_i| + sum over j != i of y_j * |z_j|).
+
+    A relative error d_j of each z_j changes y_i by y_i * (d_i * z_i - sum over all j of y_j * d_j * z_j): what is common
+    to all cancels, so a row with one large weight may not be off at all. A scale that is a power of two rounds nothing.
+    """
+    if x.numel() == 0 or math.frexp(scale)[0] in (0.0, 0.5, -0.5):
+        return torch.zeros_like(x)
+    y = reference(x, axis, scale)
+    w = (y * (scale * x).abs()).nan_to_num(nan=0.0)
+    return w * (1 - y) + y * (w.sum(axis, keepdim=True) - w)
+
+
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
-    """2^k equal entries per row and -inf elsewhere: every term is 0 or 1, and 2^-k is a number of every format."""
+    """2^k equal entries per row, the others infinitely far below: terms are 0 or 1, and every format holds 2^-k."""
     shape = case.shapes["x"]
     axis = case.scalars.get("axis", -1)
-    if 0 in shape or not shape:
+    scale = case.scalars.get("scale", 1.0)
+    if 0 in shape or not shape or scale == 0:
         return None
     n = shape[axis]
     count = 2 ** min(int(n).bit_length() - 1, 12)
     order = torch.rand(shape, generator=rng).argsort(axis)
-    return {"x": torch.where(order < count, 0.5, -torch.inf).to(dtype)}
+    return {"x": torch.where(order < count, 0.5, math.copysign(math.inf, -scale)).to(dtype)}
 
 
 def cost(call: Call) -> Cost:
@@ -45,6 +61,7 @@ def cost(call: Call) -> Cost:
 
 
 OVERFLOW = "scale * x overflows fp32"
+SINGLE = (torch.float32,)
 
 SPEC = OpSpec(
     name="softmax",
@@ -55,12 +72,18 @@ SPEC = OpSpec(
     inputs=(
         Tensor("x", "...", doc="any shape with at least one axis"),
         Axis("axis", of="x", default=-1, doc="the axis that sums to one"),
-        Scalar("scale", float, 1.0, doc="factor on x before the exponential"),
+        Scalar(
+            "scale",
+            float,
+            1.0,
+            trials=(0.0, -0.0, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5),
+            doc="factor on x before the exponential; scale * x must stay within fp32, and 0 * -inf is NaN",
+        ),
     ),
     outputs=(Output("y", like="x"),),
     derive=lambda a, axes: {"N": a["x"].shape[a["axis"]]},
     reference=reference,
-    error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], flushes=True),
+    error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], amplified=amplified, flushes=True),
     exact=exact,
     special=SpecialValues(undefined={"largest fp32": OVERFLOW, "largest bf16": OVERFLOW}),
     cases=(
@@ -75,8 +98,21 @@ SPEC = OpSpec(
         Case("x=7x31x5 axis=1"),
         Case("x=64x130 axis=0"),
         Case("x=2x3x4x65 axis=-2 scale=2.0"),
+        Case("x=33x33 axis=0"),
+        Case("x=5x5x5 axis=1"),
+        Case("x=3x4x7"),
+        Case("x=1x7x1 axis=1"),
+        Case("x=6x1 scale=-2.0"),
         Case("x=0x16"),
         Case("x=3x0"),
+        Case("x=4x70 scale=0.0"),
+        Case("x=4x130 scale=-0.3"),
+        Case("x=66x5 axis=0 scale=-3.0", inputs="wide"),
+        Case("x=9x515 scale=0.3", inputs="wide"),
+        Case("x=9x515 scale=10.0", inputs="cancel"),
+        Case("x=2x9001", inputs="masked", dtypes=SINGLE),  # blocks of 4,096 that are all -inf, before the first number
+        Case("x=3x700 scale=0.3", inputs="masked"),
+        Case("x=200x5 axis=0", inputs="masked"),
         Case("x=9x515", inputs="offset"),
         Case("x=9x515", inputs="wide"),
         Case("x=9x515", inputs="cancel"),

@@ -45,6 +45,8 @@ SPEC = OpSpec(
         Case("x=1x7"),
         Case("x=33x1"),
         Case("x=31x33"),
+        Case("x=33x33"),
+        Case("x=34x66", inputs="tiny"),
         Case("x=64x64"),
         Case("x=65x127"),
         Case("x=128x130"),

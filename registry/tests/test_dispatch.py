@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, selection
+from kernelmux.registry import dispatch, registration, requests, selection
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import AtMost, Dtypes, Multiple
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, UnknownName, UnsupportedError
@@ -46,10 +46,10 @@ def fakes(monkeypatch):
     monkeypatch.setattr(registered, "unavailable", lambda name, device: FAKES[name][0].unavailable(device))
     monkeypatch.setattr(registered, "variants", lambda name, op: FAKES[name][1] if op == "transpose" else {})
     dispatch._plans.clear()
-    selection.from_environment.cache_clear()
+    requests.environment.cache_clear()
     yield
     dispatch._plans.clear()
-    selection.from_environment.cache_clear()
+    requests.environment.cache_clear()
 
 
 def run(m=8, n=8, **kwargs):
@@ -102,7 +102,7 @@ def test_precedence(monkeypatch):
     monkeypatch.setenv("KERNELMUX_BACKEND", "plain/slow")
     assert run(m=4) == 1
     monkeypatch.setenv("KERNELMUX_BACKEND_TRANSPOSE", "plain/fast")
-    selection.from_environment.cache_clear()
+    requests.environment.cache_clear()
     dispatch._plans.clear()
     assert run(m=4) == 2
     selection.set_default("transpose", "plain/slow")
@@ -200,7 +200,7 @@ def test_an_implementation_must_take_the_arguments_of_the_spec():
     with pytest.raises(
         SpecError, match=r"registered softmax\(x, dim, scale\) but the spec is \(x, axis, scale\): see parameter 1"
     ):
-        registered._check("fake/wrong", catalog.spec("softmax"), wrong)
+        registration.check_implementation("fake/wrong", catalog.spec("softmax"), wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from kernelmux.backends.triton._launch import Config, Ints
 from kernelmux.backends.triton._strides import contiguous
 
 LOG2E = 1.4426950408889634
+FP32 = torch.finfo(torch.float32)
 
 
 class Problem(NamedTuple):
@@ -42,8 +43,12 @@ class Problem(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int, int, float]:
-        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2."""
-        return self.H, self.H // self.G, self.M, self.N, abs(self.scale) * LOG2E
+        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2.
+
+        A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
+        """
+        scale = min(max(abs(self.scale) * LOG2E, FP32.smallest_normal), FP32.max)
+        return self.H, self.H // self.G, self.M, self.N, scale
 
     @property
     def constants(self) -> Config:

@@ -1,0 +1,171 @@
+"""The arguments of the command line: what they are, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+import torch
+
+from kernelmux.conformance import expected, plan, spelt
+from kernelmux.conformance.options import PROGRAM, Options
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cases import TIERS, Case
+from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
+
+MOST_WORKERS = 256
+MANY = 40  # names that an error still lists
+
+EPILOG = """
+examples:
+  python -m kernelmux.conformance --tier smoke                         everything in about a minute
+  python -m kernelmux.conformance --op softmax --backend triton        one operator on one backend
+  python -m kernelmux.conformance --backend cuda/tiled --check layout  one variant, one check, all operators
+  python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
+  python -m kernelmux.conformance --list                               what would run
+
+Without a GPU the CUDA and Triton kernels run on the emulator, with all of its checks.
+
+A run of everything writes results.jsonl and matrix.md into the --out folder (results-TIER.jsonl and matrix-TIER.md for
+another tier than ci). A run of a part, or one that was stopped, writes results-partial.jsonl and matrix-partial.md, so
+that it never replaces the results of a whole one. Each file is replaced at once, when the run ends.
+
+Exit status: 0 all passed, 1 something failed, 2 usage error or nothing ran, 130 interrupted.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are errors of ours: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(f"{message} (--help shows the options)")
+
+
+def workers(text: str) -> str:
+    """A number of processes, or auto."""
+    if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"expected auto or a number from 1 to {MOST_WORKERS}, got {text!r}")
+    return text
+
+
+def seed(text: str) -> int:
+    """A whole number, in any of Python's notations."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
+
+
+def parser() -> Parser:
+    made = Parser(
+        prog="python -m kernelmux.conformance",
+        description="Runs every registered implementation against the spec of its operator.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _selection(made)
+    _running(made)
+    _instead(made.add_mutually_exclusive_group())
+    return made
+
+
+def _selection(made: argparse.ArgumentParser) -> None:
+    """What runs."""
+    many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")
+    backends = 'backends "cuda" or variants "cuda/tiled"; "spec" judges the specs'
+    made.add_argument("--backend", **many, metavar="B", help=backends)
+    made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
+    made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
+    made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
+    made.add_argument("--tier", default="ci", choices=TIERS, help="how large the cases may be (default: ci)")
+    seeds = "of all random inputs (default: 0); several: every item runs once for each"
+    made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
+    device = "where the tensors are (default: cuda if there is a GPU)"
+    made.add_argument("--device", choices=("cpu", "cuda"), help=device)
+
+
+def _running(made: argparse.ArgumentParser) -> None:
+    """How it runs, and what it leaves behind."""
+    count = "worker processes, or auto (default: by the size of the run)"
+    made.add_argument("-n", dest="workers", type=workers, metavar="N", help=count)
+    made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
+    out = "for the reports (default: build/conformance)"
+    made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
+    known = "more expected failures, beside those of the suite and in the folder of each backend's package"
+    made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)
+    made.add_argument("--program", default=PROGRAM, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
+
+
+def _instead(made: Any) -> None:
+    """What is done beside, or in place of, a run of the suite; one of these."""
+    made.add_argument("--record", action="store_true", help="write what passed on this GPU into the verified ledger")
+    table = "print the support matrix, or update it in FILE; runs nothing"
+    made.add_argument("--matrix", nargs="?", const="", metavar="FILE", help=table)
+    mutants = "test the suite itself: run it on kernels that are broken on purpose"
+    made.add_argument("--mutants", action="store_true", help=mutants)
+    made.add_argument("--list", action="store_true", help="name checks and items; runs nothing")
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """The options of a command line; a KernelmuxError says what is wrong with it."""
+    seeds = tuple(dict.fromkeys(args.seed)) or (0,)
+    chosen = Options(
+        tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
+        args.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
+        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants,
+    )  # fmt: skip
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("--device cuda: torch sees no GPU here")
+    for name in chosen.dtypes:
+        dtypes.parse(name)
+    if chosen.mutants:
+        _check_mutants(chosen)
+        return chosen
+    plan.check_names(chosen)
+    _check_cases(chosen)
+    expected.books(chosen)
+    return chosen
+
+
+def _check_mutants(chosen: Options) -> None:
+    """The suite's own test takes a part of its mutants, but nothing that changes what a check asks."""
+    for name, given in (("--case", chosen.cases), ("--dtype", chosen.dtypes), ("--backend", chosen.backends)):
+        if given:
+            raise ArgumentError(
+                f"--mutants: {name} cannot be combined with it; --op and --check choose among the mutants"
+            )
+    plan.check_names(chosen)
+
+
+def _check_cases(chosen: Options) -> None:
+    """A case that no chosen operator has is a mistake, and so is one that none of them can be called with."""
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    for text in chosen.cases:
+        if "=" in text:
+            _check_spelt(text, chosen)
+        elif not any(Options(cases=(text,)).cases_of(spec) for spec in specs):
+            raise _unknown_case(text, sorted({case.name for spec in specs for case in spec.cases}))
+
+
+def _check_spelt(text: str, chosen: Options) -> None:
+    case = Case(text.replace(",", " "))
+    try:
+        _ = case.parsed
+    except ValueError as error:  # an ArgumentError among them
+        raise ArgumentError(f"--case {text}: {error}") from error
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    refusals = [spelt.refusal(spec, case, chosen.dtypes) for spec in specs]
+    if all(refusals):
+        near = [
+            r for r, spec in zip(refusals, specs, strict=True) if set(case.shapes) == {t.name for t in spec.tensors}
+        ]
+        raise ArgumentError(f"--case {text}: {(near or refusals)[0]}")
+
+
+def _unknown_case(text: str, every: list[str]) -> UnknownName:
+    error = unknown("case", text, every)
+    if len(every) < MANY:
+        return error
+    return UnknownName(str(error).replace(f"known: {', '.join(every)}", f"{len(every)} are known"))

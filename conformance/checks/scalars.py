@@ -1,0 +1,122 @@
+"""Every scalar takes the values that a default hides: zero, negative, tiny and large ones, and both ends of its range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+from kernelmux.conformance import generate, layouts
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry import numerics
+from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import REQUIRED, Scalar
+
+LEAST = 64  # elements of the largest tensor
+CANDIDATES = 8  # calls of which those that tell are chosen
+# Small inputs as well: an eps of 0 is told from one of 1e-6 only where the mean square is not far larger.
+DISTRIBUTIONS = ("normal", "small", "wide")
+STRIDED = [layout for layout in layouts.LAYOUTS if layout.same]
+
+
+def run(probe: Probe) -> None:
+    pools = {i.name: values for i in probe.spec.scalars if isinstance(i, Scalar) and (values := generate.pool(i))}
+    if not pools:
+        probe.skip_all("no scalar has values that every shape allows; axes and indices are drawn with the shapes")
+        return
+    for turn, (name, value) in enumerate(settings(pools)):
+        for trial in trials_with(probe, name, value, turn):
+            _ask(probe, trial)
+        if len(pools) > 1:
+            others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
+            for trial in trials_with(probe, name, value, turn, **others):
+                _ask(probe, trial)
+
+
+def settings(pools: dict[str, list[Any]]) -> Iterator[tuple[str, Any]]:
+    """Every value of every scalar."""
+    return ((name, value) for name, pool in pools.items() for value in pool)
+
+
+def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -> Iterator[Trial]:
+    """Small calls with this value, in dtypes and distributions in turn, some strided; few where they are emulated.
+
+    Not every call tells one value from another (softmax over one column does not), so those that do are preferred.
+    """
+    values = {**others, name: value}
+    made = (generate.with_scalars(case, values) for case in probe.small_cases(LEAST) if case.inputs == "normal")
+    fitting = list(islice((case for case in made if _fits(probe, case)), CANDIDATES))
+    if not fitting or (probe.options.cases and not any(_asked(c, name, value) for c in probe.cases)):
+        return
+    number = isinstance(value, float)
+    several = (1 if others else 2) if probe.emulated else len(DISTRIBUTIONS)
+    for i, kind in enumerate(DISTRIBUTIONS[: several if number else 1]):
+        cases = [generate.with_scalars(case, {"inputs": kind}) for case in fitting]
+        cases = [c for c in cases if _telling(probe, c, values)] or cases
+        for case in cases[:1] if probe.emulated and number else cases[:3]:
+            yield from _trial(probe, case, turn + i)
+
+
+def _telling(probe: Probe, case: Case, values: dict[str, Any]) -> bool:
+    """Whether each of the values gives another result than its default would, beyond the bound."""
+    return all(_differs(probe, case, name) for name in values)
+
+
+def _differs(probe: Probe, case: Case, name: str) -> bool:
+    """Whether the result is another one where a scalar is left to its default."""
+    dtype = probe.options.dtypes_of(probe.spec, case)[0]
+    default = next(i.default for i in probe.spec.scalars if i.name == name)
+    if default is REQUIRED or not generate.hypothetical(probe.spec, generate.with_scalars(case, {name: default}), dtype):
+        return True
+    ours = probe.make(case, dtype)
+    theirs = probe.spec.evaluate(probe.spec.bind(*(default if i.name == name else v for i, v in _named(ours))))
+    if not ours.references[0].is_floating_point():
+        return not all(torch.equal(r, t) for r, t in zip(ours.references, theirs, strict=True))
+    limits = ours.bounds(probe.arithmetic(ours))
+    return any(
+        ref.shape != other.shape or not numerics.compare(other.to(dtype), ref, limit.total).passed
+        for ref, other, limit in zip(ours.references, theirs, limits, strict=True)
+    )
+
+
+def _named(trial: Trial) -> Iterator[tuple[Any, Any]]:
+    return zip(trial.spec.inputs, trial.values, strict=True)
+
+
+def _asked(case: Case, name: str, value: Any) -> bool:
+    """Whether a case that was asked for leaves the scalar open, or is about this value."""
+    return name not in case.scalars or case.scalars[name] == value
+
+
+def _fits(probe: Probe, case: Case) -> bool:
+    return any(generate.hypothetical(probe.spec, case, d) for d in probe.options.dtypes_of(probe.spec, case))
+
+
+def _trial(probe: Probe, case: Case, turn: int) -> Iterator[Trial]:
+    """The call in the first dtype, from the one whose turn it is, that the variant can run; every third one strided."""
+    dtypes = probe.options.dtypes_of(probe.spec, case)
+    order = [dtypes[(turn + i) % len(dtypes)] for i in range(len(dtypes))]
+    trial = next((t for d in order if not probe.reasons(t := probe.make(case, d))), None)
+    if trial is None:
+        probe.able(probe.make(case, order[0]))
+        return
+    yield trial
+    layout = STRIDED[turn % len(STRIDED)]
+    made = {name: new for name, x in trial.tensors.items() if (new := layout.of(x)) is not None}
+    if made and turn % (6 if probe.emulated else 3) == 0:
+        yield trial.changed(f"{', '.join(made)}: {layout.name}", **made)
+
+
+def _ask(probe: Probe, trial: Trial) -> None:
+    if probe.able(trial):
+        with probe.judge(trial) as judge:
+            judge.accurate(judge.call())
+
+
+CHECK = Check(
+    run=run, column="scalar", summary="every scalar at zero, negative, tiny, large and boundary values, alone and together"
+)

@@ -1,0 +1,53 @@
+"""Launches the Triton kernel of a mutant: on the GPU for CUDA tensors, on the emulator for CPU tensors."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from kernelmux import emulator
+
+BLOCK = 128
+
+
+def launch(kernel: Any, programs: int, *args: Any, **meta: Any) -> None:
+    """Run `kernel` in that many programs; the first argument is a tensor."""
+    with _active(args[0]):
+        kernel[(programs,)](*args, **meta)
+
+
+def _active(x: torch.Tensor) -> AbstractContextManager[Any]:
+    if x.is_cuda:
+        return nullcontext()
+    if (scope := getattr(emulator, "triton_active", None)) is not None:
+        return scope()
+    from kernelmux.emulator import triton_driver
+
+    triton_driver.activate()
+    return nullcontext()
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n, at least 16."""
+    return max(16, 1 << max(n - 1, 0).bit_length())
+
+
+def flat(kernel: Any, *tensors: torch.Tensor) -> torch.Tensor:
+    """An elementwise kernel(out, *inputs, numel, BLOCK) on contiguous copies of its inputs; a fresh output like them."""
+    tensors = tuple(t.contiguous() for t in tensors)
+    out = torch.empty(tensors[0].shape, dtype=tensors[0].dtype, device=tensors[0].device)
+    if out.numel():
+        launch(kernel, -(-out.numel() // BLOCK), out, *tensors, out.numel(), BLOCK=BLOCK)
+    return out
+
+
+def rows(kernel: Any, x: torch.Tensor, axis: int, *args: Any) -> torch.Tensor:
+    """A kernel(out, x, *args, columns, BLOCK) with a program per row along an axis; a fresh output like x."""
+    moved = x.movedim(axis, -1).contiguous()
+    out = torch.empty(moved.shape, dtype=x.dtype, device=x.device)
+    n = moved.shape[-1]
+    if out.numel():
+        launch(kernel, out.numel() // n, out, moved, *args, n, BLOCK=power_of_two(n))
+    return out.movedim(-1, axis).contiguous()

@@ -1,0 +1,32 @@
+"""Sum, broken for a scalar in one of its branches."""
+
+import torch
+
+from kernelmux.registry.backend import Implementation
+
+
+def in_sequence(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """One chain of fp32 additions per sum, as a single thread would make it."""
+    moved = x.reshape(-1) if axis is None else x.movedim(axis, 0)
+    total = torch.zeros(moved.shape[1:], dtype=torch.float32, device=x.device)
+    for term in moved:
+        total = total + term.float()
+    if keepdim:
+        total = total.reshape([1] * x.dim()) if axis is None else total.unsqueeze(axis)
+    return total.to(x.dtype).contiguous()
+
+
+def keepdim_by_axis(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    if axis is None:
+        return x.double().sum().to(x.dtype)
+    return x.double().sum(axis, keepdim=keepdim).to(x.dtype)
+
+
+VARIANTS = {
+    "in_sequence": Implementation(
+        fn=in_sequence, idea="adds one term after the other: slow and right", arithmetic="fp32_sequential"
+    ),
+    "keepdim_by_axis": Implementation(fn=keepdim_by_axis, idea="keepdim counts only where an axis is given"),
+}
+
+CAUGHT_BY = {"keepdim_by_axis": "scalars"}

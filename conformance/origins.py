@@ -1,0 +1,92 @@
+"""Where a failure comes from: the line of the implementation, its source text, and what kind of mistake it is."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.conformance.trials import Trial
+from kernelmux.emulator import EmulatorError
+from kernelmux.registry.spec import OpSpec
+
+
+def malformed(spec: OpSpec, result: Any) -> str:
+    """What is wrong with the kind and number of the objects that an implementation returned, or ""."""
+    want, got = len(spec.outputs), result if isinstance(result, tuple) else (result,)
+    if isinstance(result, torch.Tensor | tuple) and len(got) != want:
+        return f"expected {want} output{'s' * (want > 1)}, got {len(got)}"
+    if want > 1 and not isinstance(result, tuple):
+        return f"expected a tuple of {want} tensors, got {_kind(result)}"
+    odd = next((i for i, x in enumerate(got) if not isinstance(x, torch.Tensor)), None)
+    if odd is None:
+        return ""
+    place = f"{spec.outputs[odd].name}: " if want > 1 else ""
+    return f"{place}expected a torch.Tensor, got {_kind(got[odd])}"
+
+
+def _kind(value: Any) -> str:
+    """What an object is, in words: None, numpy.ndarray, list of 2."""
+    if value is None:
+        return "None"
+    module = type(value).__module__
+    name = type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
+    return f"{name} of {len(value)}" if isinstance(value, list | tuple) else name
+
+
+def axes(trial: Trial) -> dict[str, Any]:
+    """Lengths and scalars of a call that name one number or word each; {} for a call that the spec refuses."""
+    try:
+        call = trial.call
+    except Exception:
+        return {}
+    found = {**call.axes, **call.scalars}
+    return {name: v for name, v in found.items() if isinstance(v, bool | int | float | str | None)}
+
+
+def located(error: Exception, home: Path | None) -> str:
+    """The text of an exception with its places, innermost of ours first, each with its line of source."""
+    if isinstance(error, EmulatorError):
+        lines = [str(error).replace("\n", "\n  "), *_emulated(error, home)]
+        return "\n  ".join(lines)
+    own, last = _frames(error, home)
+    text = f"{error}\n  at {own.filename}:{own.lineno} in {own.name}: {own.line}"
+    return text if last is own else f"{text}\n  (raised at {last.filename}:{last.lineno} in {last.name}: {last.line})"
+
+
+def cause(error: Exception, home: Path | None) -> str:
+    """Place and kind: what two failures have in common that have one reason."""
+    if isinstance(error, EmulatorError):
+        return f"{error.file}:{error.line}: {error.kind}" if error.file else ""
+    own, _ = _frames(error, home)
+    return f"{Path(own.filename).name}:{own.lineno}: {type(error).__name__}"
+
+
+def _frames(error: Exception, home: Path | None) -> tuple[traceback.FrameSummary, traceback.FrameSummary]:
+    """The innermost frame inside of `home`, or the innermost of all; and the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if home is not None and Path(f.filename).is_relative_to(home)]
+    return (own or frames)[-1], frames[-1]
+
+
+def _emulated(error: EmulatorError, home: Path | None) -> list[str]:
+    """The lines of an emulator's report as places that a terminal opens, with their source text."""
+    roles = (("at", error.file, error.line), (f"{error.earlier_verb} at", *(error.earlier or (None, None))))
+    return [
+        f"{role} {path}:{line}: {linecache.getline(str(path), line).strip()}"
+        for role, file, line in roles
+        if file and line and (path := _path(file, home)) is not None
+    ]
+
+
+@lru_cache(maxsize=256)
+def _path(file: str, home: Path | None) -> Path | None:
+    """The file that a compiler called `file`: as it is, or the one of that name in the package; None if unknown."""
+    if Path(file).is_absolute() and Path(file).is_file():
+        return Path(file)
+    found = sorted(home.rglob(Path(file).name)) if home is not None else []
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,35 @@
+"""The docstring of a public operator, from its spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.spec import OpSpec, Output
+
+
+def documentation(spec: OpSpec) -> str:
+    """The docstring of a public operator, from its spec."""
+    lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
+    lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
+    lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
+    lines += [f"    {o.name}: dtype of {o.like}, {_shape(o)}" for o in spec.outputs]
+    lines += ["", "Raises: ArgumentError, UnsupportedError, BackendUnavailable, UnknownName"]
+    lines += [f"Source: {s}" for s in spec.sources]
+    return "\n".join(lines)
+
+
+def _shape(output: Output) -> str:
+    if output.dims == "like":
+        return f"shape of {output.like}"
+    return f"[{output.dims}]" if isinstance(output.dims, str) else "the reduced shape"
+
+
+def _kind(item: Any) -> str:
+    if hasattr(item, "dims"):
+        kinds = f"like {item.like}" if item.like else "/".join(SHORT[d] for d in item.dtypes)
+        return f"[{item.dims}] {kinds}{', in host memory' if item.host else ''}"
+    if hasattr(item, "of"):
+        return f"axis of {item.of}"
+    choices = f", one of {item.choices}" if item.choices else ""
+    return f"{item.type.__name__}{' or None' if item.optional else ''}{choices}"

@@ -1,0 +1,62 @@
+"""Which packages announce a backend, and what is wrong with those that cannot be one: a bad one disturbs no other."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+
+ENTRY_POINTS = "kernelmux.backends"
+RESERVED = {"": "is empty", "auto": 'stands for "by priority"'}
+SEPARATORS = {"/": "begins the name of a variant", ",": "separates the names of a chain"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """packages: name -> package. wrong: the names among them that cannot be used, and why."""
+
+    packages: dict[str, str]
+    wrong: dict[str, str]
+
+
+@lru_cache(maxsize=1)
+def find() -> Found:
+    """The backends of this package, which win over all others, and those that entry points announce."""
+    home = importlib.import_module("kernelmux.backends")
+    own = {m.name: f"{home.__name__}.{m.name}" for m in pkgutil.iter_modules(home.__path__) if m.ispkg}
+    return add(own, ((point.name, point.value) for point in metadata.entry_points(group=ENTRY_POINTS)))
+
+
+def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> Found:
+    """Names and packages of plugins beside our own ones; a plugin with one of our names gets a line of its own."""
+    packages, wrong, others = dict(own), dict[str, str](), dict[str, set[str]]()
+    for name, package in announced:
+        if own.get(name) != package:
+            others.setdefault(name, set()).add(package)
+    for name, values in others.items():
+        if name in own:
+            for package in sorted(values):
+                line = f"{name} ({package})"
+                packages[line] = package
+                wrong[line] = f'the name "{name}" belongs to a backend of kernelmux: {package} needs another one'
+        else:
+            packages[name] = sorted(values)[0]
+            if problem := _unusable(name, sorted(values)):
+                wrong[name] = problem
+    return Found(packages, wrong)
+
+
+def _unusable(name: str, packages: list[str]) -> str | None:
+    """Why nothing can be asked for by this name, or None."""
+    where = " and ".join(packages)
+    if name in RESERVED:
+        return f'the name "{name}" {RESERVED[name]}: {where} needs another one'
+    for separator, meaning in SEPARATORS.items():
+        if separator in name:
+            return f'"{separator}" in the name "{name}" {meaning}: {where} needs another one'
+    if name != name.strip():
+        return f'the name "{name}" begins or ends with a space: {where} needs another one'
+    return f'the name "{name}" is announced by {where}: uninstall all but one' if len(packages) > 1 else None

@@ -1,0 +1,90 @@
+"""What a backend and its implementations must look like; mistakes become a SpecError that says what was expected."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernelmux.registry.errors import SpecError
+
+if TYPE_CHECKING:
+    from kernelmux.registry.backend import Backend, Implementation
+    from kernelmux.registry.spec import OpSpec
+
+LAYOUTS = ("any", "last", "matrix", "contiguous")
+
+
+def check_backend(package: str, found: Any) -> Backend:
+    """The BACKEND of a package; SpecError if it is none."""
+    from kernelmux.registry.backend import Backend
+
+    if not isinstance(found, Backend):
+        raise SpecError(f"{package}: expected BACKEND = Backend(...), got {found!r}")
+    for field, kind, text in (
+        ("name", str, "a text"),
+        ("summary", str, "a text"),
+        ("priority", int | float, "a number"),
+    ):
+        if not isinstance(value := getattr(found, field), kind):
+            raise SpecError(f"{package}: BACKEND.{field}: expected {text}, got {value!r}")
+    for field in ("unavailable", "emulation"):
+        if not callable(value := getattr(found, field)):
+            raise SpecError(f"{package}: BACKEND.{field}: expected a function, got {value!r}")
+    return found
+
+
+def check_ladder(backend: str, module: str, spec: OpSpec, found: Any) -> dict[str, Implementation]:
+    """The VARIANTS of a module; SpecError names the first variant that contradicts the spec."""
+    if not isinstance(found, dict) or not found:
+        raise SpecError(f"{module}: expected VARIANTS = {{name: Implementation(...)}}, got {found!r}")
+    for variant, implementation in found.items():
+        if not isinstance(variant, str) or not variant or "/" in variant or "," in variant:
+            raise SpecError(f'{module}: VARIANTS: expected names without "/" and ",", got {variant!r}')
+        check_implementation(f"{backend}/{variant}", spec, implementation)
+    return found
+
+
+def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
+    """Raise SpecError for an implementation that does not fit the spec of its operator."""
+    from kernelmux.registry.backend import Implementation
+
+    if not isinstance(found, Implementation):
+        raise SpecError(f"{label} of {spec.name}: expected an Implementation, got {found!r}")
+    _check_signature(label, spec, found.fn)
+    _check_layout(label, spec, found.layout)
+    if not isinstance(found.idea, str):
+        raise SpecError(f"{label} of {spec.name}: idea: expected a text, got {found.idea!r}")
+    if not isinstance(found.requires, tuple) or not all(
+        hasattr(c, "check") and hasattr(c, "text") for c in found.requires
+    ):
+        raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
+    if found.arithmetic not in spec.arithmetics:
+        allowed, got = ", ".join(spec.arithmetics), found.arithmetic
+        raise SpecError(f"{label} of {spec.name}: expected an arithmetic that the spec allows ({allowed}), got {got!r}")
+
+
+def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
+    want = [i.name for i in spec.inputs]
+    try:
+        got = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{label} of {spec.name}: fn: expected a function of ({', '.join(want)}): {error}") from error
+    if got != want:
+        wrong = next((i for i, (g, w) in enumerate(zip(got, want, strict=False)) if g != w), min(len(got), len(want)))
+        raise SpecError(
+            f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}):"
+            f" see parameter {wrong}"
+        )
+
+
+def _check_layout(label: str, spec: OpSpec, layout: Any) -> None:
+    if not isinstance(layout, Mapping):
+        raise SpecError(f"{label} of {spec.name}: layout: expected names of tensors with a layout each, got {layout!r}")
+    if bad := [str(v) for v in layout.values() if v not in LAYOUTS]:
+        raise SpecError(f"{label} of {spec.name}: expected layouts among {', '.join(LAYOUTS)}, got {', '.join(bad)}")
+    names = [t.name for t in spec.tensors]
+    if bad := [str(k) for k in layout if k not in names]:
+        raise SpecError(
+            f"{label} of {spec.name}: layout: expected tensors among {', '.join(names)}, got {', '.join(bad)}"
+        )

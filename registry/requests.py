@@ -1,0 +1,73 @@
+"""What can be asked for: a backend, a variant, a chain of them; from whom, and whether such names exist."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError, shown, unknown
+
+VARIABLE = "KERNELMUX_BACKEND"
+Names = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Backends in the order to try ("auto" alone: by priority), and who asked."""
+
+    names: tuple[str, ...]
+    source: str
+
+    @property
+    def auto(self) -> bool:
+        return self.names == ("auto",)
+
+    @property
+    def strict(self) -> bool:
+        return len(self.names) == 1 and not self.auto
+
+
+AUTO = Request(("auto",), "auto")
+
+
+def parse(names: Names, source: str) -> Request:
+    """A request from "cuda", "cuda/tiled", "cuda,triton" or a list of names; unknown names are errors."""
+    listed = _listed(names)
+    if not listed or not all(isinstance(n, str) and n for n in listed):
+        raise ArgumentError(f"backend: expected a name or a list of names, got {shown(names)} from {source}")
+    for name in listed:
+        if name != "auto":
+            registered.split(name, source)
+    if "auto" in listed and len(listed) > 1:
+        raise ArgumentError(f'backend: "auto" stands alone, got {shown(names)} from {source}')
+    return Request(tuple(listed), source)
+
+
+def _listed(names: object) -> list[str]:
+    if isinstance(names, str):  # the name of a plugin may hold a comma by mistake, and its error says so
+        return [names] if names in registered.backends() else [n.strip() for n in names.split(",")]
+    return list(names) if isinstance(names, Sequence) and not isinstance(names, bytes | bytearray) else []
+
+
+def check_operator(op: object) -> None:
+    """Raise UnknownName for what is not the name of an operator."""
+    if op not in catalog.names():
+        raise unknown("operator", op, catalog.names())
+
+
+@lru_cache(maxsize=1)
+def environment() -> Mapping[str, Request]:
+    """The requests of the environment by operator, read once for all of them; unknown names are errors.
+
+    Under "" stands the one for all operators.
+    """
+    known = {f"{VARIABLE}_{op.upper()}": op for op in catalog.names()}
+    ours = {v: text for v, text in os.environ.items() if v == VARIABLE or v.startswith(f"{VARIABLE}_")}
+    for variable in ours:
+        if variable not in (VARIABLE, *known):
+            raise unknown("environment variable", variable, sorted(known))
+    return {known.get(variable, ""): parse(value, variable) for variable, value in ours.items() if value}

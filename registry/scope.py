@@ -1,0 +1,167 @@
+"""`use(...)`: backends for what runs inside of a `with` or of a decorated function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from kernelmux.registry import requests
+from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.requests import Names, Request
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Choice = tuple[frozenset[str] | None, Request]
+
+
+class Entry:
+    """One open `with`. closed: it was left in a context where it was not entered, so that it could not be removed."""
+
+    __slots__ = ("choice", "closed")
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.closed = False
+
+
+_entries: ContextVar[tuple[Entry, ...]] = ContextVar("kernelmux_use", default=())
+
+
+def state() -> tuple[Choice, ...]:
+    """The choices in force here, innermost last."""
+    entries = _entries.get()
+    return tuple([e.choice for e in entries if not e.closed]) if entries else ()
+
+
+def find(op: str) -> Request | None:
+    """The innermost choice that speaks of an operator."""
+    return next((request for ops, request in reversed(state()) if ops is None or op in ops), None)
+
+
+class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
+    """Choose backends for all calls inside the `with`, or for those of `ops` (one operator or several).
+
+    Scopes nest, the innermost wins, and each is local to its thread and its task. Leaving one removes that one, whatever
+    was entered or left meanwhile; leaving it in another context ends it as well.
+
+    As a decorator it holds exactly while the body of the function runs: that of a coroutine function, a generator or an
+    asynchronous generator too, and not while it is suspended. A plain `with use()` inside of a generator is a context
+    variable like any other: while the generator is suspended, it is in force for the caller. Decorate the generator.
+    """
+
+    def __init__(self, backend: Names, ops: str | Iterable[str] | None = None) -> None:
+        self._choice: Choice = (_operators(ops), requests.parse(backend, "use()"))
+        self._open: list[Entry] = []
+
+    def __enter__(self) -> None:
+        entry = Entry(self._choice)
+        _entries.set((*(e for e in _entries.get() if not e.closed), entry))
+        self._open.append(entry)
+
+    def __exit__(self, *error: object) -> None:
+        here = _entries.get()
+        mine = next((e for e in reversed(self._open) if e in here), None)
+        if mine is None:
+            mine = self._open[-1]
+            mine.closed = True
+        self._open.remove(mine)
+        _entries.set(tuple(e for e in here if e is not mine and not e.closed))
+
+    def __call__(self, function: Function) -> Function:
+        """The function with this choice in force while its body runs."""
+        if not callable(function) or isinstance(function, type):
+            raise ArgumentError(f"use(): expected a function to decorate, got {shown(function)}")
+        wrapped: Any = functools.wraps(function)(self._wrapper(function))
+        return wrapped  # type: ignore[no-any-return]
+
+    def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        choice = self._choice
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            with _Body(choice).running():
+                return function(*args, **kwargs)
+
+        def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            return (yield from _steps(_Body(choice), function(*args, **kwargs)))
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            return await _steps(_Body(choice), function(*args, **kwargs))
+
+        async def asynchronous(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            body, inner = _Body(choice), function(*args, **kwargs)
+            step = inner.asend(None)
+            while True:
+                try:
+                    got = await _steps(body, step)
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = inner.asend((yield got))
+                except GeneratorExit:
+                    await _steps(body, inner.aclose())
+                    raise
+                except BaseException as error:
+                    step = inner.athrow(error)
+
+        if inspect.isasyncgenfunction(function):
+            return asynchronous
+        if inspect.iscoroutinefunction(function):
+            return coroutine
+        return generator if inspect.isgeneratorfunction(function) else plain
+
+
+class _Body:
+    """The body of a decorated function, in force whenever it runs; what it entered itself stays inside of it."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._inner: tuple[Entry, ...] = ()  # entered by the body, and still open when it was suspended
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        entry = Entry(self._choice)
+        here = [e for e in _entries.get() if not e.closed]
+        place = next((i for i, e in enumerate(here) if e in self._inner), len(here))
+        _entries.set((*here[:place], entry, *here[place:]))
+        try:
+            yield
+        finally:
+            after = _entries.get()
+            self._inner = after[after.index(entry) + 1 :] if entry in after else ()
+            _entries.set(tuple(e for e in after if e is not entry))
+
+
+@types.coroutine
+def _steps(body: _Body, inner: Any) -> Iterator[Any]:
+    """`yield from inner`, or `await inner`, in which every step of it runs inside of the body's scope."""
+    run, value = inner.send, None
+    while True:
+        try:
+            with body.running():
+                got = run(value)
+        except StopIteration as end:
+            return end.value
+        try:
+            value, run = (yield got), inner.send
+        except GeneratorExit:
+            with body.running():
+                inner.close()
+            raise
+        except BaseException as error:
+            value, run = error, inner.throw
+
+
+def _operators(ops: Any) -> frozenset[str] | None:
+    """The operators that a scope is about, each of them known; None for all."""
+    if ops is None:
+        return None
+    if not isinstance(ops, str | Iterable):
+        raise ArgumentError(f"use(): ops: expected an operator or several, got {shown(ops)}")
+    listed = [ops] if isinstance(ops, str) else list(ops)
+    for op in listed:
+        requests.check_operator(op)
+    return frozenset(listed)

@@ -1,0 +1,129 @@
+"""What surrounds a call beyond its arguments: gradients, tracing, wrapped and fake tensors, autocast.
+
+A backend made of torch's operators takes part in all of it. A kernel sees addresses, and nothing that torch keeps beside
+them: to such a backend each of these is an unmet condition, with a text that says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+_C: Any = torch._C
+_MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
+
+
+def unusual() -> bool:
+    """Whether a call is traced, or computes forward derivatives: then nothing is remembered.
+
+    A dispatch mode by itself is no tracing: one that watches memory, as the conformance suite's, lets kernels run.
+    """
+    return (
+        (_C._len_torch_dispatch_stack() > 0 and _traces())
+        or _C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def _traces() -> bool:
+    return any(_C._get_dispatch_mode(key) is not None for key in _MODES)
+
+
+def reasons(name: str, tensors: dict[str, torch.Tensor], instead: str) -> list[str]:
+    """Why the backend `name`, whose kernels see nothing but addresses, cannot run a call; `instead`: what could."""
+    if (how := _tracer()) is not None:
+        return [f"the call is traced by {how}, which does not see into the kernels of {name}: {instead}"]
+    return [text for key, x in tensors.items() if (text := _reason(name, key, x, instead))]
+
+
+def _tracer() -> str | None:
+    if _C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if _C._len_torch_dispatch_stack() > 0:
+        modes = [_C._get_dispatch_mode(key) for key in _MODES]
+        return next((type(mode).__name__ for mode in modes if mode is not None), None)
+    return None
+
+
+def _reason(name: str, key: str, x: torch.Tensor, instead: str) -> str | None:
+    if wrapped(x):
+        return f"{key} is inside of a transform of torch.func (vmap, grad, jvp), which {name} cannot follow: {instead}"
+    if is_subclass(x):
+        return f"{key} is a {type(x).__name__}, whose operations {name} does not call: pass plain tensors, or {instead}"
+    if is_dual(x):
+        return f"{key} carries a forward derivative, which {name} does not compute: pass its primal, or {instead}"
+    if x.requires_grad and torch.is_grad_enabled():
+        return (
+            f"{key} requires a gradient, which {name} does not compute: call it under torch.no_grad(),"
+            f" pass {key}.detach(), or {instead}"
+        )
+    return None
+
+
+def wrapped(x: torch.Tensor) -> bool:
+    """Whether x stands for other tensors inside of vmap, grad, jvp or functionalize."""
+    return bool(_C._functorch.is_functorch_wrapped_tensor(x)) or torch._is_functional_tensor(x)
+
+
+def is_subclass(x: torch.Tensor) -> bool:
+    """Whether torch's operators on x are Python code of a class: FakeTensor, DTensor, a tensor of tensors."""
+    return bool(_C._dispatch_keys(x).has(_C.DispatchKey.Python))
+
+
+def is_dual(x: torch.Tensor) -> bool:
+    """Whether x carries a tangent of forward automatic differentiation."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(x).tangent is not None
+
+
+def has_memory(x: torch.Tensor) -> bool:
+    """Whether x has a place in memory of its own."""
+    return not (wrapped(x) or is_subclass(x))
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Inside, torch.jit.trace does not look: sizes are numbers and not nodes of its graph."""
+    state = _C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    _C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _C._set_tracing_state(state)
+
+
+@contextmanager
+def plain(device: torch.device) -> Iterator[None]:
+    """Inside, autocast is off: dtypes are the spec's."""
+    with torch.autocast(device.type, enabled=False):
+        if device.type == "cpu":
+            yield
+        else:
+            with torch.autocast("cpu", enabled=False):  # operands in host memory
+                yield
+
+
+def shortage(device: torch.device, size: int) -> str | None:
+    """Why `size` bytes cannot be had on a device, or None; asks for the whole of its memory, used or not."""
+    if size < 2**30:
+        return None
+    whole = _whole(device)
+    return f"{size / 2**30:.0f} GiB, and {device} has {whole / 2**30:.0f} GiB" if whole and size > whole else None
+
+
+def _whole(device: torch.device) -> int:
+    """The memory of a device in bytes; 0 if that is not known."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory) if torch.cuda.is_available() else 0
+    if not hasattr(os, "sysconf"):
+        return 0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
