@@ -26,7 +26,7 @@ SECONDS = 3.0  # for an emulated call of all blocks
 
 def run(probe: Probe) -> None:
     for base in _bases(probe):
-        case = next(c for c in probe.cases if c.name == base.case)
+        case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
             dimensions = huge.independent(probe.spec, case, axis, base.dtype)
             if dimensions or not probe.emulated:

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from kernelmux.conformance import huge, layouts
+from kernelmux.conformance import huge, layouts, resize
 from kernelmux.conformance import partial as some_blocks
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.huge import FAR
@@ -38,7 +38,7 @@ def run(probe: Probe) -> None:
     if probe.spec.hosted:
         return  # copies by the driver would touch all of it
     for base in _bases(probe):
-        case = next(c for c in probe.cases if c.name == base.case)
+        case = resize.case_of(probe, base)
         for axis, (length, what, dimensions) in huge.lengths(probe.spec, case, base.dtype).items():
             _large(probe, base, case, axis, length, what, dimensions)
 
@@ -47,7 +47,7 @@ def _bases(probe: Probe) -> list[Trial]:
     """Small trials that may grow along some axis, of two bytes per element where the variant can run such."""
 
     def grows(trial: Trial, most: int) -> bool:
-        case = next(c for c in probe.cases if c.name == trial.case)
+        case = resize.case_of(probe, trial)
         return trial.dtype.itemsize <= most and bool(huge.lengths(probe.spec, case, trial.dtype))
 
     count = 1 if probe.emulated else 2
