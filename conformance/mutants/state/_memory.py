@@ -38,10 +38,10 @@ class Workspace:
     def zeros(self, count: int, device: torch.device) -> torch.Tensor:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return torch.zeros(count, device=device)
+            return torch.zeros(count, device=device, dtype=torch.float32)
         scratch = self.local.__dict__.get(stream)
         if scratch is None or len(scratch) < count or scratch.device != device:
-            scratch = self.local.__dict__[stream] = torch.empty(count, device=device)
+            scratch = self.local.__dict__[stream] = torch.empty(count, device=device, dtype=torch.float32)
         return scratch[:count].zero_()  # type: ignore[no-any-return]
 
 
