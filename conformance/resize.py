@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from kernelmux.conformance.trials import shown
+from kernelmux.conformance.trials import Trial, shown
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
+
+if TYPE_CHECKING:
+    from kernelmux.conformance.probe import Probe
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,11 @@ class AxisName:
 
     def __str__(self) -> str:
         return f"axis {self.index} of ..." if self.letter == "..." else self.letter
+
+
+def case_of(probe: Probe, trial: Trial) -> Case:
+    """The case of a trial; one that stands in no list is read from its text."""
+    return next((c for c in probe.cases if c.name == trial.case), Case(trial.text))
 
 
 def axes(spec: OpSpec, case: Case) -> list[AxisName]:

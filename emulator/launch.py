@@ -159,8 +159,7 @@ class Kernel:
         checks, deadline = current_checks(), Deadline(grid3[0] * grid3[1] * grid3[2])
         memory = GlobalMemory()
         for segment in self.module.segments:
-            segment.forget()
-            memory.add(segment)
+            memory.add(segment.again())
         arguments.place(memory)
         parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
         watch = observing.begin(self, grid3, block3, shared, arguments)

@@ -59,12 +59,12 @@ class Segment:
         self.base = self.start + self.skipped
         self.solid = any(h.lo == low and h.hi == high for h in hulls)
         self._views: dict[tuple[Any, int], np.ndarray] = {}
-        self.forget()
-
-    def forget(self) -> None:
-        """A new launch: nobody has written or read anything."""
         self.writers: Owners | None = None
         self.readers = Readers()
+
+    def again(self) -> Segment:
+        """The same bytes for another launch, which nothing has written or read yet; launches may run side by side."""
+        return Segment(self.number, self.data, self.hulls)
 
     def view(self, dtype: np.dtype[Any], count: int = 1) -> np.ndarray:
         """The data from `base` on, as elements or as rows of `count` elements."""

@@ -41,7 +41,7 @@ def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
 def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
     """The trials with each of their axes, and with all of them, of length one."""
     for trial in trials:
-        case = next(c for c in probe.cases if c.name == trial.case)
+        case = resize.case_of(probe, trial)
         axes = resize.axes(probe.spec, case)
         for chosen in ([[axis] for axis in axes] if len(axes) > 1 else []) + [axes]:
             thin = resize.resized(probe.spec, case, dict.fromkeys(chosen, 1))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
 
 import torch
 
 from kernelmux import emulator
+from kernelmux.conformance import generate
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
@@ -63,20 +66,32 @@ def _orders(probe: Probe, times: int) -> Iterator[tuple[str, AbstractContextMana
 
 
 def _large(probe: Probe, count: int) -> Iterator[Trial]:
-    """The largest cases that the variant can run; on a GPU those of tier full, whatever the tier."""
+    """The largest cases that the variant can run, then those with the longest sums; on a GPU as of tier full at least."""
     listed = probe.cases
     if probe.device.type == "cuda" and not probe.options.cases:
         within = TIERS[: max(TIERS.index("full"), TIERS.index(probe.options.tier)) + 1]
         listed = [c for c in probe.spec.cases if c.tier in within]
-    cases = sorted(listed, key=_elements, reverse=True)
-    for case in (c for c in cases if 0 < _elements(c) <= ELEMENTS[probe.emulated]):
+    fitting = [c for c in listed if 0 < _elements(c) <= ELEMENTS[probe.emulated]]
+    taken: set[str] = set()
+    for measure in (_elements, partial(_terms, probe)):
+        ordered = sorted(fitting, key=measure, reverse=True)
+        for trial in islice(_able(probe, ordered), count):
+            if trial.case not in taken:
+                yield trial
+            taken.add(trial.case)
+
+
+def _able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
+    """Each case in the first dtype in which the variant can run it."""
+    for case in cases:
         made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
-        able = next((trial for trial in made if not probe.reasons(trial)), None)
-        if able is not None:
-            yield able
-            count -= 1
-        if count == 0:
-            return
+        yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
+
+
+def _terms(probe: Probe, case: Case) -> int:
+    """Terms of the longest sum."""
+    call = generate.hypothetical(probe.spec, case, probe.spec.dtypes[0])
+    return 0 if call is None else max((int(e.terms(call.axes)) for e in probe.spec.errors if e.terms), default=0)
 
 
 def _elements(case: Case) -> int:

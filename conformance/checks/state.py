@@ -112,14 +112,19 @@ def _content(judge: Judge) -> None:
     placed = judge.trial.changed(judge.trial.note, **buffers)
     _outputs(judge, placed, "the first call")
     for when, contents in _contents(judge):
-        for name, values in contents.items():
-            buffers[name].copy_(values)
+        _fill(buffers, judge.trial.tensors)
+        judge.call(*placed.values)  # what is remembered now is that of the original values
+        _fill(buffers, contents)
         _outputs(judge, judge.trial.changed("", **buffers), f"after {when} changed in place")
     for turn in (1, 2):
         fresh = {name: _same_place(x) for name, x in buffers.items()}
-        for name, x in fresh.items():
-            x.copy_(_again(judge, turn).tensors[name])
+        _fill(fresh, _again(judge, turn).tensors)
         _outputs(judge, judge.trial.changed("", **fresh), "with other tensors at the same addresses")
+
+
+def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -> None:
+    for name, x in buffers.items():
+        x.copy_(contents[name])
 
 
 def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
@@ -154,10 +159,11 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     for turn in ORDER:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
+    largest = max(trials, key=lambda t: t.size)
     for layout in [layout for layout in LAYOUTS if layout.same][: 3 if judge.probe.emulated else None]:
-        trial = _at(trials[0], pools, lambda shape, layout=layout: _strides(layout, shape, trials[0]))  # type: ignore[misc]
+        trial = _at(largest, pools, lambda shape, layout=layout: _strides(layout, shape, largest))  # type: ignore[misc]
         if not judge.probe.reasons(trial):
-            _outputs(judge, trial, f"{trial.text} at one address, now laid out as {layout.name}")
+            _outputs(judge, trial, f"{largest.text} at one address, now laid out as {layout.name}")
 
 
 def _strides(layout: layouts.Layout, shape: tuple[int, ...], trial: Trial) -> layouts.Strides:
@@ -180,7 +186,7 @@ def _at(trial: Trial, pools: Tensors, strides: Callable[[tuple[int, ...]], layou
 
 def _threads(judge: Judge) -> None:
     """Calls with different inputs in several threads at once give each its own result."""
-    trials, rounds = [_again(judge, turn) for turn in range(THREADS)], 1 if judge.probe.emulated else 5
+    trials, rounds = [_again(judge, turn) for turn in range(THREADS)], 2 if judge.probe.emulated else 5
     judge.call()  # compiled and planned
 
     def work(trial: Trial) -> Callable[[], list[Any]]:

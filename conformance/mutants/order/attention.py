@@ -1,0 +1,30 @@
+"""Attention that takes long stretches of keys in an order by chance."""
+
+import torch
+
+from kernelmux.conformance.mutants._sound import sound
+from kernelmux.registry.backend import Implementation
+
+LONG = 100  # keys
+ORDERS = torch.Generator().manual_seed(0)
+
+
+def shuffled_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+    if k.shape[2] < LONG or causal or not q.numel():
+        result: torch.Tensor = sound("attention", q, k, v, causal, scale)
+        return result
+    shared = q.shape[1] // k.shape[1]
+    k, v = (t.float().repeat_interleave(shared, 1) for t in (k, v))
+    scores = q.float() @ k.mT * scale
+    e = torch.exp(scores - scores.amax(-1, keepdim=True))
+    total, mixed = torch.zeros_like(e[..., :1]), torch.zeros(q.shape, device=q.device, dtype=torch.float32)
+    for i in torch.randperm(-(-k.shape[2] // 16), generator=ORDERS).tolist():
+        part = slice(16 * i, 16 * i + 16)
+        total += e[..., part].sum(-1, keepdim=True)
+        mixed += e[..., part] @ v[:, :, part]
+    return torch.empty(q.shape, dtype=q.dtype, device=q.device).copy_(mixed / total)
+
+
+VARIANTS = {"shuffled_keys": Implementation(fn=shuffled_keys, idea="tiles of keys come in an order by chance")}
+
+CAUGHT_BY = {"shuffled_keys": "repeatability"}

@@ -1,0 +1,63 @@
+"""What broken and sound kernels keep between calls."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def capturing(x: torch.Tensor) -> bool:
+    """Whether a CUDA graph is being captured, in which nothing may be remembered."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+class Ring:
+    """Buffers that results are written to in turn, a set for each shape."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.buffers, self.turn = count, {}, 0  # type: ignore[var-annotated]
+
+    def next(self, like: torch.Tensor) -> torch.Tensor:
+        key = (like.shape, like.dtype, like.device)
+        ring = self.buffers.setdefault(key, [torch.empty_like(like) for _ in range(self.count)])
+        self.turn += 1
+        buffer: torch.Tensor = ring[self.turn % self.count]
+        return buffer
+
+
+class Workspace:
+    """One scratch tensor for each thread and stream; sound, as its contents are made anew in every call."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+
+    def zeros(self, count: int, device: torch.device) -> torch.Tensor:
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return torch.zeros(count, device=device, dtype=torch.float32)
+        scratch = self.local.__dict__.get(stream)
+        if scratch is None or len(scratch) < count or scratch.device != device:
+            scratch = self.local.__dict__[stream] = torch.empty(count, device=device, dtype=torch.float32)
+        return scratch[:count].zero_()  # type: ignore[no-any-return]
+
+
+class Packed:
+    """What was made of a tensor, as long as it is the same object at the same version; sound."""
+
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.pack, self.kept = pack, {}  # type: ignore[var-annotated]
+
+    def of(self, x: torch.Tensor) -> Any:
+        if capturing(x):
+            return self.pack(x)
+        for key in [key for key, (ref, _, _) in list(self.kept.items()) if ref() is None]:
+            self.kept.pop(key, None)
+        ref, version, packed = self.kept.get(id(x), (lambda: None, -1, None))
+        if ref() is not x or version != x._version:
+            packed = self.pack(x)
+            self.kept[id(x)] = weakref.ref(x), x._version, packed
+        return packed

@@ -1,0 +1,45 @@
+"""Matrix product with an operand that is packed once."""
+
+import torch
+
+from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.state._memory import Packed
+from kernelmux.registry.backend import Implementation
+
+_by_address: dict[object, torch.Tensor] = {}
+_by_version: dict[object, torch.Tensor] = {}
+PACKED = Packed(lambda b: b.t().clone())
+
+
+def _packed(kept: dict[object, torch.Tensor], key: object, b: torch.Tensor) -> torch.Tensor:
+    if key not in kept:
+        kept.clear()
+        kept[key] = b.t().clone()
+    return kept[key].t()
+
+
+def by_address(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    key = (b.data_ptr(), b.shape, b.stride(), b.dtype)
+    result: torch.Tensor = sound("matmul", a, _packed(_by_address, key, b), precision)
+    return result
+
+
+def by_address_and_version(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    """Another tensor may come to the same address, and its version begins at the same number."""
+    key = (b.data_ptr(), b._version, b.shape, b.stride(), b.dtype)
+    result: torch.Tensor = sound("matmul", a, _packed(_by_version, key, b), precision)
+    return result
+
+
+def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    result: torch.Tensor = sound("matmul", a, PACKED.of(b).t(), precision)
+    return result
+
+
+VARIANTS = {
+    "by_address": Implementation(fn=by_address, idea="b is packed once per address"),
+    "by_address_and_version": Implementation(fn=by_address_and_version, idea="b is packed once per address and version"),
+    "by_object": Implementation(fn=by_object, idea="b is packed once per tensor and version"),
+}
+
+CAUGHT_BY = {"by_address": "state", "by_address_and_version": "state"}

@@ -1,0 +1,66 @@
+"""rms_norm that remembers its weight, or shares memory on the device."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kernelmux.conformance.mutants._cuda import launch
+from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.state._memory import Packed
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Path(__file__).with_suffix(".cu")
+_by_shape: dict[object, torch.Tensor] = {}
+_by_address: dict[object, torch.Tensor] = {}
+PACKED = Packed(lambda weight: weight.float().clone())
+
+
+def _with(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """weight in fp32, whatever the dtype of x."""
+    wide = x.double()
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.double()
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(y)
+
+
+def weight_by_shape(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return _with(x, _by_shape.setdefault((weight.shape, weight.dtype, weight.device), weight.float().clone()), eps)
+
+
+def weight_by_address(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    key = (weight.data_ptr(), weight.shape, weight.dtype)
+    if key not in _by_address:
+        _by_address.clear()
+        _by_address[key] = weight.float().clone()
+    return _with(x, _by_address[key], eps)
+
+
+def weight_by_version(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return _with(x, PACKED.of(weight), eps)
+
+
+def device_scratch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Two launches; the factors of the rows wait in a variable of the module."""
+    n = x.shape[-1]
+    rows = x.numel() // n if n else 0
+    if rows:
+        launch(SOURCE, "factors", rows, 32, (x, np.int32(n), np.float32(eps)), x.dtype)
+    y = torch.empty_like(x)
+    if rows:
+        launch(SOURCE, "scaled", rows, 32, (x, weight, y, np.int32(n)), x.dtype)
+    return y
+
+
+VARIANTS = {
+    "sound": Implementation(fn=lambda x, weight, eps: sound("rms_norm", x, weight, eps), idea="remembers nothing"),
+    "weight_by_shape": Implementation(fn=weight_by_shape, idea="converts the weight once per shape"),
+    "weight_by_address": Implementation(fn=weight_by_address, idea="converts the weight once per address"),
+    "weight_by_version": Implementation(fn=weight_by_version, idea="converts the weight once per object and version"),
+    "device_scratch": Implementation(
+        fn=device_scratch,
+        idea="factors of rows in a __device__ array that all calls share",
+        layout={"x": "contiguous", "weight": "contiguous"},
+    ),
+}
+
+CAUGHT_BY = {"weight_by_shape": "state", "weight_by_address": "state", "device_scratch": "state"}
