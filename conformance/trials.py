@@ -162,21 +162,25 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
 
 
+def distinct(x: torch.Tensor) -> torch.Tensor:
+    """A view without the repetitions of an expanded tensor: of 2^40 equal elements one is left."""
+    once = tuple(slice(0, 1) if s == 0 and n > 1 else slice(None) for s, n in zip(x.stride(), x.shape, strict=True))
+    return x.detach()[once]
+
+
 def copies(values: Sequence[Any]) -> list[torch.Tensor | None]:
-    """A copy of every tensor among the values."""
-    return [v.detach().clone() if isinstance(v, torch.Tensor) else None for v in values]
+    """A copy of what every tensor among the values holds."""
+    return [distinct(v).clone() if isinstance(v, torch.Tensor) else None for v in values]
 
 
 def restore(values: Sequence[Any], before: Sequence[torch.Tensor | None]) -> list[int]:
     """Give tensors that a call has changed their old values again; the positions of those that it had changed.
 
-    Trials are remembered, and the next variant must meet what the spec was evaluated on. Where elements share memory
-    there is nothing to give back: such tensors belong to one trial alone.
+    Trials are remembered, and the next variant must meet what the spec was evaluated on.
     """
-    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(values[i], old)]
+    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(distinct(values[i]), old)]
     for i in changed:
-        if not any(s == 0 for s, n in zip(values[i].stride(), values[i].shape, strict=True) if n > 1):
-            values[i].copy_(before[i])
+        distinct(values[i]).copy_(before[i])
     return changed
 
 

@@ -56,7 +56,9 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 
     Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at the masked keys.
     """
-    return (-q if scale < 0 else q), max(abs(scale), _SMALLEST_SCALE)
+    if scale < 0:  # contiguous: -q of rows that overlap has strides of torch's choice, and its last axis any of them
+        q = torch.neg(q, out=torch.empty_like(q, memory_format=torch.contiguous_format))
+    return q, max(abs(scale), _SMALLEST_SCALE)
 
 
 @lru_cache(maxsize=4096)
