@@ -38,7 +38,9 @@ def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
 
 VARIANTS = {
     "by_address": Implementation(fn=by_address, idea="b is packed once per address"),
-    "by_address_and_version": Implementation(fn=by_address_and_version, idea="b is packed once per address and version"),
+    "by_address_and_version": Implementation(
+        fn=by_address_and_version, idea="b is packed once per address and version"
+    ),
     "by_object": Implementation(fn=by_object, idea="b is packed once per tensor and version"),
 }
 
