@@ -121,16 +121,20 @@ def _subnormals() -> bool:
     return bool((torch.full((1,), 2.0**-1030, dtype=torch.float64, device="cpu") * 0.5).item())
 
 
+def _gpu_in_use() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
 def _generators() -> list[bytes]:
     """The states of the random generators that everyone in the process draws from."""
     states = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _gpu_in_use():
         states += torch.cuda.get_rng_state_all()
     return [s.numpy().tobytes() for s in states]
 
 
 def _on_gpu(read: Callable[[], Any]) -> Any:
-    return read() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return read() if _gpu_in_use() else None
 
 
 KEPT: dict[str, Callable[[], Any]] = {
@@ -149,9 +153,9 @@ KEPT: dict[str, Callable[[], Any]] = {
     "torch.backends.cudnn": lambda: {n: getattr(h, n) for h, n in FLAGS if h is torch.backends.cudnn},
     "torch.backends.cudnn.enabled": lambda: torch.backends.cudnn.enabled,
     "the kernels that scaled_dot_product_attention may use": lambda: (
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
     ),
     "subnormal numbers on the processor": _subnormals,
     "torch's random generators": _generators,
