@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -142,7 +142,7 @@ class _Body:
 
 
 @types.coroutine
-def _steps(body: _Body, inner: Any) -> Iterator[Any]:
+def _steps(body: _Body, inner: Any) -> Generator[Any, Any, Any]:
     """`yield from inner`, or `await inner`, in which every step of it runs inside of the body's scope."""
     run, value = inner.send, None
     while True:

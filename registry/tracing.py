@@ -71,7 +71,7 @@ def is_dual(x: torch.Tensor) -> bool:
     """Whether x carries a tangent of forward automatic differentiation."""
     if forward_ad._current_level < 0:
         return False
-    return forward_ad.unpack_dual(x).tangent is not None
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def has_memory(x: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, numerics, selection
-from kernelmux.registry.spec import REQUIRED, Axis, OpSpec, Scalar, Tensor, exact_arguments
+from kernelmux.registry.spec import REQUIRED, Axis, Constraint, OpSpec, Scalar, Tensor, exact_arguments
 
 LENGTHS = st.sampled_from((0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33))
 DTYPES = (
@@ -141,12 +141,26 @@ STRANGE: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+def _axes(draw: Any, spec: OpSpec) -> dict[str, Any]:
+    """A length for every axis of the operator; of three tries the first that its constraints allow."""
+    letters = dict.fromkeys(letter for item in spec.tensors for letter in item.dims.split())
+    few = st.lists(st.sampled_from((0, 1, 2, 3, 5)), max_size=2)
+    usual = {s.name: s.default for s in spec.scalars}
+    for _ in range(3):
+        axes = {letter: tuple(draw(few)) if letter == "..." else draw(LENGTHS) for letter in letters}
+        if all(c.holds({**usual, **axes}) for c in spec.constraints if not _asks(c, spec)):
+            break
+    return axes
+
+
+def _asks(constraint: Constraint, spec: OpSpec) -> bool:
+    """Whether a constraint speaks of a scalar without a default."""
+    return any(s.name in constraint.text for s in spec.scalars if s.default is REQUIRED)
+
+
 def _tensor(draw: Any, item: Tensor, arguments: dict[str, Any], axes: dict[str, Any], notes: list[str]) -> Any:
     shape: list[int] = []
     for letter in item.dims.split():
-        if letter not in axes:
-            few = st.lists(st.sampled_from((0, 1, 2, 3, 5)), max_size=2)
-            axes[letter] = tuple(draw(few)) if letter == "..." else draw(LENGTHS)
         shape += axes[letter] if letter == "..." else [axes[letter]]
     model = getattr(arguments.get(item.like or ""), "dtype", None)
     allowed = item.dtypes if not item.like else (model if model in DTYPES else torch.float32,)
@@ -215,7 +229,7 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
     spec = catalog.spec(pick(draw, ops))
     arguments: dict[str, Any] = {}
     notes: list[str] = []
-    axes: dict[str, Any] = {}
+    axes = _axes(draw, spec)
     for item in spec.inputs:
         if isinstance(item, Tensor):
             arguments[item.name] = _tensor(draw, item, arguments, axes, notes)
@@ -264,12 +278,7 @@ def bits(x: Any) -> Any:
 def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str | None:
     """What is wrong with the outputs of a call that ran, or None."""
     spec = draft.spec
-    plain = {
-        k: v.detach().resolve_neg().clone() if isinstance(v, torch.Tensor) else v for k, v in draft.arguments.items()
-    }
-    if any(type(v) is not torch.Tensor for v in plain.values() if isinstance(v, torch.Tensor)):
-        plain = {k: v.as_subclass(torch.Tensor) if isinstance(v, torch.Tensor) else v for k, v in plain.items()}
-    call = spec.bind(**plain)
+    call = spec.bind(*(_plain(v) for v in draft.arguments.values()))
     name, _, variant = chosen.partition("/")
     how = numerics.arithmetic(registered.variants(name, spec.name)[variant].arithmetic, call.dtype, call.scalars)
     references = spec.evaluate(call)
@@ -284,8 +293,16 @@ def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str |
         limit = numerics.bound(spec.errors[i], how, ref, want, call.dtype, exact_arguments(call), call.axes).total
         found = numerics.compare(got.detach().as_subclass(torch.Tensor), ref, limit)
         if not found.passed:
-            return f"{output.name}: {found.budget:.3g} of the bound at {found.index}: {got[found.index]} for {ref[found.index]}"
+            got_, want_ = got[found.index].item(), ref[found.index].item()
+            return f"{output.name}: {found.budget:.3g} of the bound at {found.index}: {got_} for {want_}"
     return None
+
+
+def _plain(value: Any) -> Any:
+    """A tensor of torch's own class with the same numbers and no history."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().resolve_neg().clone().as_subclass(torch.Tensor)
 
 
 def explained(draft: Draft) -> dispatch.Decision:

@@ -39,7 +39,7 @@ def test_every_public_name_can_be_had_after_a_call():
     assert "torch_ref" in kernelmux.backend_names()
 
 
-class Interrupting(dict):
+class Interrupting(dict[str, requests.Request]):
     """A table of defaults during whose every change a call is made."""
 
     def _call(self):
@@ -56,11 +56,14 @@ class Interrupting(dict):
 
 def test_a_call_during_a_change_of_default_is_not_remembered_for_afterwards(monkeypatch):
     monkeypatch.setattr(selection, "_defaults", Interrupting())
-    ran = []
+    ran: list[str] = []
     real = dispatch._plan
-    monkeypatch.setattr(
-        dispatch, "_plan", lambda s, v, a: ran.append(selection.requested(s.name, a).source) or real(s, v, a)
-    )
+
+    def plan(spec, values, argument):
+        ran.append(selection.requested(spec.name, argument).source)
+        return real(spec, values, argument)
+
+    monkeypatch.setattr(dispatch, "_plan", plan)
     selection.set_default("softmax", "torch_ref/eager")
     dispatch.function("softmax")(X)
     assert ran[-1] == "set_default('softmax')"

@@ -1,7 +1,6 @@
 """Backends from outside: a bad one is one line with a reason, and everything else goes on as if it were not there."""
 
 import sys
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch) -> Callable[..., None]:
+def install(tmp_path, monkeypatch):
     """install(name, files): a package that announces a backend; its files by name."""
     announced: list[tuple[str, str]] = []
     monkeypatch.syspath_prepend(tmp_path)

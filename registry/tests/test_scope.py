@@ -34,7 +34,8 @@ def test_the_innermost_wins_and_leaving_restores():
 
 def test_scopes_may_be_left_out_of_order():
     first, second = use("cuda"), use("triton")
-    first.__enter__(), second.__enter__()
+    first.__enter__()
+    second.__enter__()
     first.__exit__(None, None, None)
     assert now() == "triton"
     second.__exit__(None, None, None)
@@ -144,7 +145,7 @@ def test_decorated_coroutines_and_asynchronous_generators():
 
     async def main():
         assert await one() == ("cuda", "cuda") and now() == "auto"
-        assert await asyncio.gather(one(), one()) == [("cuda", "cuda")] * 2
+        assert list(await asyncio.gather(one(), one())) == [("cuda", "cuda")] * 2
         steps = many()
         assert await steps.asend(None) == "triton" and now() == "auto"
         assert await steps.asend("sent") == "triton"
@@ -208,4 +209,4 @@ def test_operators_must_be_known(ops, error):
 
 def test_only_functions_can_be_decorated():
     with pytest.raises(ArgumentError, match=r"use\(\): expected a function to decorate, got 5"):
-        use("cuda")(5)
+        use("cuda")(5)  # type: ignore[type-var]

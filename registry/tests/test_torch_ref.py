@@ -123,7 +123,12 @@ def test_a_flag_that_allows_less_than_the_call_asks_for_is_gone_around(
 ):
     fp32_precision(flag)
     seen, real = [], torch.mm
-    monkeypatch.setattr(torch, "mm", lambda a, b: seen.append(a.dtype) or real(a, b))
+
+    def mm(a, b):
+        seen.append(a.dtype)
+        return real(a, b)
+
+    monkeypatch.setattr(torch, "mm", mm)
     rng = cases.generator("matmul", flag, torch.float32)
     tensors = {name: cases.draw((64, 64), torch.float32, rng) for name in "ab"}
     run("matmul", tensors, {"precision": precision})
