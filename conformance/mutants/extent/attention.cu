@@ -1,0 +1,34 @@
+// Attention with a thread per query: the scores are computed once for the maximum and once for the sums.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define INFINITY __int_as_float(0x7f800000)
+
+#ifndef ELEMENT
+#define ELEMENT __half
+#endif
+using T = ELEMENT;
+
+__device__ float score(const T* q, const T* k, int d, float scale) {
+    float sum = 0;
+    for (int i = 0; i < d; ++i) sum = fmaf(float(q[i]), float(k[i]), sum);
+    return __fmul_rn(sum, scale);
+}
+
+extern "C" __global__ void attention_z(const T* q, const T* k, const T* v, T* y, int heads, int groups, int m, int n,
+                                       int d, int causal, float scale) {
+    int i = blockIdx.x * 32 + threadIdx.x, head = blockIdx.z % heads;
+    if (i >= m) return;
+    size_t query = ((size_t)blockIdx.z * m + i) * d;
+    size_t keys = ((size_t)(blockIdx.z / heads) * groups + head / (heads / groups)) * n * d;
+    int last = causal ? i + n - m + 1 : n;
+    float most = -INFINITY, sum = 0;
+    for (int j = 0; j < last; ++j) most = fmaxf(most, score(q + query, k + keys + (size_t)j * d, d, scale));
+    for (int j = 0; j < last; ++j) sum += expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most);
+    for (int c = 0; c < d; ++c) {
+        float mixed = 0;
+        for (int j = 0; j < last; ++j)
+            mixed += expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most) * float(v[keys + (size_t)j * d + c]);
+        y[query + c] = T(mixed / sum);
+    }
+}

@@ -1,0 +1,32 @@
+"""Attention with every pair of batch and head in grid.z."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kernelmux.conformance.mutants._cuda import launch
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Path(__file__).with_suffix(".cu")
+
+
+def grid_z(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+    """A thread per query."""
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    batch, heads, m, d = q.shape
+    if y.numel():
+        sizes = [np.int32(n) for n in (heads, k.shape[1], m, k.shape[2], d, causal)]
+        grid = (-(-m // 32), 1, batch * heads)
+        launch(SOURCE, "attention_z", grid, 32, (q, k, v, y, *sizes, np.float32(scale)), q.dtype)
+    return y
+
+
+PACKED = {"q": "contiguous", "k": "contiguous", "v": "contiguous"}
+VARIANTS = {
+    "grid_z": Implementation(
+        fn=grid_z, idea="batch and head in grid.z", layout=PACKED, arithmetic="fp32"
+    )
+}
+
+CAUGHT_BY = {"grid_z": "extent"}
