@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -37,7 +38,9 @@ def _row(op: str, name: str, device: str) -> list[dict[str, Any]]:
         implementation = registered.variants(name, op)[label.partition("/")[2]]
         arguments = tuple(spec.bind(*values).arguments.values())
         public = dispatch.function(op)
-        times = _interleaved(lambda: implementation.fn(*arguments), lambda: public(*values, backend=label))
+        emulated = registered.emulates(name, torch.device(device))
+        with registered.backend(name).emulation() if emulated else nullcontext():
+            times = _interleaved(lambda: implementation.fn(*arguments), lambda: public(*values, backend=label))
     except Exception as error:
         return [{"op": op, "label": name, "error": f"{type(error).__name__}: {error}"}]
     return [{"op": op, "label": label, "direct_us": times[0], "through_us": times[1]}]

@@ -47,6 +47,7 @@ class Plan:
 
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
+    direct: none of these, so that the arguments go on as they are.
     """
 
     fn: Callable[..., Any]
@@ -55,9 +56,12 @@ class Plan:
     copies: tuple[int, ...]
     scalars: tuple[tuple[int, Any], ...]
     emulation: Callable[[], AbstractContextManager[object]] | None
+    direct: bool
 
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result for the arguments of a call of this kind."""
+        if self.direct:
+            return self.fn(*values)
         arguments = list(values)
         for i, value in self.scalars:
             arguments[i] = value
@@ -120,14 +124,17 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
     implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
     names = [i.name for i in bound.spec.inputs]
     copies = tuple(names.index(c) for c in chosen.copies)
-    scalars = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
+    given = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
+    scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or values[i] != v)
+    emulation = home.emulation if chosen.emulated else None
     return Plan(
         fn=implementation.fn,
         device=bound.device,
         resolved=tuple(i for i in copies if values[i].is_neg() or values[i].is_conj()),
         copies=copies,
-        scalars=tuple((i, v) for i, v in scalars if type(values[i]) is not type(v) or values[i] != v),
-        emulation=home.emulation if chosen.emulated else None,
+        scalars=scalars,
+        emulation=emulation,
+        direct=not (copies or scalars or emulation),
     )
 
 

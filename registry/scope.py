@@ -91,7 +91,7 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
             with self._again():
                 return function(*args, **kwargs)
 
-        def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             return (yield from _steps(_Body(choice), function(*args, **kwargs)))
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,12 @@
 """Binding: symbolic axes, dtypes, scalars, devices; every refusal names op, argument, expected and got."""
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, dispatch
 from kernelmux.registry.errors import ArgumentError
 
 
@@ -80,3 +83,57 @@ def test_axes_are_normalised_and_defaults_filled():
 def test_devices_must_agree():
     with pytest.raises(ArgumentError, match="add: expected all tensors on one device, got x on cpu, y on meta"):
         bind("add", torch.empty(2), torch.empty(2, device="meta"))
+
+
+def freed():
+    x = torch.ones(4, 3)[1:]
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def nested():
+    return torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (freed, r"expected 9 elements in memory, got a storage that was freed or shrunk to 0"),
+        (lambda: torch._efficientzerotensor((3,)), r"expected 3 elements in memory, got a tensor of zeros without memory"),
+        (nested, r"expected a strided tensor, got a nested tensor"),
+        (lambda: torch.ones(2, 2).to_mkldnn(), r"expected a strided tensor, got torch\._mkldnn"),
+        (lambda: torch.zeros(2, device="meta"), r"expected tensors on cpu or cuda, got meta"),
+        (lambda: torch.zeros(1).expand(2**40), r"expected an output that fits, got \[1099511627776\]: 4096 GiB, and"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_no_kernel_could_read_or_write_are_refused(make, text):
+    for run in (dispatch.function("softmax"), dispatch.function("gelu")):
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match=text):
+                run(make())
+
+
+def test_memory_that_is_freed_after_the_first_call_is_noticed():
+    x = torch.ones(4, 3)
+    dispatch.function("softmax")(x)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(ArgumentError, match="a storage that was freed"):
+        dispatch.function("softmax")(x)
+
+
+@pytest.mark.parametrize("value", [10**400, 1e39, -1e39, float("nan"), float("inf"), 10**5000], ids=range(6))
+def test_a_number_that_fp32_cannot_hold_is_refused(value):
+    with pytest.raises(ArgumentError, match="softmax: scale: expected a finite number that fp32 can hold"):
+        dispatch.function("softmax")(torch.zeros(3), scale=value)
+    with pytest.raises(ArgumentError, match="rms_norm: eps: expected"):
+        dispatch.function("rms_norm")(torch.zeros(3), torch.zeros(3), eps=value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    softmax, x = dispatch.function("softmax"), torch.linspace(0, 1, 6).reshape(2, 3)
+    want = softmax(x, 0, 0.5)
+    for axis, scale in ((np.int64(0), np.float32(0.5)), (np.int8(-2), np.float64(0.5)), (0, Fraction(1, 2))):
+        assert torch.equal(softmax(x, axis, scale), want)
+    with pytest.raises(ArgumentError, match=r"keepdim: expected bool, got .*\(numpy\.bool"):
+        dispatch.function("reduce_sum")(x, keepdim=np.bool_(True))

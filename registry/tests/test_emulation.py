@@ -1,5 +1,6 @@
 """Emulated calls: what is entered around them, and what the public call leaves behind."""
 
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -86,5 +87,7 @@ for _ in range(2):
     except RuntimeError as error:
         print(error)
 """)
-    found = subprocess.run([sys.executable, "-W", "ignore", str(script)], capture_output=True, text=True, timeout=200)
+    command, paths = [sys.executable, "-W", "ignore", str(script)], os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert found.stdout.count("0 active drivers") == 2 and not found.stderr

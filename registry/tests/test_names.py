@@ -1,6 +1,7 @@
 """Who was asked: defaults changed while calls run, the environment, chains; and the public names."""
 
 import importlib
+import os
 import pkgutil
 import subprocess
 import sys
@@ -98,11 +99,9 @@ def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
 
 def python(code, **variables):
     """What a process of its own prints."""
-    import os
-
-    found = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     return found.stdout + found.stderr
 
 
