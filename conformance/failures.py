@@ -20,7 +20,7 @@ from kernelmux.registry.numerics import Bound, Comparison, ulps
 class Place:
     """Which item of the suite speaks: operator, backend/variant (or "spec"), check, the device it ran on.
 
-    program: how the command was invoked.
+    program: how the command was invoked. tier: of the run.
     """
 
     op: str
@@ -28,6 +28,7 @@ class Place:
     check: str
     device: str
     program: str = PROGRAM
+    tier: str = "ci"
 
     def head(self, trial: Trial | None) -> str:
         """op[backend/variant] dtype case ... seed ...: what every failure begins with."""
@@ -43,6 +44,8 @@ class Place:
             listed = any(case.name == trial.case and case.text == trial.text for case in trial.spec.cases)
             case = trial.case if listed else trial.text.replace(" ", ",")
             text += f" --case {shlex.quote(case)} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
+        elif self.tier != "ci":
+            text += f" --tier {self.tier}"
         return text + (f" --device {self.device}" if self.device != "cpu" else "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ class Suite(pytest.File):
     def collect(self) -> Iterator[PlanItem]:
         chosen = options.load(self.path)
         if chosen.mutants:
-            broken = mutation.registration()
-            broken.__enter__()
-            self.config.add_cleanup(lambda: broken.__exit__(None, None, None))
+            registered = ExitStack()
+            registered.enter_context(mutation.registration())
+            self.config.add_cleanup(registered.close)
         found = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
         for item in sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0)):  # the longest start first

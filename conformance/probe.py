@@ -161,7 +161,7 @@ class Probe:
         self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
         self._implementation = implementation
         self.label = f"{backend}/{variant}" if variant else backend
-        self.place = failures.Place(spec.name, self.label, check, options.device, options.program)
+        self.place = failures.Place(spec.name, self.label, check, options.device, options.program, options.tier)
         self.device = options.where
         self.records: list[Record] = []
 

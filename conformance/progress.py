@@ -138,9 +138,8 @@ class Reporter:
     def _take(self, outcome: Outcome) -> None:
         self.outcomes[outcome.item.id] = outcome
         self.clock.finish(outcome)
-        failed = self.failed
-        marks = {"failed": f"[red]{failed} failed" if failed else "", "last": outcome.item.id, "left": str(self.clock)}
-        self.bar.update(self.task, advance=1, **marks)
+        failed = f"[red]{self.failed} failed" if self.failed else ""
+        self.bar.update(self.task, advance=1, failed=failed, last=outcome.item.id, left=str(self.clock))
         self.show(outcome)
 
     @property

@@ -105,7 +105,7 @@ def _head(options: Options, outcomes: list[Outcome]) -> dict[str, Any]:
 def _lines(outcome: Outcome) -> list[dict[str, Any]]:
     """An item and, under it, its trials."""
     item = outcome.item
-    where = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
+    where: dict[str, Any] = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
     where |= {} if item.seed is None else {"seed": item.seed}
     hashes = {"spec": catalog.spec(item.op).hash, "source": "" if item.problem else source_hash(item.backend, item.op)}
     head = {

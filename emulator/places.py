@@ -62,12 +62,12 @@ class Trail:
     ENTRY = 200
 
     def __init__(self) -> None:
-        self.clear()
+        self._log: list[tuple[bool, Any, Any, int]] = []
+        self._held = 0
 
     def clear(self) -> None:
         """All of them lie before a barrier of all blocks."""
-        self._log: list[tuple[bool, Any, Any, int]] = []
-        self._held = 0
+        self._log, self._held = [], 0
 
     def note(self, write: bool, stamps: Any, spot: Any, number: int) -> None:
         """An access of lanes with these stamps."""
@@ -83,5 +83,5 @@ class Trail:
             if kind is write:
                 first = (spot.start + spot.rows) * spot.size
                 if ((stamps == stamp) & (first <= byte) & (byte < first + spot.size)).any():
-                    return number
+                    return int(number)
         return UNKNOWN

@@ -122,6 +122,8 @@ def test_a_check_that_asks_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_check_that_crashes_fails_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = _check(monkeypatch, lambda probe: 1 / 0)
     assert outcome.status == "failed" and "ZeroDivisionError" in outcome.text and "reproduce:" in outcome.text
+    again = execute(ITEM, Options(tier="smoke", program="their command"))
+    assert "reproduce: their command --op softmax --backend torch_ref/eager --check accuracy --tier smoke" in again.text
 
 
 def test_an_outcome_survives_the_way_between_processes() -> None:
