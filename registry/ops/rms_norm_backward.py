@@ -88,7 +88,7 @@ SPEC = OpSpec(
         _case("9x515", inputs="wide"),
         _case("9x515", inputs="sparse"),
         _case("33x33"),
-        _case("1x7x1"),
+        _case("7x1x2"),
         _case("4x65", "eps=0.0"),
         _case("4x65", "eps=1.0"),
         _case("4x130", "eps=1e-3", inputs="small"),
