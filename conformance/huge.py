@@ -1,8 +1,8 @@
 """Tensors of more than 2^31 elements: repeated on a GPU, and on the emulator memory that takes no room until it is used.
 
-    lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
-    grown(spec, case, ...)       the tensors of a case with one axis that long
-    with Virtual(): ...          allocations are virtual; torch must not compute on them
+lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
+grown(spec, case, ...)       the tensors of a case with one axis that long
+with Virtual(): ...          allocations are virtual; torch must not compute on them
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ def _dimension(spec: OpSpec, case: Case, tensor: str, axis: AxisName) -> int:
 
 
 def _length(spec: OpSpec, case: Case, axis: AxisName) -> int:
-    return next(
-        case.shapes[t.name][d] for t in spec.tensors if (d := _dimension(spec, case, t.name, axis)) >= 0
-    )
+    return next(case.shapes[t.name][d] for t in spec.tensors if (d := _dimension(spec, case, t.name, axis)) >= 0)
 
 
 def lengths(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[AxisName, tuple[int, str, dict[int, int]]]:

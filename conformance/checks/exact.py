@@ -66,4 +66,8 @@ def allowance(trial: Trial, output: int) -> torch.Tensor | None:
     return spread
 
 
-CHECK = Check(run=run, column="exact", summary="bits of the reference on integers, its last ulps elsewhere, on inputs without rounding")
+CHECK = Check(
+    run=run,
+    column="exact",
+    summary="bits of the reference on integers, its last ulps elsewhere, on inputs without rounding",
+)

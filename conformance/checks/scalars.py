@@ -70,7 +70,9 @@ def _differs(probe: Probe, case: Case, name: str) -> bool:
     """Whether the result is another one where a scalar is left to its default."""
     dtype = probe.options.dtypes_of(probe.spec, case)[0]
     default = next(i.default for i in probe.spec.scalars if i.name == name)
-    if default is REQUIRED or not generate.hypothetical(probe.spec, generate.with_scalars(case, {name: default}), dtype):
+    if default is REQUIRED or not generate.hypothetical(
+        probe.spec, generate.with_scalars(case, {name: default}), dtype
+    ):
         return True
     ours = probe.make(case, dtype)
     theirs = probe.spec.evaluate(probe.spec.bind(*(default if i.name == name else v for i, v in _named(ours))))
@@ -118,5 +120,7 @@ def _ask(probe: Probe, trial: Trial) -> None:
 
 
 CHECK = Check(
-    run=run, column="scalar", summary="every scalar at zero, negative, tiny, large and boundary values, alone and together"
+    run=run,
+    column="scalar",
+    summary="every scalar at zero, negative, tiny, large and boundary values, alone and together",
 )

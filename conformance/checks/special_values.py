@@ -171,7 +171,9 @@ def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:
     x = base.tensors[tensor]
     spots = positions(x)
     for place, index in spots.items() if len(spots) > 1 else ():
-        yield base.changed(f"{name} in {tensor}: {place}", **{tensor: _plant(x, name, {place: range(index, index + 1)})})
+        yield base.changed(
+            f"{name} in {tensor}: {place}", **{tensor: _plant(x, name, {place: range(index, index + 1)})}
+        )
 
 
 def positions(x: torch.Tensor) -> dict[str, int]:

@@ -42,9 +42,7 @@ VARIANTS = {
     "sound": Implementation(fn=sound, idea="nothing is wrong with it", arithmetic="mma"),
     "zero_is_default": Implementation(fn=zero_is_default, idea="a scale of 0 counts as none given", arithmetic="mma"),
     "scale_by_roots": Implementation(fn=scale_by_roots, idea="gives q and k a root of the scale", arithmetic="mma"),
-    "masked_by_product": Implementation(
-        fn=masked_by_product, idea="adds the mask before the scale", arithmetic="mma"
-    ),
+    "masked_by_product": Implementation(fn=masked_by_product, idea="adds the mask before the scale", arithmetic="mma"),
 }
 
 CAUGHT_BY = {"zero_is_default": "scalars", "scale_by_roots": "scalars", "masked_by_product": "scalars"}

@@ -8,9 +8,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 USUAL = 1e-6
 
 
-def _backward(
-    grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, eps_weight: float
-) -> Tensors:
+def _backward(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, eps_weight: float) -> Tensors:
     """The closed form in float64; each gradient with an eps of its own."""
     g, z, w = (t.double() for t in (grad_out, x, weight))
     square = (z * z).mean(-1, keepdim=True)

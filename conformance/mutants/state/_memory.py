@@ -46,13 +46,16 @@ class Workspace:
 
 
 class Packed:
-    """What was made of a tensor, as long as it is the same object at the same version; sound."""
+    """What was made of a tensor, as long as it is the same object at the same version; sound.
 
-    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.pack, self.kept = pack, {}  # type: ignore[var-annotated]
+    watchful: a graph that is being captured packs for itself.
+    """
+
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], watchful: bool = True) -> None:
+        self.pack, self.watchful, self.kept = pack, watchful, {}  # type: ignore[var-annotated]
 
     def of(self, x: torch.Tensor) -> Any:
-        if capturing(x):
+        if self.watchful and capturing(x):
             return self.pack(x)
         for key in [key for key, (ref, _, _) in list(self.kept.items()) if ref() is None]:
             self.kept.pop(key, None)
