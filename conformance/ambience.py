@@ -146,7 +146,7 @@ KEPT: dict[str, Callable[[], Any]] = {
     "subnormal numbers on the processor": _subnormals,
     "torch's random generators": _generators,
     "Python's random generator": random.getstate,
-    "numpy's random generator": lambda: repr(np.random.get_state()),  # noqa: NPY002
+    "numpy's random generator": lambda: repr(np.random.get_state()),
     "numpy's errors": np.geterr,
     "the warnings filters": lambda: list(warnings.filters),
     "the recursion limit": sys.getrecursionlimit,

@@ -13,7 +13,6 @@ import numpy as np
 from kernelmux.emulator import observing, recording
 from kernelmux.emulator.access import Access
 from kernelmux.emulator.arguments import ArgumentList
-from kernelmux.emulator.ordering import chunks, order
 from kernelmux.emulator.cluster import ClusterMemory
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
 from kernelmux.emulator.executor import Program, Run
@@ -22,6 +21,7 @@ from kernelmux.emulator.in_flight import checked
 from kernelmux.emulator.lanes import Geometry
 from kernelmux.emulator.layout import Layout, variable_segments
 from kernelmux.emulator.memory import GlobalMemory
+from kernelmux.emulator.ordering import chunks, order
 from kernelmux.emulator.parser import Function, Instruction, Parameter, parse
 from kernelmux.emulator.parser import Module as Parsed
 from kernelmux.emulator.race import GlobalWriters, History

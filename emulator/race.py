@@ -19,9 +19,9 @@ from kernelmux.emulator.places import BITS, Places
 from kernelmux.emulator.shadow import THREAD_BITS
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.ordering import Order
     from kernelmux.emulator.group import Group
     from kernelmux.emulator.memory import Segment
+    from kernelmux.emulator.ordering import Order
     from kernelmux.emulator.shadow import Shadow
 
 NOBODY = -1

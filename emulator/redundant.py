@@ -1,12 +1,14 @@
 """Redundant stores: threads of one block store what should be one number, each rounded in its own way.
 
-A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it. Where a product was
-fused into the first addition the lanes differ in the last bits, and which of them stays is the hardware's choice: each
-is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and no race.
+A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it.
+Where a product was fused into the first addition the lanes differ in the last bits, and which of them stays is the
+hardware's choice: each is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and
+no race.
 
-The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal floats (as
-fp32, fp64, or 16-bit floats) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero, subnormals,
-NaN and infinities are never near to anything else, and so small integers, whose bits are those of subnormals, are not.
+The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal
+floats (as fp32, fp64, or 16-bit floats) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value.
+Zero, subnormals, NaN and infinities are near to nothing, and so small integers, which have the bits of subnormals, are
+not either.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ DELAY = 200_000  # clock cycles, some 100 us
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call,no-any-return]
+    return torch.cuda.Stream()
 
 
 def _beside(x: torch.Tensor, approximate: str, joined: bool) -> torch.Tensor:
@@ -20,7 +20,7 @@ def _beside(x: torch.Tensor, approximate: str, joined: bool) -> torch.Tensor:
     _stream().wait_stream(current)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     with torch.cuda.stream(_stream()):
-        torch.cuda._sleep(DELAY)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(DELAY)
         y.copy_(sound("gelu", x, approximate))
     if joined:
         current.wait_stream(_stream())

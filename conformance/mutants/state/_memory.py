@@ -36,7 +36,7 @@ class Workspace:
         self.local = threading.local()
 
     def zeros(self, count: int, device: torch.device) -> torch.Tensor:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        stream = f"stream {torch.cuda.current_stream(device).cuda_stream}" if device.type == "cuda" else "host"
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return torch.zeros(count, device=device, dtype=torch.float32)
         scratch = self.local.__dict__.get(stream)
