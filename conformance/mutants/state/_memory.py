@@ -42,7 +42,7 @@ class Workspace:
         scratch = self.local.__dict__.get(stream)
         if scratch is None or len(scratch) < count or scratch.device != device:
             scratch = self.local.__dict__[stream] = torch.empty(count, device=device, dtype=torch.float32)
-        return scratch[:count].zero_()  # type: ignore[no-any-return]
+        return scratch[:count].zero_()
 
 
 class Packed:
