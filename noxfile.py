@@ -43,7 +43,8 @@ def pinned(session: nox.Session, *names: str) -> str:
 @nox.session(default=False)
 def conformance(session: nox.Session) -> None:
     """Every backend against the specs (-- --op softmax --backend triton --tier ci)."""
-    session.run(pinned(session), "-m", "kernelmux.conformance", *session.posargs)
+    program = f"nox {'--no-venv ' if session.venv_backend == 'none' else ''}-s conformance --"  # for "reproduce:"
+    session.run(pinned(session), "-m", "kernelmux.conformance", "--program", program, *session.posargs)
 
 
 @nox.session(default=False)
@@ -101,12 +102,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write the tables of README.md anew from what was recorded (-- --check fails if that changes it)."""
+    """Write anew the tables of README.md and the types of the public face (-- --check fails if that changes them)."""
     python = pinned(session)
+    session.run(python, "-m", "kernelmux.registry.stubs")
     session.run(python, "-m", "kernelmux.conformance", "--matrix", "README.md")
     session.run(python, "-m", "kernelmux.perf", "--update", "README.md")
     if "--check" in session.posargs:
-        session.run("git", "diff", "--exit-code", "README.md", external=True)
+        session.run("git", "diff", "--exit-code", "README.md", "registry/_face", external=True)
 
 
 @nox.session(default=False)

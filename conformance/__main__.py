@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
 USAGE, INTERRUPTED, CLOSED = 2, 130, 141
 
 
+class Interrupts:
+    """Ctrl-C as Python has it, and remembered: some libraries swallow every exception while they are imported."""
+
+    def __init__(self) -> None:
+        self.came = False
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if there was one."""
+        if self.came:
+            raise KeyboardInterrupt
+
+
 def run() -> int:
     """The command line; nothing is imported before this, so that a missing package and Ctrl-C are one line."""
     try:
+        interrupts = Interrupts()
         import pytest  # noqa: F401
         import xdist  # noqa: F401
 
         from kernelmux.conformance.cli import main
 
+        interrupts.check()
         return main()
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
@@ -29,14 +51,16 @@ def run() -> int:
     return USAGE
 
 
-def flushed(status: int) -> int:
-    """The exit status, once the reader of the output has got all of it, or has gone."""
+def leave(status: int) -> None:
+    """End the process, once the reader of the output has got all of it, or has gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python itself would try, and complain
-        return CLOSED
-    return status
+        status = CLOSED
+    sys.stderr.flush()
+    if status in (INTERRUPTED, CLOSED):
+        os._exit(status)  # Python would write to the closed output, and wait for threads that were interrupted
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":
@@ -44,4 +68,4 @@ if __name__ == "__main__":
         status = run()
     except SystemExit as end:  # --help
         status = int(end.code or 0)
-    raise SystemExit(flushed(status))
+    leave(status)

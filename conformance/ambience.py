@@ -51,7 +51,6 @@ def _anomaly(device: torch.device) -> Iterator[None]:
 
 
 FLAGS = (
-    (torch.backends.cuda.matmul, "allow_tf32"),
     (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
     (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
     (torch.backends.cudnn, "allow_tf32"),
@@ -60,11 +59,19 @@ FLAGS = (
 )
 
 
+def _precision() -> str:
+    """float32_matmul_precision, which decides allow_tf32 as well; torch refuses to tell once the two have parted."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return f"at odds with allow_tf32 = {torch.backends.cuda.matmul.allow_tf32}"
+
+
 @contextmanager
 def _flags(device: torch.device) -> Iterator[None]:
     """Every flag the other way: a call that sets one and forgets it has set it to this value, or to the usual one."""
-    old = [getattr(home, name) for home, name in FLAGS]
-    precision = torch.get_float32_matmul_precision()
+    old, precision = [getattr(home, name) for home, name in FLAGS], _precision()
+    torch.set_float32_matmul_precision("high" if precision == "highest" else "highest")
     for (home, name), value in zip(FLAGS, old, strict=True):
         setattr(home, name, not value)
     try:
@@ -72,7 +79,7 @@ def _flags(device: torch.device) -> Iterator[None]:
     finally:
         for (home, name), value in zip(FLAGS, old, strict=True):
             setattr(home, name, value)
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(precision if precision in ("highest", "high", "medium") else "highest")
 
 
 SETTINGS: dict[str, Setting] = {
@@ -89,13 +96,15 @@ SETTINGS: dict[str, Setting] = {
         torch.get_num_threads, torch.set_num_threads, torch.get_num_threads() % 2 + 1
     ),
 }
-# Two settings of one thing cannot hold at once; each of these groups can.
-TOGETHER = (
-    tuple(n for n in SETTINGS if n not in ("default dtype float16", "inference mode")),
-    ("default dtype float16", "inference mode", "default device meta", "autocast"),
-)
 # Judged by the bound alone: torch shares a sum among its threads and chooses algorithms by its flags.
-ROUNDING = frozenset({"another number of threads", "torch's flags the other way"})
+ROUNDING = ("another number of threads", "torch's flags the other way")
+# Two settings of one thing cannot hold at once; each of these groups can.
+APART = ("default dtype float16", "inference mode")
+TOGETHER = (
+    tuple(n for n in SETTINGS if n not in (*APART, *ROUNDING)),
+    (*APART, "default device meta", "autocast"),
+    ROUNDING,
+)
 
 
 @contextmanager
@@ -112,16 +121,20 @@ def _subnormals() -> bool:
     return bool((torch.full((1,), 2.0**-1030, dtype=torch.float64, device="cpu") * 0.5).item())
 
 
+def _gpu_in_use() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
 def _generators() -> list[bytes]:
     """The states of the random generators that everyone in the process draws from."""
     states = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _gpu_in_use():
         states += torch.cuda.get_rng_state_all()
     return [s.numpy().tobytes() for s in states]
 
 
 def _on_gpu(read: Callable[[], Any]) -> Any:
-    return read() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return read() if _gpu_in_use() else None
 
 
 KEPT: dict[str, Callable[[], Any]] = {
@@ -134,14 +147,15 @@ KEPT: dict[str, Callable[[], Any]] = {
     "anomaly detection": torch.is_anomaly_enabled,
     "the number of threads": torch.get_num_threads,
     "autocast": lambda: (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
-    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "float32_matmul_precision": _precision,
+    "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
     "torch.backends.cuda.matmul": lambda: {n: getattr(h, n) for h, n in FLAGS if h is torch.backends.cuda.matmul},
     "torch.backends.cudnn": lambda: {n: getattr(h, n) for h, n in FLAGS if h is torch.backends.cudnn},
     "torch.backends.cudnn.enabled": lambda: torch.backends.cudnn.enabled,
     "the kernels that scaled_dot_product_attention may use": lambda: (
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
     ),
     "subnormal numbers on the processor": _subnormals,
     "torch's random generators": _generators,

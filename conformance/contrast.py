@@ -80,9 +80,9 @@ def _of_scalar(name: str, failing: list[Any], passing: list[Any]) -> str:
 
 
 def _divisor(name: str, failing: list[int], passing: list[int]) -> str:
-    """The greatest number that divides all lengths of one kind and none of the other."""
+    """The greatest power of two, as tiles are, that divides all lengths of one kind and none of the other."""
     for inside, outside, sign in ((passing, failing, "!="), (failing, passing, "==")):
-        step = math.gcd(*inside)
+        step = math.gcd(*inside) & -math.gcd(*inside)
         if step > 1 and len(set(inside) - {0}) >= FEWEST_STEPS and all(n % step for n in outside):
             return f"{name} % {step} {sign} 0"
     return ""

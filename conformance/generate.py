@@ -18,6 +18,8 @@ LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129,
 FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
 MANY = 4  # axes from which on only two of a call are long
 TRIES = 400  # calls drawn per call wanted
+KINDS = ("equal", "one", "", "")  # of the axes of a call, in turn: equal ones, one of length one, any
+CORNERS = ((4, 4, 4), (2, 1, 3))
 EMPTY = 10  # one call in so many may compute nothing
 FLOPS_PER_ELEMENT = 200  # of the largest tensor allowed; a square product of that size stays below
 NEWEST = (9, 0)
@@ -39,7 +41,7 @@ def cases(
     seen: set[str] = set()
     refused, empty, total = 0, 0, count
     for _ in range(total * TRIES):
-        text = _text(spec, requires, rng)
+        text = _text(spec, requires, KINDS[(total - count) % len(KINDS)], rng)
         if text in seen or not _small(case := Case(text), elements):
             continue
         seen.add(text)
@@ -119,9 +121,22 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
     return pool
 
 
-def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> str:
+def corners(spec: OpSpec) -> list[Case]:
+    """Three equal axes, and one of length one between two others, for operators of any rank; along every axis."""
+    if not any("..." in t.dims.split() for t in spec.tensors):
+        return []
+    named = next((i.name for i in spec.scalars if isinstance(i, Axis)), "")
+    found = []
+    for lengths in CORNERS:
+        lead = lengths if any(t.dims == "..." for t in spec.tensors) else lengths[:-1]
+        base = spelt(spec, dict.fromkeys(letters(spec), lengths[-1]), lead)
+        found += [with_scalars(base, {named: axis}) for axis in range(len(lengths))] if named else [base]
+    return found
+
+
+def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> str:
     """A random call in the language of cases."""
-    shapes = _shapes(spec, _axes(spec, requires, rng))
+    shapes = _shapes(spec, _axes(spec, requires, kind, rng))
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
     for item in spec.scalars:
         value = _scalar(item, shapes, rng)
@@ -130,11 +145,8 @@ def _text(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -
     return " ".join(words)
 
 
-def _axes(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -> dict[str, Any]:
-    """A length per axis; one call in four has equal axes, and one in four an axis of length one.
-
-    An axis that is found by its length, or dropped with those of length one, shows only there.
-    """
+def _axes(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> dict[str, Any]:
+    """A length per axis. What finds an axis by its length, or drops those of length one, shows in `KINDS` alone."""
     names = letters(spec)
     pools = {d: _lengths(d, requires) for d in names}
     if len(names) >= MANY:
@@ -142,13 +154,14 @@ def _axes(spec: OpSpec, requires: tuple[Condition, ...], rng: torch.Generator) -
         pools = {d: p if d in long else [n for n in FEW if n in p] or p for d, p in pools.items()}
     axes: dict[str, Any] = {d: _pick(pools[d], rng) for d in names}
     axes["..."] = _lead(spec, rng)
-    kind = _pick(("equal", "one", "", ""), rng)
     if kind == "equal":
         length = _pick([n for p in pools.values() for n in p] or list(LENGTHS), rng)
         axes |= {d: length for d in names if length in pools[d]}
         axes["..."] = tuple(length for _ in axes["..."])
-    elif kind == "one" and any(1 in p for p in pools.values()):
-        axes[_pick([d for d in names if 1 in pools[d]], rng)] = 1
+    elif kind == "one":
+        place = _pick([d for d in names if 1 in pools[d]] or ["..."], rng)
+        gone = int(torch.randint(max(len(axes["..."]), 1), (), generator=rng))
+        axes[place] = tuple(1 if i == gone else n for i, n in enumerate(axes["..."])) if place == "..." else 1
     return axes
 
 

@@ -61,7 +61,7 @@ def registration() -> Iterator[None]:
     """The mutants are a backend like any other while this lasts, as if a distribution had announced them."""
     listed = registered._packages
     every = {**listed(), **families()}
-    registered._packages = lambda: every  # type: ignore[assignment]
+    registered._packages = lambda: every
     try:
         yield
     finally:

@@ -75,7 +75,7 @@ def _frames(error: Exception, home: Path | None) -> tuple[traceback.FrameSummary
 
 def _emulated(error: EmulatorError, home: Path | None) -> list[str]:
     """The lines of an emulator's report as places that a terminal opens, with their source text."""
-    roles = (("at", error.file, error.line), (f"{error.earlier_verb} at", *(error.earlier or (None, None))))
+    roles = (("at", error.file, error.line), ("the other at", *(error.earlier or (None, None))))
     return [
         f"{role} {path}:{line}: {linecache.getline(str(path), line).strip()}"
         for role, file, line in roles

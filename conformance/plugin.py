@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,4 +86,3 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)  # the workers share the cores
         (config.rootpath / f"{os.getpid()}{WORKER}").touch()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started them, which ends them

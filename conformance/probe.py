@@ -282,7 +282,8 @@ class Probe:
                 yield trial
 
     def sample(self, count: int, least: int = 16, where: Callable[[Trial], bool] = lambda trial: True) -> list[Trial]:
-        """A few small trials that compute something: different shapes, the dtypes and the values of scalars in turn."""
+        """A few small trials that compute something: shapes, dtypes and scalars in turn; one trial in tier smoke."""
+        count = 1 if self.options.tier == "smoke" else count
         found: list[Trial] = []
         for turn, case in enumerate(self.small_cases(least)):
             case = self._with_scalars(case, len(found))

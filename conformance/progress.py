@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -91,8 +92,15 @@ class Reporter:
         )  # fmt: skip
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
-    def pytest_sessionstart(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Iterator[None]:
+        """Worker processes are started with Ctrl-C blocked: it is for this process, which ends them."""
         self.bar.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def pytest_unconfigure(self) -> None:
         with suppress(Closed):

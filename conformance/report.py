@@ -73,12 +73,12 @@ def write(options: Options, outcomes: list[Outcome], table: str, seconds: float,
     results, matrix = names(options, whole)
     files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
     files.write(home / matrix, table)
-    known = durations(home) | {o.item.id: round(o.seconds, 3) for o in outcomes}
+    known = durations(home, warn=False) | {o.item.id: round(o.seconds, 3) for o in outcomes}
     files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
     return home / results
 
 
-def durations(home: Path) -> dict[str, float]:
+def durations(home: Path, warn: bool = True) -> dict[str, float]:
     """Seconds per item in earlier runs, {} where there were none; a damaged file is ignored with a warning."""
     path = home / DURATIONS
     try:
@@ -87,7 +87,8 @@ def durations(home: Path) -> dict[str, float]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):
-        print(f"conformance: {path} is damaged: ignored, and written anew at the end", file=sys.stderr)
+        if warn:
+            print(f"conformance: {path} is damaged: ignored, and written anew at the end", file=sys.stderr)
         return {}
 
 

@@ -13,7 +13,7 @@ import torch
 from kernelmux.registry.cases import Case, draw, generator
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.numerics import Arithmetic, Bound, bound
+from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
 from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor, exact_arguments
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**33}
@@ -68,10 +68,11 @@ class Trial:
     def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
         """How far each output may be off for that arithmetic; a term that is NaN counts as nothing."""
         arguments, axes = exact_arguments(self.call), self.call.axes
+        repeated = any(repeats(x) for x in self.tensors.values())
         found = []
         for model, output, ref in zip(self.spec.errors, self.spec.outputs, self.references, strict=True):
             dtype = self.call.arguments[output.like].dtype
-            made = bound(model, how, ref, dtype, self.dtype, arguments, axes)
+            made = bound(model, how, ref, dtype, self.dtype, arguments, axes, repeated)
             found.append(replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS}))
         return tuple(found)
 
@@ -161,21 +162,25 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
 
 
+def distinct(x: torch.Tensor) -> torch.Tensor:
+    """A view without the repetitions of an expanded tensor: of 2^40 equal elements one is left."""
+    once = tuple(slice(0, 1) if s == 0 and n > 1 else slice(None) for s, n in zip(x.stride(), x.shape, strict=True))
+    return x.detach()[once]
+
+
 def copies(values: Sequence[Any]) -> list[torch.Tensor | None]:
-    """A copy of every tensor among the values."""
-    return [v.detach().clone() if isinstance(v, torch.Tensor) else None for v in values]
+    """A copy of what every tensor among the values holds."""
+    return [distinct(v).clone() if isinstance(v, torch.Tensor) else None for v in values]
 
 
 def restore(values: Sequence[Any], before: Sequence[torch.Tensor | None]) -> list[int]:
     """Give tensors that a call has changed their old values again; the positions of those that it had changed.
 
-    Trials are remembered, and the next variant must meet what the spec was evaluated on. Where elements share memory
-    there is nothing to give back: such tensors belong to one trial alone.
+    Trials are remembered, and the next variant must meet what the spec was evaluated on.
     """
-    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(values[i], old)]
+    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(distinct(values[i]), old)]
     for i in changed:
-        if not any(s == 0 for s, n in zip(values[i].stride(), values[i].shape, strict=True) if n > 1):
-            values[i].copy_(before[i])
+        distinct(values[i]).copy_(before[i])
     return changed
 
 

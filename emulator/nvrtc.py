@@ -108,7 +108,7 @@ def _cached(
 ) -> tuple[bytes, str]:
     """Code and log of one compilation. The key covers all that the result depends on, headers of `include` too."""
     folders = [Path(folder).resolve() for folder in include]
-    texts = [f"{path}\n{text}" for path, text in sorted(_included(source, folders).items())]
+    texts = [f"{path}\n{text}" for path, text in sorted(included(source, folders).items())]
     key = compile_cache.digest([kind, str(version()), filename, source, *options, *map(str, folders), "", *texts])
     if key not in _memory:
         damage = None
@@ -146,7 +146,7 @@ def _working_folder() -> bytes:
         return b""
 
 
-def _included(source: str, folders: list[Path]) -> dict[Path, str]:
+def included(source: str, folders: list[Path]) -> dict[Path, str]:
     """The headers of `folders` that `source` includes, directly or through one another, with their text.
 
     Conditional includes count as well: a key may depend on too much, never on too little.

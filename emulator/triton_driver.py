@@ -1,8 +1,9 @@
 """A Triton driver whose device is the emulator: `kernel[grid](cpu tensors)` runs the very PTX that a GPU would run.
 
 `with triton_active():` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside, and
-gives back what was active; `activate()` hands it over for good. Nothing of Triton is patched. Triton compiles as it always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher
-takes the PTX that the compiler left in Triton's cache.
+gives back what was active; `activate()` hands it over for good. Nothing of Triton is patched. Triton compiles as it
+always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher takes the PTX that the compiler left in
+Triton's cache.
 """
 
 import re

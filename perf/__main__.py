@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from kernelmux.perf.cli import main
+from kernelmux.registry import terminal
+
+NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # matplotlib only draws
+
+
+def main() -> int:
+    """The command line, or what to install for it."""
+    if lack := terminal.missing(NEEDED, "perf"):
+        return terminal.say("perf", lack, terminal.USAGE)
+    from kernelmux.perf import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -35,10 +36,12 @@ def compile_all(folder: Path, rows: int, jobs: int, environment: dict[str, str])
             for i in range(jobs)
         ]
         deadline = time.monotonic() + LIMIT
-        for process in started:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        try:
+            for process in started:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, deadline - time.monotonic()))
+        finally:
+            for process in started:
                 process.kill()
                 process.wait()
 

@@ -14,10 +14,11 @@ from rich.console import Console
 
 from kernelmux.perf import aa, command, plan
 from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry import terminal
+from kernelmux.registry.errors import ArgumentError
 
 PLACES = ("--out", "--html")
-OK, FAILED, USAGE = 0, 1, 2
+OK = 0
 
 EPILOG = """
 examples:
@@ -33,12 +34,13 @@ examples:
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
 Without one: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
 results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower or differs from itself (--aa), 2 the
-command made no sense or nothing ran.
+command made no sense or nothing ran, 130 Ctrl-C (the rows that were timed are kept). Results with rows that a run has not
+are not overwritten by it: they stay in the folder of --out, as results-<time>.json.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = terminal.Parser(
         prog="python -m kernelmux.perf",
         description="Times every registered implementation of every operator and reports it against the roofline.",
         epilog=EPILOG,
@@ -47,13 +49,23 @@ def parser() -> argparse.ArgumentParser:
     _selection(made)
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     made.add_argument(
-        "--samples", type=int, metavar="N", help=f"timed calls per row, fewer for slow rows (default: {SAMPLES})"
+        "--samples",
+        type=terminal.positive,
+        metavar="N",
+        help=f"timed calls per row, fewer for slow rows (default: {SAMPLES})",
     )
     made.add_argument(
-        "--limit", type=float, default=120.0, metavar="S", help="seconds after which a row is killed (default: 120)"
+        "--limit",
+        type=terminal.seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds after which a row is killed (default: 120)",
     )
     made.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that compile ahead (default: half the CPUs, at most 8)"
+        "--jobs",
+        type=terminal.count,
+        metavar="N",
+        help="processes that compile ahead (default: half the CPUs, at most 8)",
     )
     made.add_argument(
         "--aa", action="store_true", help="time every variant twice, as if it were two; the difference is the noise"
@@ -90,8 +102,6 @@ def options_of(args: argparse.Namespace) -> Options:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
-    if args.samples is not None and args.samples < 1:
-        raise ArgumentError(f"--samples: expected at least 1, got {args.samples}")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
@@ -104,26 +114,25 @@ def options_of(args: argparse.Namespace) -> Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    args = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    return terminal.run("perf", lambda: _main(parser().parse_args(words), words))
+
+
+def _main(args: argparse.Namespace, words: list[str]) -> int:
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
-    try:
-        if args.render is not None:
-            return command.render(console, Path(args.render), args.html, args.compare)
-        if args.show is not None:
-            return command.show(console, args.show)
-        if args.update is not None:
-            return command.update(console, Path(args.update))
-        options = options_of(args)
-        rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)
-        if args.list:
-            return _list(console, rows)
-        if not any(not row.problem or row.broken for row in rows):
-            raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        return command.run(console, rows, options, args, _told(words))
-    except KernelmuxError as error:
-        print(f"perf: {error}", file=sys.stderr)
-        return USAGE
+    if args.render is not None:
+        return command.render(console, Path(args.render), args.html, args.compare)
+    if args.show is not None:
+        return command.show(console, args.show)
+    if args.update is not None:
+        return command.update(console, Path(args.update))
+    options = options_of(args)
+    rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)
+    if args.list:
+        return _list(console, rows)
+    if not any(not row.problem or row.broken for row in rows):
+        raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
+    return command.run(console, rows, options, args, _told(words))
 
 
 def _told(words: list[str]) -> str:
@@ -135,4 +144,4 @@ def _told(words: list[str]) -> str:
 def _list(console: Console, rows: list[plan.Row]) -> int:
     for row in rows:
         console.print(row.id + (f"  (not run: {row.problem})" if row.problem else ""), markup=False, soft_wrap=True)
-    return OK if rows else USAGE
+    return OK

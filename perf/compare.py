@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kernelmux.perf import report
+from kernelmux.perf.columns import Columns
 from kernelmux.perf.report import Row
 from kernelmux.perf.results import Results
 
@@ -64,26 +66,20 @@ def show(console: Console, earlier: Results, now: Results) -> int:
             "the earlier run was on another machine: the ratios compare machines, not kernels", style="yellow"
         )
     if moved:
-        console.print(_table(moved))
+        console.print(_table(console, moved))
     slower = sum(c.verdict == "slower" for c in moved)
     counts = f"{slower} slower, {len(moved) - slower} faster, {len(found) - len(moved)} within noise"
     console.print(f"compared {len(found)} rows: {counts}")
     return slower
 
 
-def _table(moved: list[Change]) -> Table:
-    table = Table(title="changes", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in ("", "before us", "now us", "now / before", ""):
-        table.add_column(name, justify="right" if name else "left")
+COLUMNS = Columns(("", "before us", "now us", "now / before", "verdict"), ("", "verdict"), ("now / before",))
+
+
+def _table(console: Console, moved: list[Change]) -> Table:
+    rows = []
     for c in sorted(moved, key=lambda c: -c.ratio):
         name = f"  {c.row['op']} {c.row['workload']} {c.row['dtype']} {report.label(c.row)}"
-        style = "red" if c.verdict == "slower" else "green"
-        table.add_row(
-            name,
-            report.microseconds(c.before_us),
-            report.microseconds(c.now_us),
-            f"{c.ratio:.3f}",
-            c.verdict,
-            style=style,
-        )
-    return table
+        cells = (name, report.microseconds(c.before_us), report.microseconds(c.now_us), f"{c.ratio:.3f}", c.verdict)
+        rows.append(([Text(cell) for cell in cells], "red" if c.verdict == "slower" else "green"))
+    return COLUMNS.table(console, rows, "changes")

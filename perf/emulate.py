@@ -20,15 +20,15 @@ from rich.markup import escape
 from kernelmux import emulator
 from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.emulator.tracing.drawing import page
-from kernelmux.perf import emulate_table
+from kernelmux.perf import emulate_table, files, room
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, selection
+from kernelmux.registry import catalog, dispatch, selection, terminal
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.cli import hypothetical
-from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError
+from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Call
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED = 0, 1
 WIDTH = 160  # of a table that goes into a file
 EPILOG = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
@@ -41,7 +41,7 @@ Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 the command 
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = terminal.Parser(
         prog="kernelmux emulate",
         description="Runs one call on the emulator and says what its kernels do to memory, line by line.",
         epilog=EPILOG,
@@ -58,28 +58,30 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--picture", type=Path, metavar="FILE", help="draw the accesses of the warp: .html or .svg")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all counts")
     made.add_argument(
-        "--limit", type=float, default=120.0, metavar="S", help="seconds that one launch may take (default: 120)"
+        "--limit",
+        type=terminal.seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds that one launch may take (default: 120)",
     )
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    options = parser().parse_args(arguments)
+    return terminal.run("kernelmux emulate", lambda: _main(parser().parse_args(arguments)))
+
+
+def _main(options: argparse.Namespace) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         _check(options)
         traces = [run(options, backend) for backend in options.backend]
         for _, trace in traces:
             _check_drawn(options, trace)
-        _report(console, options, traces)
-    except KernelmuxError as error:
-        errors.print(f"kernelmux emulate: {escape(str(error))}")
-        return USAGE
     except emulator.EmulatorError as error:
-        errors.print(f"kernelmux emulate: the kernel failed on the emulator\n{escape(str(error))}")
-        return FAILED
+        return terminal.say("kernelmux emulate", f"the kernel failed on the emulator\n{error}", FAILED)
+    _report(console, options, traces)
     return OK
 
 
@@ -91,12 +93,16 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--lines: expected at least 1, got {options.lines}")
     if options.picture is not None and options.picture.suffix not in (".html", ".svg"):
         raise ArgumentError(f"--picture: expected a file named .html or .svg, got {str(options.picture)!r}")
+    for name in ("json", "picture"):
+        if getattr(options, name) is not None:
+            files.writable(getattr(options, name), f"--{name}")
 
 
 def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
     """The call with the variant that ran, and what its launches did."""
     spec = catalog.spec(options.op)
     shaped = hypothetical(spec, options.shape, "cpu")
+    room.require(shaped, f"--shape {options.shape}")
     chosen = _choose(shaped, backend)
     inputs = {t.name: _drawn(shaped, t.name) for t in spec.tensors}
     scalars = {s.name: shaped.arguments[s.name] for s in spec.scalars}
@@ -117,7 +123,7 @@ def _choose(shaped: Call, backend: str) -> str:
     if decision.chosen is None:
         raise UnsupportedError(f"{decision}")
     if not registered.backend(decision.chosen.backend).emulates:
-        able = [name for name in registered.backends() if registered.backend(name).emulates]
+        able = [name for name in registered.backend_names() if registered.backend(name).emulates]
         raise ArgumentError(
             f"--backend: expected one whose kernels run on the emulator ({', '.join(able)}), got {backend!r}"
         )
@@ -145,7 +151,7 @@ def _report(console: Console, options: argparse.Namespace, traces: list[tuple[st
         emulate_table.show(console, launch, options.lines)
     if options.json is not None:
         found = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        files.write(options.json, json.dumps(found, indent=1) + "\n")
     if options.picture is not None:
         page.write(launches, options.picture)
         console.print(f"picture: {options.picture}", markup=False)

@@ -32,7 +32,6 @@ COLUMNS = {
     "conflicts": 9,
     "moved": 9,
 }
-OTHERS = 5 + sum(COLUMNS.values()) + 2 * (len(COLUMNS) + 1) + 5  # columns besides the source, with some room
 
 
 def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None:
@@ -59,11 +58,11 @@ def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
     items = list(_chosen(launch, most))
-    found = [_name(t) for item in items if isinstance(item, Line) for t in item.traffic]
-    longest = max((len(name) for name in found), default=0)
-    others = OTHERS + max(0, longest - COLUMNS["access"])
-    table.add_column("source", no_wrap=True, max_width=max(20, console.width - others))
-    for name, width in COLUMNS.items():
+    widths = _widths([item for item in items if isinstance(item, Line)])
+    others = 5 + sum(widths.values()) + 2 * (len(widths) + 1) + 5  # columns besides the source, with some room
+    console.width = max(console.width, others + 20)  # a narrower terminal breaks lines, and no unit is lost
+    table.add_column("source", no_wrap=True, max_width=console.width - others)
+    for name, width in widths.items():
         table.add_column(name, justify="left" if name == "access" else "right", no_wrap=True, min_width=width)
     for item in items:
         if isinstance(item, Line):
@@ -71,6 +70,21 @@ def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
         else:
             table.add_row("", Text(item, style="dim"))
     return table
+
+
+def _widths(lines: list[Line]) -> dict[str, int]:
+    """The width of each column right of the source: that of its longest text, and its own at least."""
+    rows = [(_warps(line), *cells) for line in lines for cells in ([_cells(t) for t in line.traffic] or [()])]
+    found = dict(COLUMNS)
+    for i, name in enumerate(COLUMNS):
+        texts = (Text.from_markup(row[i]).plain for row in rows if i < len(row))
+        found[name] = max(found[name], *(len(text) for text in texts), 0)
+    return found
+
+
+def _warps(line: Line) -> str:
+    split = f"[magenta]{line.divergent:,} split[/magenta] " if line.divergent else ""
+    return f"{split}{line.warps:,}"
 
 
 def _size(triple: tuple[int, int, int]) -> str:
@@ -104,10 +118,9 @@ def _between(launch: LaunchTrace, last: Line, line: Line) -> Iterator[str]:
 
 def _add(table: Table, line: Line) -> None:
     """One row, and one more for each further kind of access."""
-    split = f"[magenta]{line.divergent:,} split[/magenta] " if line.divergent else ""
     source = Text(line.text.rstrip() if line.number else "(no line)", overflow="ellipsis")
     cells = [_cells(traffic) for traffic in line.traffic] or [()]
-    table.add_row(str(line.number or ""), source, f"{split}{line.warps:,}", *cells[0])
+    table.add_row(str(line.number or ""), source, _warps(line), *cells[0])
     for more in cells[1:]:
         table.add_row("", "", "", *more)
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import picture, plan, report, results, roofline
+from kernelmux.perf import files, picture, plan, report, results, roofline
 from kernelmux.perf.report import Group, Row
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 
@@ -26,14 +25,16 @@ NOT_RESTED = (
 def write(found: results.Results, folder: Path, name: str) -> None:
     """Write the report and its pictures, <name>.md, .svg and .png."""
     drawn = bool(found["ceilings"]) and picture.draw(found, folder / name)
-    (folder / f"{name}.md").write_text(whole(found, f"{name}.svg" if drawn else ""), encoding="utf-8")
+    files.write(folder / f"{name}.md", whole(found, f"{name}.svg" if drawn else ""))
 
 
 def whole(found: results.Results, image: str) -> str:
     """The text of a report; `image` is the file name of its picture, if it has one."""
     rows = found["rows"]
+    busy = report.busy(rows, found.get("overhead", ()))
     parts = [f"# Performance on {found['machine'].get('name', 'an unknown machine')}, {found['date']}"]
     parts.append(f"{report.where(found['machine'])}\n\n`{found['command']}`")
+    parts += [f"**{_sentence(busy)}**"] if busy else []
     if found["ceilings"]:
         parts.append(_sentence(report.roofs(found["ceilings"])) + "\n\n" + legend(rows))
     parts += [f"![roofline]({image})"] if image else []
@@ -78,7 +79,7 @@ def _ladder_cells(group: Group, row: Row) -> list[str]:
     return [
         name,
         report.microseconds(row["median_us"]),
-        report.percent(row["spread"]),
+        report.spread(row),
         report.rate(row),
         report.percent(row.get("share")),
         report.times(group.times_torch(row)),
@@ -113,7 +114,7 @@ def _weight(group: Group) -> tuple[bool, bool, float, float]:
 def backends_of(rows: list[Row]) -> list[str]:
     """Backends in order of priority."""
     names = dict.fromkeys(row["backend"] for row in rows)
-    return sorted(names, key=lambda n: registered.backend(n).priority if n in registered.backends() else 1 << 30)
+    return sorted(names, key=plan.priority)
 
 
 def best_table(rows: list[Row]) -> str:

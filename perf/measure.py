@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,6 +82,29 @@ def row(
     ceilings: Ceilings | None,
 ) -> dict[str, Any]:
     """Time an implementation through pytest-benchmark; the fields of its row. WrongOutput, AboveCeiling."""
+    with tf32(group.inputs.call.arguments.get("precision") == "tf32"):
+        return _row(implementation, group, benchmark, clock, options, ceilings)
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Inside, torch may use tf32 if the rows permit it: its own switch is the process's, and this process is ours."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _row(
+    implementation: Implementation,
+    group: Group,
+    benchmark: Any,
+    clock: VirtualClock,
+    options: Options,
+    ceilings: Ceilings | None,
+) -> dict[str, Any]:
     arguments = group.inputs.arguments(implementation)
     copies = len(arguments)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from kernelmux.perf import aa, charts, compare, markdown, picture, report, results, roofline
+from kernelmux.perf import aa, charts, compare, files, markdown, picture, report, results, roofline
 from kernelmux.perf.report import Group, Row
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
@@ -20,14 +20,15 @@ Context = dict[str, Any]
 
 def write(found: results.Results, earlier: results.Results | None, path: Path) -> None:
     """Write the page of a run or a record; with `earlier`, what changed since is part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html(found, earlier), encoding="utf-8")
+    files.write(path, html(found, earlier))
 
 
 def html(found: results.Results, earlier: results.Results | None = None) -> str:
     """The text of the page."""
     made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    made.filters.update(us=report.microseconds, percent=_percent, times=report.times)
+    made.filters.update(
+        us=report.microseconds, spread=report.spread, added=report.added, percent=_percent, times=report.times
+    )
     return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(context(found, earlier))
 
 
@@ -58,6 +59,7 @@ def context(found: results.Results, earlier: results.Results | None = None) -> C
         "failed": [row for row in rows if row["status"] == "failed"],
         "skipped": sorted({f"{report.label(r)}: {r['error']}" for r in rows if r["status"] == "skipped"}),
         "errors": found.get("errors", []),
+        "busy": report.busy(rows, found.get("overhead", ())),
         "stale": sum(bool(row.get("stale")) for row in rows),
         "hints": roofline.HINTS,
         "overhead": [row for row in found.get("overhead", []) if "error" not in row],

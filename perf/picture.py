@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import markdown, report
+from kernelmux.perf import files, markdown, report
 from kernelmux.perf.report import Group, Row
 from kernelmux.registry.cases import Case
 
@@ -44,8 +45,14 @@ def draw(found: dict[str, Any], path: Path) -> bool:
         )
         roofline(left, groups, found["ceilings"])
         shares(right, groups)
-        figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
-        figure.savefig(path.with_suffix(".png"), facecolor="white", dpi=DPI)
+        forms: tuple[tuple[str, dict[str, Any]], ...] = (
+            (".svg", {"metadata": {"Date": None}}),
+            (".png", {"dpi": DPI}),
+        )
+        for suffix, more in forms:
+            drawn = BytesIO()
+            figure.savefig(drawn, format=suffix[1:], facecolor="white", **more)
+            files.write(path.with_suffix(suffix), drawn.getvalue())
         pyplot.close(figure)
     return True
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from kernelmux.perf import room
 from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import Case
-from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
+from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor
 
 LARGE = "large"
 BASELINE = "torch_ref"
@@ -65,7 +66,17 @@ def rows(options: Options) -> list[Row]:
         for case in workloads(spec, options):
             for dtype in _dtypes(spec, case, options):
                 found += list(_of_group(spec, case, dtype, options))
+    if not found:
+        given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
+        raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
     return found
+
+
+FORMS = 'a name or pattern of a workload, "large", or shapes such as "x=64x32768", and a dtype that it has'
+
+
+def _asked(options: Options) -> dict[str, tuple[str, ...]]:
+    return {"op": options.ops, "workload": options.workloads, "dtype": options.dtypes}
 
 
 def _check_names(options: Options) -> None:
@@ -76,7 +87,19 @@ def _check_names(options: Options) -> None:
             dtypes.parse(name)
     for label in options.backends:
         if label != "all":
-            registered.split(label, "--backend")
+            _check_variant(*registered.split(label, "--backend"), options)
+
+
+def _check_variant(name: str, variant: str | None, options: Options) -> None:
+    """UnknownName for a variant that none of the operators has; a backend that cannot be loaded is a row's problem."""
+    known: dict[str, None] = {}
+    try:
+        for op in options.ops or catalog.names():
+            known |= dict.fromkeys(registered.variants(name, op))
+    except Exception:
+        return
+    if variant is not None and variant not in known:
+        raise unknown(f"variant of {name}", variant, known, "--backend")
 
 
 def workloads(spec: OpSpec, options: Options) -> list[Case]:
@@ -113,7 +136,9 @@ def _largest_case(spec: OpSpec) -> Case:
 def _fits(spec: OpSpec, case: Case, options: Options) -> bool:
     """Whether a shape given by hand is one of this operator; with --op that is a mistake to be told."""
     try:
-        _cost(spec, case)
+        call = _cost(spec, case)
+        if options.device == "cpu":
+            room.require(call, f"--workload {case.text}")
     except (KernelmuxError, KeyError):
         if options.ops and len(options.ops) == 1:
             raise
@@ -134,9 +159,14 @@ def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
 def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> Call:
     """The call of a case without data."""
     shapes, scalars, formats = case.parsed
-    missing = [t.name for t in spec.tensors if t.name not in shapes]
+    needed = [i.name for i in spec.inputs if isinstance(i, Tensor) or i.default is REQUIRED]
+    missing = [name for name in needed if name not in shapes and name not in scalars]
     if missing:
-        raise ArgumentError(f"{spec.name}: the workload {case.text!r} gives no shape for {', '.join(missing)}")
+        raise ArgumentError(f"{spec.name}: the workload {case.text!r} gives no {', '.join(missing)}")
+    if strange := [name for name in (*shapes, *scalars) if name not in spec.signature.parameters]:
+        raise ArgumentError(
+            f"{spec.name}: the workload {case.text!r} names {', '.join(strange)}; it is {spec.signature}"
+        )
     values = {
         t.name: torch.empty(shapes[t.name], dtype=formats.get(t.name, dtype), device="meta") for t in spec.tensors
     }
@@ -155,25 +185,26 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     """Backends in order of priority, the baseline always among them: every row is compared with it."""
     asked = [registered.split(label) for label in options.backends if label != "all"]
     if not asked or "all" in options.backends:
-        asked = [(name, None) for name in registered.backends()]
+        asked = [(name, None) for name in registered.backend_names()]
     chosen = dict.fromkeys([(BASELINE, None), *asked])
     if options.device == "cpu":  # times of an emulator mean nothing
         chosen = {item: None for item in chosen if not emulates(item[0])}
-    return sorted(chosen, key=lambda item: _priority(item[0]))
+    return sorted(chosen, key=lambda item: priority(item[0]))
 
 
 def emulates(name: str) -> bool:
     """Whether a backend would run on the emulator where there is no GPU."""
     try:
         return registered.backend(name).emulates
-    except BackendUnavailable:
+    except Exception:
         return False
 
 
-def _priority(name: str) -> int:
+def priority(name: str) -> int:
+    """The priority of a backend; one that is not there, or cannot be imported, comes last."""
     try:
         return registered.backend(name).priority
-    except BackendUnavailable:
+    except Exception:
         return 1 << 30
 
 

@@ -10,6 +10,7 @@ from kernelmux.perf.plan import BASELINE
 
 Row = dict[str, Any]
 UNKNOWN = 0.03  # the noise of a run without A/A, for want of a measured one
+BUSY = 0.5  # the spread from which on a time says little: other work took the processor
 LEAST = 0.01  # by which two rows can differ though each agrees with itself: they run at different times
 
 
@@ -98,6 +99,30 @@ def microseconds(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0%}"
+
+
+def spread(row: Row) -> str:
+    """How far the samples lie apart, or that they say nothing."""
+    return "busy" if row["spread"] > BUSY else percent(row["spread"])
+
+
+def added(row: Row) -> str:
+    """Microseconds that the dispatcher adds, or that they could not be told: it cannot take time away."""
+    return "busy" if _impossible(row) else f"{row['through_us'] - row['direct_us']:+.2f}"
+
+
+def _impossible(row: Row) -> bool:
+    return bool(row["direct_us"] - row["through_us"] > max(0.5, 0.1 * row["direct_us"]))
+
+
+def busy(rows: Iterable[Row], overhead: Iterable[Row] = ()) -> str | None:
+    """A sentence if other work on the machine has spoilt the times of some rows; None if not."""
+    good = [row for row in rows if row["status"] == "ok"]
+    wild = sum(row["spread"] > BUSY for row in good)
+    wild += sum(_impossible(row) for row in overhead if "error" not in row)
+    if not wild:
+        return None
+    return f"the machine is busy: {wild} times vary by more than {BUSY:.0%} or cannot be; run again when it is idle"
 
 
 def times(value: float | None) -> str:

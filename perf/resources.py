@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.text import Text
 
 from kernelmux import emulator
 from kernelmux.emulator.recording import Launch
 from kernelmux.emulator.resources import occupancy, resources
 from kernelmux.perf import plan
+from kernelmux.perf.columns import Columns
 from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
@@ -72,7 +73,7 @@ def targets(options: Options) -> list[Target]:
 
 def _of_op(op: str, options: Options) -> Iterator[Target]:
     wanted = [registered.split(label) for label in options.backends if label != "all"]
-    for name in registered.backends():
+    for name in registered.backend_names():
         if not plan.emulates(name) or registered.unavailable(name, torch.device("cpu")):
             continue
         chosen = [v for b, v in wanted if b == name] if wanted else [None]
@@ -168,21 +169,26 @@ def _examined(launch: Launch) -> dict[str, Any]:
 def show(console: Console, found: list[Need]) -> None:
     """Print the table."""
     title = f"kernels as compiled for {ARCH}, each for its largest workload; registers and spilled bytes are per thread"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in ("", "kernel", "regs", "spills", "shared", "threads", "blocks/SM", "warps", "limited by"):
-        table.add_column(name, justify="left" if name in ("", "kernel", "limited by") else "right", no_wrap=True)
+    rows: list[tuple[list[Text], str | None]] = []
     last = ""
     for need in found:
         name = f"  {need.op} {need.label}{'' if need.dtype == 'bf16' else f' {need.dtype}'}"
         if not need.error:
-            style = "yellow" if need.spills or not need.blocks else None
-            table.add_row("" if name == last else name, *_cells(need), style=style)
+            cells = ("" if name == last else name, *_cells(need))
+            rows.append(([Text(cell) for cell in cells], "yellow" if need.spills or not need.blocks else None))
         last = name
     if found:
-        console.print(table)
+        console.print(COLUMNS.table(console, rows, title))
     for need in found:
         if need.error:
             console.print(f"FAILED {need.op} {need.label}: {need.error}", style="red", markup=False, soft_wrap=True)
+
+
+COLUMNS = Columns(
+    ("", "kernel", "regs", "spills", "shared", "threads", "blocks/SM", "warps", "limited by"),
+    ("", "kernel", "limited by"),
+    ("limited by", "blocks/SM", "threads", "kernel"),
+)
 
 
 def _cells(need: Need) -> list[str]:

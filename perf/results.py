@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import machine, report
+from kernelmux.perf import files, machine, report
 from kernelmux.perf.report import Row
 from kernelmux.perf.run import Outcome
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.errors import ArgumentError
 
 SCHEMA = 1
 FOLDER = Path(__file__).with_name("results")
@@ -44,21 +46,77 @@ def of_run(outcome: Outcome, command: str, more: dict[str, Any]) -> Results:
 
 
 def write(results: Results, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    files.write(path, json.dumps(results, indent=1) + "\n")
+
+
+def keep(results: Results, path: Path) -> Path | None:
+    """Move earlier results aside if they have rows that a run has not, so that a small run costs no large one.
+
+    The new place, beside the old one and named by its time; None if nothing would be lost.
+    """
+    try:
+        earlier = read(path)
+    except ArgumentError:
+        return None
+    if not _timed(earlier) - _timed(results):
+        return None
+    when = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
+    names = (f"{path.stem}-{when}{f'-{i}' if i else ''}{path.suffix}" for i in itertools.count())
+    kept = next(place for place in map(path.with_name, names) if not place.exists())
+    path.rename(kept)
+    return kept
+
+
+def _timed(results: Results) -> set[str]:
+    return {report.key(row) for row in results["rows"] if row["status"] == "ok"}
 
 
 def read(path: Path) -> Results:
     """Results or a record; ArgumentError for anything else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path}: expected results of kernelmux.perf: {error}") from error
     if not isinstance(found, dict) or found.get("kind") != "kernelmux.perf":
         raise ArgumentError(f'{path}: expected results of kernelmux.perf ("kind"), got something else')
     if found.get("schema") != SCHEMA:
         raise ArgumentError(f"{path}: expected schema {SCHEMA}, got {found.get('schema')}")
+    if problem := _problem(found):
+        raise ArgumentError(f"{path}: expected results of kernelmux.perf: {problem}")
     return found
+
+
+HEAD: dict[str, type | tuple[type, ...]] = {"date": str, "command": str, "machine": dict, "rows": list}
+NAMES = ("op", "workload", "dtype", "backend", "variant", "status")
+NUMBERS = ("median_us", "spread", "bytes", "flops")
+
+
+def _problem(found: Results) -> str | None:
+    """What is wrong with the form of results, or None."""
+    wrong = [name for name, kind in HEAD.items() if not isinstance(found.get(name), kind)]
+    if not isinstance(found.get("ceilings"), dict | None):
+        wrong.append("ceilings")
+    if wrong:
+        return f"no usable {', '.join(wrong)}"
+    for number, row in enumerate(found["rows"]):
+        if not isinstance(row, dict):
+            return f"row {number} is no object"
+        if wrong := _wrong_fields(row):
+            return f"row {number} has no usable {', '.join(wrong)}"
+    return None
+
+
+def _wrong_fields(row: Row) -> list[str]:
+    wrong = [name for name in NAMES if not isinstance(row.get(name), str)]
+    if row.get("status") == "ok":
+        wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float)]
+        wrong += [name for name in ("spec", "source") if not isinstance(row.get(name), str)]
+        wrong += ["median_us"] if isinstance(row.get("median_us"), int | float) and not row["median_us"] > 0 else []
+    elif row.get("status") in ("failed", "skipped"):
+        wrong += [] if isinstance(row.get("error"), str) else ["error"]
+    else:
+        wrong += ["status"]
+    return wrong
 
 
 def path_for(gpu: str) -> Path:
@@ -100,7 +158,7 @@ def _place(row: Row) -> tuple[Any, ...]:
         texts = [c.text for c in spec.workloads]
         ladder = list(registered.variants(row["backend"], row["op"]))
         priority = registered.backend(row["backend"]).priority
-    except (KernelmuxError, ImportError, SyntaxError):
+    except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
         texts, ladder, priority = [], [], 1 << 30
     at = texts.index(row["workload"]) if row["workload"] in texts else len(texts)
     rung = ladder.index(row["variant"]) if row["variant"] in ladder else len(ladder)
@@ -151,5 +209,5 @@ def stale(row: Row) -> bool:
 def _hashes(op: str, backend: str) -> tuple[str, str]:
     try:
         return catalog.spec(op).hash, registered.source_hash(backend, op)
-    except (KernelmuxError, ImportError, SyntaxError):
+    except Exception:
         return "", ""

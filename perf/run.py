@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import ahead
+from kernelmux.perf import ahead, files
 from kernelmux.perf.harness import EVENTS, PLAN
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
@@ -20,7 +22,7 @@ from kernelmux.perf.worker import FOLDER
 
 POLL = 0.1  # seconds
 START_LIMIT = 300.0  # seconds until the first row: imports, CUDA context, ceilings
-CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # nobody else's configuration
+CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # instead of one that lies above the current folder
 
 Event = dict[str, Any]
 
@@ -33,33 +35,54 @@ class Outcome:
     machine: Event = field(default_factory=dict)
     ceilings: Event | None = None
     errors: list[str] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Outcome:
-    """Run the rows, starting a new worker after each one that was lost; `watch` sees every event."""
-    folder = Path(options.out).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pytest.ini").write_text(CONFIGURATION)
+    """Run the rows, starting a new worker after each one that was lost; `watch` sees every event.
+
+    What the workers need lies in a folder of their own; `options.out` gets pytest-benchmark's file and the worker's log.
+    Ctrl-C ends the run with the rows it has.
+    """
     outcome = Outcome()
     for row in rows:
         if row.problem:
             told = row.as_dict() | {"id": row.id, "status": "failed" if row.broken else "skipped", "error": row.problem}
             outcome.rows.append(told)
-    remaining = [row for row in rows if not row.problem]
+    with tempfile.TemporaryDirectory(prefix="kernelmux-perf-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        (folder / "pytest.ini").write_text(CONFIGURATION)
+        try:
+            _workers([row for row in rows if not row.problem], options, folder, outcome, watch)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        _take_out(folder, Path(options.out))
+    return outcome
+
+
+def _workers(
+    remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Callable[[Event], None]
+) -> None:
+    """One worker after another, until every row has run or a worker ends before its first."""
     if options.device == "cuda":
         watch({"event": "start", "id": f"compiling ahead in {options.jobs} processes"})
         _save(remaining, options, folder)
         ahead.compile_all(folder, len(remaining), options.jobs, environment())
-    parts: list[Path] = []
+    number = 0
     while remaining:
-        parts.append(folder / f"benchmark-{len(parts)}.json")
-        before = len(remaining)
-        remaining = _one_worker(remaining, options, folder, parts[-1], outcome, watch)
+        before, report = len(remaining), folder / f"benchmark-{number}.json"
+        remaining, number = _one_worker(remaining, options, folder, report, outcome, watch), number + 1
         if len(remaining) == before:
             outcome.errors.append(_complaint(folder))
             break
-    _merge(parts, folder / "benchmark.json")
-    return outcome
+
+
+def _take_out(folder: Path, out: Path) -> None:
+    """What stays of the workers' folder: the merged file of pytest-benchmark, and the log of the last worker."""
+    if merged := _merged(sorted(folder.glob("benchmark-*.json"))):
+        files.write(out / "benchmark.json", merged)
+    if (folder / "worker.log").exists():
+        files.write(out / "worker.log", (folder / "worker.log").read_bytes())
 
 
 def _save(rows: list[Row], options: Options, folder: Path) -> None:
@@ -81,14 +104,18 @@ def _one_worker(
     running = ""
     with (folder / "worker.log").open("w") as log:
         process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=environment())
-        for event in _events(process, folder / EVENTS, options.row_limit):
-            watch(event)
-            if event["event"] == "start":
-                running = event["id"]
-            elif event["event"] == "row":
-                left.pop(event["id"], None)
-                running = ""
-            _take(event, outcome)
+        try:
+            for event in _events(process, folder / EVENTS, options.row_limit):
+                _take(event, outcome)
+                watch(event)
+                if event["event"] == "start":
+                    running = event["id"]
+                elif event["event"] == "row":
+                    left.pop(event["id"], None)
+                    running = ""
+        finally:  # of an interrupted run, or one whose output nothing reads any more
+            process.kill()
+            process.wait()
     if running:
         _fail(left.pop(running), f"the worker process did not survive it ({_ending(process, options)})", outcome, watch)
     return list(left.values())
@@ -102,8 +129,8 @@ def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
 
 def _fail(row: Row, error: str, outcome: Outcome, watch: Callable[[Event], None]) -> None:
     event = {"event": "row", **row.as_dict(), "id": row.id, "status": "failed", "error": error}
-    watch(event)
     _take(event, outcome)
+    watch(event)
 
 
 def _take(event: Event, outcome: Outcome) -> None:
@@ -140,7 +167,8 @@ def _command(folder: Path, report: Path) -> list[str]:
     suite = str(Path(__file__).with_name("suite.py"))
     own = ["-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "--import-mode=importlib", "--noconftest"]
     plugins = ["-p", "no:cacheprovider", "-p", "kernelmux.perf.worker", FOLDER, str(folder)]
-    engine = [f"--benchmark-json={report}", "--benchmark-disable-gc", "--benchmark-quiet"]
+    storage = f"--benchmark-storage={(folder / 'storage').as_uri()}"
+    engine = [f"--benchmark-json={report}", storage, "--benchmark-disable-gc", "--benchmark-quiet"]
     return [sys.executable, "-m", "pytest", suite, "-q", *own, *plugins, *engine]
 
 
@@ -153,11 +181,13 @@ def environment() -> dict[str, str]:
     return own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def _merge(parts: list[Path], path: Path) -> None:
-    """One pytest-benchmark file out of those of the workers; a killed worker left none."""
-    found = [json.loads(part.read_text()) for part in parts if part.exists() and part.stat().st_size]
-    for part in parts:
-        part.unlink(missing_ok=True)
-    if found:
-        found[0]["benchmarks"] = [b for report in found for b in report["benchmarks"]]
-        path.write_text(json.dumps(found[0], indent=1))
+def _merged(parts: list[Path]) -> str | None:
+    """One pytest-benchmark file out of those of the workers, in their order; a killed worker left none."""
+    found = []
+    for part in sorted(parts, key=lambda path: int(path.stem.rpartition("-")[2])):
+        with suppress(ValueError):  # cut off in the middle
+            found.append(json.loads(part.read_text()))
+    if not found:
+        return None
+    found[0]["benchmarks"] = [b for report in found for b in report["benchmarks"]]
+    return json.dumps(found[0], indent=1)

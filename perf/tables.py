@@ -1,4 +1,4 @@
-"""The terminal: a table per operator, a section per workload, at most 120 columns."""
+"""The terminal: a table per operator, a section per workload; what fits the width."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kernelmux.perf import markdown, report
 from kernelmux.perf.aa import Noise
+from kernelmux.perf.columns import Columns
 from kernelmux.perf.report import Group, Row
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
@@ -25,10 +26,10 @@ LEGEND = (
 def show(console: Console, rows: list[Row], on_gpu: bool) -> None:
     """Print every group."""
     if not on_gpu:
-        console.print(_cpu_table(rows))
+        console.print(_cpu_table(console, rows))
     for group in report.groups(rows):
         if on_gpu:
-            console.print(_table(group))
+            console.print(_table(console, group))
         for row in group.rows:
             if row["status"] == "failed":
                 console.print(f"  FAILED {report.label(row)}: {escape(row['error'])}", style="red", soft_wrap=True)
@@ -36,38 +37,38 @@ def show(console: Console, rows: list[Row], on_gpu: bool) -> None:
         console.print(LEGEND, style="dim", highlight=False)
 
 
-def _cpu_table(rows: list[Row]) -> Table:
+ON_CPU = Columns(("", "input", "dtype", "us", "±", "GB/s", "GFLOP/s"), ("", "input", "dtype"), ("GFLOP/s", "GB/s"))
+LADDER = Columns(
+    ("", *COLUMNS, "advice"),
+    ("", "bound", "advice"),
+    ("advice", "graph", "host", "held", "bound", "rung", "rate", "torch", "floor"),
+    {"advice": "dim"},
+)
+
+
+def _cpu_table(console: Console, rows: list[Row]) -> Table:
     """One table of everything, for there is one variant of each."""
-    table = Table(title="torch on this CPU", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in ("", "input", "dtype", "us", "±", "GB/s", "GFLOP/s"):
-        table.add_column(name, justify="left" if name in ("", "input", "dtype") else "right")
+    found: list[tuple[list[str], None]] = []
     for row in rows:
         if row["status"] == "ok":
             us = row["median_us"]
             cells = [f"  {row['op']} {report.label(row)}", row["workload"], row["dtype"], report.microseconds(us)]
-            cells += [report.percent(row["spread"]), f"{row['bytes'] / us / 1e3:.1f}", f"{row['flops'] / us / 1e3:.1f}"]
-            table.add_row(*map(Text, cells))
-    return table
+            cells += [report.spread(row), f"{row['bytes'] / us / 1e3:.1f}", f"{row['flops'] / us / 1e3:.1f}"]
+            found.append((cells, None))
+    return ON_CPU.table(console, [([Text(c) for c in cells], style) for cells, style in found], "torch on this CPU")
 
 
-def _table(group: Group) -> Table:
-    table = Table(
-        title=escape(report.heading(group)), title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
-    table.add_column("", min_width=22, no_wrap=True)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
-    table.add_column("advice", style="dim", no_wrap=True)
-    for row in group.rows:
-        table.add_row(*_cells(group, row), style="bold green" if group.leads(row) and len(group.good) > 1 else None)
-    return table
+def _table(console: Console, group: Group) -> Table:
+    best = "bold green" if len(group.good) > 1 else None
+    rows = [(_cells(group, row), best if group.leads(row) else None) for row in group.rows]
+    return LADDER.table(console, rows, report.heading(group))
 
 
 def _cells(group: Group, row: Row) -> list[Text]:
     name = ("* " if group.leads(row) else "  ") + report.label(row) + (" (stale)" if row.get("stale") else "")
     if row["status"] == "failed":
         return [Text(name), Text("FAILED", style="red")]
-    cells = [name, report.microseconds(row["median_us"]), report.percent(row["spread"])]
+    cells = [name, report.microseconds(row["median_us"]), report.spread(row)]
     cells += [report.rate(row), report.percent(row.get("share"))]
     cells += [report.times(group.times_torch(row)), report.times(group.times_previous(row))]
     cells += [report.microseconds(row.get(name)) for name in ("held_us", "host_us", "graph_us")]
@@ -82,6 +83,12 @@ def noise(console: Console, found: Noise | None) -> int:
     for text in found.beyond:
         console.print(f"  UNSTABLE {text}", style="red", highlight=False, markup=False, soft_wrap=True)
     return len(found.beyond)
+
+
+def busy(console: Console, rows: list[Row], overhead: list[dict[str, Any]]) -> None:
+    """Say that the times are worth little, if the machine was busy."""
+    if text := report.busy(rows, overhead):
+        console.print(f"WARNING: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(console: Console, rows: list[Row], errors: list[str]) -> None:
@@ -103,30 +110,31 @@ def overhead(console: Console, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
     title = "host time of one call on a small input, us: kx.op(x, backend=...) against the implementation itself"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in ("", "implementation", "through kx.op", "added"):
-        table.add_column(name, justify="right" if name else "left")
+    found: list[tuple[list[Text], None]] = []
     for row in rows:
+        name = Text(f"  {row['op']} {row['label']}")
         if "error" in row:
-            table.add_row(f"  {row['op']} {row['label']}", Text(row["error"], style="red"))
+            console.print(f"FAILED {name}: {row['error']}", style="red", markup=False, soft_wrap=True)
             continue
-        added = row["through_us"] - row["direct_us"]
-        table.add_row(
-            f"  {row['op']} {row['label']}", f"{row['direct_us']:.2f}", f"{row['through_us']:.2f}", f"{added:+.2f}"
-        )
-    console.print(table)
+        numbers = (f"{row['direct_us']:.2f}", f"{row['through_us']:.2f}", report.added(row))
+        found.append(([name, *map(Text, numbers)], None))
+    console.print(OVERHEAD.table(console, found, title))
+
+
+OVERHEAD = Columns(("", "implementation", "through kx.op", "added"), ("",), ("implementation",))
 
 
 def best(console: Console, rows: list[Row]) -> None:
     """Per operator and backend the fastest variant on the largest workload, from a record."""
     names = markdown.backends_of(rows)
-    table = Table(box=None, pad_edge=False)
-    for name in ("operator", "workload", "floor us", *names):
-        table.add_column(name, justify="left" if name in ("operator", "workload") else "right", overflow="fold")
+    texts = ("operator", "workload")
+    columns = Columns((*texts, "floor us", *names), (*texts, *names), ("floor us",))
+    found = []
     for group in markdown.large_groups(rows):
-        cells = [group.op, f"{group.workload} {group.dtype}", report.microseconds((group.best or {}).get("floor_us"))]
-        table.add_row(*cells, *(_best_cell(group, name) for name in names))
-    console.print(table)
+        floor = report.microseconds((group.best or {}).get("floor_us"))
+        cells = [Text(group.op), Text(f"{group.workload} {group.dtype}"), Text(floor)]
+        found.append(([*cells, *(_best_cell(group, name) for name in names)], None))
+    console.print(columns.table(console, found))
 
 
 def _best_cell(group: Group, name: str) -> Text:

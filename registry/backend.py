@@ -115,7 +115,7 @@ _broken: dict[str, str] = {}  # modules that failed once: to import them again a
 def unavailable(name: str, device: torch.device) -> str | None:
     """Why a backend cannot work for tensors on `device`, or None; never raises."""
     try:
-        reason = backend(name).unavailable(device)
+        reason: object = backend(name).unavailable(device)
     except KernelmuxError as error:
         return str(error)
     except Exception as error:

@@ -153,7 +153,7 @@ LARGEST = torch.finfo(torch.float32).max  # kernels take scalars in fp32, and no
 
 
 def _float(value: Any) -> float | None:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
         return float(value)
@@ -162,7 +162,7 @@ def _float(value: Any) -> float | None:
 
 
 def _int(value: Any) -> int | None:
-    return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    return int(value) if not isinstance(value, bool) and isinstance(value, numbers.Integral) else None
 
 
 _KINDS: dict[type, Callable[[Any], Any]] = {

@@ -59,22 +59,32 @@ class Case:
         return self.parsed[1]
 
 
-def parse(text: str) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
-    """Split "a=64x63:fp16, axis=0" into shapes, scalars and dtypes; ArgumentError shows the expected form."""
+FORM = "name=4x1000[:fp16] for a tensor, name=value for a scalar"
+_SHAPE = re.compile(r"\d{1,19}(x\d{1,19})*|scalar")
+MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
+
+
+def parse(text: str, spec: Any = None) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
+    """Split "a=64x63:fp16, axis=0" into shapes, scalars and dtypes; ArgumentError shows the expected form.
+
+    With a spec its names decide what is a tensor and what a scalar; without one the look of the value does.
+    """
     shapes: dict[str, Shape] = {}
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
     for item in re.split(r"[\s,]+", text.strip()):
-        match = re.fullmatch(r"(\w+)=([^:]+)(?::(\w+))?", item)
+        match = re.fullmatch(r"([A-Za-z_]\w*)=([^:=]+)(?::(\w+))?", item)
         if not match:
-            raise ArgumentError(f"shape: expected name=4x1000[:fp16] or name=value, got {item!r}")
+            raise ArgumentError(f"shape: expected {FORM}, got {item!r}")
         name, value, dtype = match.groups()
-        if dtype or re.fullmatch(r"\d+x[\dx]*\d+|scalar", value) or _is_vector(name, value):
-            shapes[name] = () if value == "scalar" else tuple(int(n) for n in value.split("x"))
+        if name in shapes or name in scalars:
+            raise ArgumentError(f"shape: {name} is given twice, the second time as {item!r}")
+        if dtype or _is_tensor(name, value, spec):
+            shapes[name] = _shape(name, value)
             if dtype:
                 formats[name] = dtypes.parse(dtype)
         else:
-            scalars[name] = _literal(value)
+            scalars[name] = _literal(name, value)
     return shapes, scalars, formats
 
 
@@ -82,15 +92,35 @@ def parse(text: str) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.
 SCALAR_NAMES = frozenset({"axis", "column", "scale", "eps"})
 
 
-def _is_vector(name: str, value: str) -> bool:
-    return value.isdigit() and name not in SCALAR_NAMES
+def _is_tensor(name: str, value: str, spec: Any) -> bool:
+    if spec is not None and name in spec.signature.parameters:
+        return name in {tensor.name for tensor in spec.tensors}
+    if value.isdigit():
+        return name not in SCALAR_NAMES
+    return value == "scalar" or re.match(r"\d+x", value) is not None
 
 
-def _literal(value: str) -> Any:
+def _shape(name: str, value: str) -> Shape:
+    """The lengths of "4x1000"; ArgumentError for another form, and for more elements than can be counted in bytes."""
+    if not _SHAPE.fullmatch(value):
+        raise ArgumentError(f"shape: {name}: expected lengths such as 4x1000, or scalar for none, got {value!r}")
+    shape = () if value == "scalar" else tuple(int(n) for n in value.split("x"))
+    if max(shape, default=0) > MOST_ELEMENTS or math.prod(shape) > MOST_ELEMENTS:
+        raise ArgumentError(f"shape: {name}: expected at most 2**58 elements, got {value}")
+    return shape
+
+
+def _literal(name: str, value: str) -> Any:
+    """A number, True, False, None or a word."""
+    if re.fullmatch(r"[-+]?(inf|nan)", value):
+        return float(value)
     try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = value if re.fullmatch(r"[A-Za-z_]\w*", value) else ...
+    if found is not None and not isinstance(found, int | float | str):
+        raise ArgumentError(f"shape: {name}: expected a number, True, False, None or a word, got {value!r}")
+    return found
 
 
 def seed_of(*parts: object) -> int:

@@ -39,4 +39,4 @@ def _by_name(found: OpSpec) -> tuple[Any, tuple[str]]:
 
 
 # A spec is made of functions: what is pickled is its name.
-copyreg.pickle(OpSpec, _by_name)  # type: ignore[arg-type]
+copyreg.pickle(OpSpec, _by_name)

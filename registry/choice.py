@@ -123,9 +123,9 @@ def _instead() -> str:
     return f'use backend="{able[0]}"' if able else "use torch's own operators"
 
 
-def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
+def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False) -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order."""
-    if reason := registered.unavailable(name, call.device):
+    if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (reason,), down=True)]
     try:
         ladder = registered.variants(name, call.spec.name)
@@ -138,24 +138,26 @@ def verdicts(call: Call, name: str, only: str | None = None) -> list[Verdict]:
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
 
 
-def _automatic(call: Call) -> list[str]:
+def _automatic(call: Call, elsewhere: bool) -> list[str]:
     """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
     names = [n for n in registered.backends() if not registered.emulates(n, call.device)]
-    usable = [n for n in names if not registered.unavailable(n, call.device)]
+    usable = [n for n in names if elsewhere or not registered.unavailable(n, call.device)]
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
-def decide(call: Call, request: Request, thorough: bool = False) -> Decision:
-    """Choose for a call; `thorough` also judges the backends that nobody asked for."""
-    order = _automatic(call) if request.auto else list(request.names)
+def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
+    """Choose for a call; `thorough` also judges the backends that nobody asked for.
+
+    elsewhere: the question is about another machine, and what this one lacks does not matter.
+    """
+    order = _automatic(call, elsewhere) if request.auto else list(request.names)
     named = [registered.split(label, request.source) for label in order]
-    found = {
-        label: verdicts(call, *label) for label in named if label[1]
-    }  # a misspelt variant is an error in any place
+    # A misspelt variant is an error in any place.
+    found = {label: verdicts(call, *label, elsewhere) for label in named if label[1]}
     judged: list[Verdict] = []
     chosen: Verdict | None = None
     for label in named:
-        more = found.get(label) or verdicts(call, *label)
+        more = found.get(label) or verdicts(call, *label, elsewhere)
         judged += more
         chosen = chosen or next((v for v in reversed(more) if v.able), None)
         if chosen and not thorough:
@@ -163,7 +165,7 @@ def decide(call: Call, request: Request, thorough: bool = False) -> Decision:
     if thorough or not chosen:
         seen = {v.backend for v in judged}
         for name in registered.backends():
-            judged += verdicts(call, name) if name not in seen else []
+            judged += verdicts(call, name, elsewhere=elsewhere) if name not in seen else []
     return Decision(call, request, chosen, tuple(judged))
 
 

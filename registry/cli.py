@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module, metadata
@@ -13,11 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, selection
+from kernelmux.registry import catalog, dispatch, selection, terminal
 from kernelmux.registry.cases import parse
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.spec import REQUIRED, Call, OpSpec
 
 EXAMPLES = """examples:
   kernelmux list
@@ -35,12 +37,13 @@ PROVIDED = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = terminal.Parser(
         prog="kernelmux",
         description="One operator spec, many GPU kernels: what there is, who would run a call, and why.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"kernelmux {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("list", help="operators, and the variants of each backend")
     show = commands.add_parser(
@@ -70,35 +73,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in PROVIDED:
         return int(import_module(PROVIDED[words[0]][0]).main(words[1:]))
-    options = _parser().parse_args(words)
+    return terminal.run("kernelmux", lambda: _run(_parser().parse_args(words)))
+
+
+def _run(options: argparse.Namespace) -> int:
     # A pipe has no width of its own: give it one at which no name is broken.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    try:
-        selection.check_environment()
-        return int(COMMANDS[options.command](console, options))
-    except KernelmuxError as error:
-        Console(stderr=True, highlight=False).print(f"kernelmux: {escape(str(error))}")
-        return 2
+    selection.check_environment()
+    return int(COMMANDS[options.command](console, options))
 
 
 def _list(console: Console, options: argparse.Namespace) -> int:
     table = Table(
         "operator",
-        *registered.backends(),
+        *map(escape, registered.backend_names()),
         title="variants in ladder order; the last that can run a call is the default",
         show_lines=True,
     )
     for op in catalog.names():
-        table.add_row(op, *(_ladder(name, op) for name in registered.backends()))
+        table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
     console.print(table)
     return 0
 
 
 def _ladder(name: str, op: str) -> str:
     try:
-        return ", ".join(registered.variants(name, op)) or "-"
-    except KernelmuxError as error:
-        return f"unavailable: {error}"
+        return escape(", ".join(registered.variants(name, op))) or "-"
+    except Exception as error:  # of a package elsewhere: it may raise anything, and the others are listed all the same
+        return _unusable(error)
+
+
+def _unusable(error: Exception) -> str:
+    kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
+    return escape(f"unavailable: {kind}{error}")
 
 
 def _show(console: Console, options: argparse.Namespace) -> int:
@@ -109,7 +116,7 @@ def _show(console: Console, options: argparse.Namespace) -> int:
     console.print(f"must be right:  {escape('; '.join(right))}", soft_wrap=True)
     console.print(f"must be fast:   {escape('; '.join(c.text for c in spec.workloads))}\n", soft_wrap=True)
     table = Table("variant", "idea", "conditions", "layout", "accumulates")
-    for name in registered.backends():
+    for name in registered.backend_names():
         for row in _implementations(name, spec.name):
             table.add_row(*row)
     console.print(table)
@@ -120,25 +127,28 @@ def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
     """Table rows of one backend's ladder; one row with the reason where it cannot be loaded."""
     try:
         ladder = registered.variants(name, op)
-    except KernelmuxError as error:
-        yield name, str(error), "-", "-", "-"
+    except Exception as error:
+        yield escape(name), _unusable(error), "-", "-", "-"
         return
     for variant, i in ladder.items():
         layout = ", ".join(f"{k}: {v}" for k, v in i.layout.items()) or "any strides"
-        yield f"{name}/{variant}", i.idea, "; ".join(c.text for c in i.requires) or "-", layout, i.arithmetic
+        conditions = "; ".join(c.text for c in i.requires) or "-"
+        yield tuple(map(escape, (f"{name}/{variant}", i.idea, conditions, layout, i.arithmetic)))
 
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
     call = hypothetical(spec, options.shape, options.device)
-    decision = dispatch.decide(call, selection.requested(spec.name, options.backend), thorough=True)
+    elsewhere = options.device is not None and options.device.startswith("sm_")
+    request = selection.requested(spec.name, options.backend)
+    decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
     console.print(escape(str(decision)), soft_wrap=True)
     return 0 if decision.chosen else 1
 
 
 def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
     """A call made of shapes only, as if its tensors were on `device` ("cpu", "cuda" or "sm_90")."""
-    shapes, scalars, formats = parse(text)
+    shapes, scalars, formats = parse(text, spec)
     missing = [t.name for t in spec.tensors if t.name not in shapes]
     if missing or (extra := set(shapes) - {t.name for t in spec.tensors}):
         got = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(sorted(extra))}"
@@ -150,6 +160,9 @@ def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
     if wrong := set(scalars) - {s.name for s in spec.scalars}:
         unknown = ", ".join(sorted(wrong))
         raise ArgumentError(f"{spec.name}: --shape: unknown argument {unknown}; the signature is {spec.signature}")
+    needed = [s.name for s in spec.scalars if s.default is REQUIRED and s.name not in scalars]
+    if needed:
+        raise ArgumentError(f"{spec.name}: --shape: missing {', '.join(needed)}; the signature is {spec.signature}")
     where, capability = _machine(device)
     return spec.bind(**tensors, **scalars, device=where, capability=capability)
 
@@ -157,7 +170,7 @@ def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
 def _machine(device: str | None) -> tuple[torch.device, tuple[int, int] | None]:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("sm_") and device[3:].isdigit() and len(device) >= 5:
+    if re.fullmatch(r"sm_[1-9]\d{1,2}", device, re.ASCII):
         return torch.device("cuda"), (int(device[3:-1]), int(device[-1]))
     if device == "cpu":
         return torch.device("cpu"), None
@@ -180,10 +193,10 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
         console.print("GPU                  none: backends cuda and triton run on the emulator, when asked for by name")
     table = Table("backend", "summary", "priority", "CPU tensors", "CUDA tensors")
     healthy = True
-    for name in registered.backends():
+    for name in registered.backend_names():
         cells = [_health(name, kind) for kind in ("cpu", "cuda")]
         healthy = healthy and "yes" in cells[0] + cells[1]
-        table.add_row(name, *_about(name), *cells)
+        table.add_row(*map(escape, (name, *_about(name), *cells)))
     console.print(table)
     for op in catalog.names():
         request = selection.from_environment(op)
@@ -195,7 +208,7 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
 def _about(name: str) -> tuple[str, str]:
     try:
         found = registered.backend(name)
-    except KernelmuxError as error:
+    except Exception as error:
         return str(error), "-"
     return found.summary, str(found.priority)
 
@@ -203,9 +216,12 @@ def _about(name: str) -> tuple[str, str]:
 def _health(name: str, kind: str) -> str:
     if kind == "cuda" and not torch.cuda.is_available():
         return "no GPU"
-    if reason := registered.unavailable(name, torch.device(kind)):
-        return f"no: {reason}"
-    return "yes, emulated" if kind == "cpu" and registered.backend(name).emulates else "yes"
+    try:
+        if reason := registered.unavailable(name, torch.device(kind)):
+            return f"no: {reason}"
+        return "yes, emulated" if kind == "cpu" and registered.backend(name).emulates else "yes"
+    except Exception as error:
+        return f"no: {type(error).__name__}: {error}"
 
 
 def _version(package: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from kernelmux.registry import dtypes
+from kernelmux.registry.errors import SpecError
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import Call
@@ -28,8 +29,22 @@ class Condition(Protocol):
 
 
 def _value(call: Call, name: str) -> Any:
-    """An axis or a scalar of the call, by name."""
-    return call.axes[name] if name in call.axes else call.arguments[name]
+    """An axis or a scalar of the call, by name; SpecError for a condition on one that the operator does not have."""
+    if name in call.axes:
+        return call.axes[name]
+    if name in call.scalars:
+        return call.scalars[name]
+    known = ", ".join([*call.axes, *call.scalars])
+    raise SpecError(f'{call.spec.name}: a condition names "{name}", expected an axis or a scalar: {known}')
+
+
+def _tensor(call: Call, name: str) -> torch.Tensor:
+    """A tensor of the call, by name; SpecError for a condition on one that the operator does not have."""
+    names = [t.name for t in call.spec.tensors]
+    if name not in names:
+        raise SpecError(f'{call.spec.name}: a condition names "{name}", expected a tensor: {", ".join(names)}')
+    found: torch.Tensor = call.arguments[name]
+    return found
 
 
 @dataclass(frozen=True, init=False)
@@ -48,7 +63,7 @@ class Dtypes:
         return f"{self.name} in {'/'.join(dtypes.SHORT[d] for d in self.allowed)}"
 
     def check(self, call: Call) -> str | None:
-        dtype = call.arguments[self.name].dtype
+        dtype = _tensor(call, self.name).dtype
         return None if dtype in self.allowed else f"{self.name} is {dtypes.SHORT[dtype]}, needs {self.text}"
 
 
@@ -135,7 +150,7 @@ class Aligned:
         return f"{self.name} aligned to {self.bytes} bytes"
 
     def check(self, call: Call) -> str | None:
-        x = call.arguments[self.name]
+        x = _tensor(call, self.name)
         strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
         if 1 in strides:
             strides.remove(1)  # the elements of a row; a second unit stride means rows that overlap

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, selection, tracing
@@ -21,7 +22,8 @@ from kernelmux.registry.spec import Call, OpSpec, Tensor
 __all__ = ["EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
            "verdicts", "which"]  # fmt: skip
 
-_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+_C: Any = torch._C
+_autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state
 
 
 _told: set[str] = set()
@@ -39,7 +41,7 @@ def _warn_emulated(name: str) -> None:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A remembered choice: what to call, and what to do to the arguments first; no tensors.
 
@@ -55,19 +57,15 @@ class Plan:
     emulation: Callable[[], AbstractContextManager[object]] | None
 
     def run(self, values: tuple[Any, ...]) -> Any:
-        if _autocast():
-            with tracing.plain(self.device):
-                return self._run(values)
-        return self._run(values)
-
-    def _run(self, values: tuple[Any, ...]) -> Any:
+        """The result for the arguments of a call of this kind."""
         arguments = list(values)
         for i, value in self.scalars:
             arguments[i] = value
-        for i in self.resolved:
-            arguments[i] = arguments[i].resolve_conj().resolve_neg()
-        for i in self.copies:
-            arguments[i] = arguments[i].contiguous()
+        if self.copies:
+            for i in self.resolved:
+                arguments[i] = arguments[i].resolve_conj().resolve_neg()
+            for i in self.copies:
+                arguments[i] = arguments[i].contiguous()
         if self.emulation is None:
             return self.fn(*arguments)
         with self.emulation():
@@ -76,7 +74,7 @@ class Plan:
 
 _plans: dict[object, Plan] = {}
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
-LOWEST = 65535  # no memory has an address below it: a smaller one is an offset from a storage that was freed
+LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
 
 
 def _key_of(spec: OpSpec) -> Callable[..., object]:
@@ -96,29 +94,18 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
             parts += [f"{n}.__class__", n]
     chain = "backend if backend is None or backend.__class__ is str else tuple(backend)"
     names = ", ".join(i.name for i in spec.inputs)
-    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state}
+    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "spec": spec}
     exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", scope)
     made: Callable[..., object] = scope["key"]
     return made
 
 
-_keys: dict[int, tuple[OpSpec, Callable[..., object]]] = {}  # by the id of the spec, which is kept for that
-
-
-def _key(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> object:
-    """What a choice depends on; None for arguments that have no such thing, of which nothing is remembered."""
-    known = _keys.get(id(spec))
-    if known is None:
-        known = _keys[id(spec)] = (spec, _key_of(spec))
-    try:
-        key = known[1](*values, argument)
-        hash(key)
-    except Exception:  # no tensor, no memory, no hash, or a class of the user's: binding says what is wrong
-        return None
-    return key
+_keys: dict[int, Callable[..., object]] = {}  # by the id of the spec, which the function keeps alive
 
 
 def _plan(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Plan:
+    if id(spec) not in _keys:
+        _keys[id(spec)] = _key_of(spec)
     with tracing.untraced():
         bound = spec.bind(*values)
         decision = decide(bound, selection.requested(spec.name, argument))
@@ -145,16 +132,30 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
 
 
 def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Any:
-    """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call."""
-    key = None if tracing.unusual() else _key(spec, values, argument)
-    plan = _plans.get(key)
+    """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call.
+
+    Nothing is remembered of a call that is traced, or whose arguments have no key: no tensors, no memory, no hash.
+    """
+    try:
+        unusual = (_modes() and tracing.traces()) or _jit() is not None or forward_ad._current_level >= 0
+        key = None if unusual else _keys[id(spec)](*values, argument)
+        plan = _plans.get(key)
+    except Exception:  # binding says what is wrong
+        key = plan = None
     if plan is None:
         plan = _plan(spec, values, argument)
         if key is not None:
-            if len(_plans) >= PLANS:
-                _plans.clear()
-            _plans[key] = plan
+            _remember(key, plan)
+    if _autocast():
+        with tracing.plain(plan.device):
+            return plan.run(values)
     return plan.run(values)
+
+
+def _remember(key: object, plan: Plan) -> None:
+    if len(_plans) >= PLANS:
+        _plans.clear()
+    _plans[key] = plan
 
 
 @cache
@@ -164,6 +165,7 @@ def function(op: str) -> Callable[..., Any]:
     It is compiled from the signature, so that wrong calls get Python's own TypeError and `help()` shows the truth.
     """
     spec = catalog.spec(op)
+    _keys[id(spec)] = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
     parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
     scope: dict[str, Any] = {"_spec": spec, "_call": call}

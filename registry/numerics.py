@@ -49,13 +49,13 @@ class Arithmetic:
 
 FP32 = Arithmetic("fp32", 2.0**-24)
 FP32_SEQUENTIAL = Arithmetic("fp32_sequential", 2.0**-24, sequential=True)
-# A tensor core truncates its accumulator once per instruction, that is per 16 terms: up to a unit of 2^-23 each time,
-# and always in the same direction on positive data (0.78 units a step at fp16, K = 4096, U[0, 1) on an H200, in cuBLAS
-# and in our kernels alike). Hence twice the unit of fp32, and one of them per step of the chain.
-MMA = Arithmetic("mma", 2.0**-23, linear=1.0)
+# A tensor core cuts its 16 products and the accumulator to multiples of 2^-25 of the largest of them, adds them, and cuts
+# the sum to 24 digits (measured bit by bit on an H200, docs/emulator.md). On positive data all cuts point the same way: 16
+# halves of 2^-25 and half of 2^-23 a step, 2.5 units of 2^-23 (2.2 with one large first product, fp16, K = 4096).
+MMA = Arithmetic("mma", 2.0**-23, linear=2.5)
 # Operands keep 10 bits after the point. cuBLAS rounds them to nearest (2^-11); the tensor core itself truncates what it
-# is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2).
-TF32 = Arithmetic("tf32", 2.0**-23, linear=1.0, operand=2.0**-10)
+# is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2). A step has 8 products: twice 1.5.
+TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
 
 # How often a sound kernel may exceed the bound anywhere in one tensor.
 CHANCE = 2.0**-20
@@ -83,6 +83,11 @@ def tail(h: float, n: int, correlated: bool = False) -> float:
     correlated: the terms repeat one another (an expanded input), so that all roundings may point the same way: h.
     """
     return h if correlated else min(h, math.sqrt(2 * math.log(2 * max(n, 1) / CHANCE) * h / 3))
+
+
+def repeats(x: Tensor) -> bool:
+    """Whether x is expanded, so that elements along an axis are one and the same."""
+    return any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
 
 
 @dataclass(frozen=True)

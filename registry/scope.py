@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -78,11 +78,17 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
         wrapped: Any = functools.wraps(function)(self._wrapper(function))
         return wrapped  # type: ignore[no-any-return]
 
+    def _again(self) -> use:
+        """The same choice, not entered yet: calls of one function may overlap."""
+        made = object.__new__(use)
+        made._choice, made._open = self._choice, []
+        return made
+
     def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
         choice = self._choice
 
         def plain(*args: Any, **kwargs: Any) -> Any:
-            with _Body(choice).running():
+            with self._again():
                 return function(*args, **kwargs)
 
         def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -115,28 +121,28 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
 
 
 class _Body:
-    """The body of a decorated function, in force whenever it runs; what it entered itself stays inside of it."""
+    """The body of a decorated generator or coroutine: its scope, and those that it entered, hold whenever it runs."""
 
     def __init__(self, choice: Choice) -> None:
-        self._choice = choice
-        self._inner: tuple[Entry, ...] = ()  # entered by the body, and still open when it was suspended
+        self._mine: tuple[Entry, ...] = (Entry(choice),)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        entry = Entry(self._choice)
-        here = [e for e in _entries.get() if not e.closed]
-        place = next((i for i, e in enumerate(here) if e in self._inner), len(here))
-        _entries.set((*here[:place], entry, *here[place:]))
+        """One step of the body. Afterwards the caller has what it had, whatever the body has open."""
+        before = _entries.get()
+        first = self._mine[0]
+        _entries.set((*before, *self._mine))
         try:
             yield
         finally:
             after = _entries.get()
-            self._inner = after[after.index(entry) + 1 :] if entry in after else ()
-            _entries.set(tuple(e for e in after if e is not entry))
+            place = after.index(first)
+            self._mine = after[place:]
+            _entries.set(after[:place])
 
 
 @types.coroutine
-def _steps(body: _Body, inner: Any) -> Iterator[Any]:
+def _steps(body: _Body, inner: Any) -> Generator[Any, Any, Any]:
     """`yield from inner`, or `await inner`, in which every step of it runs inside of the body's scope."""
     run, value = inner.send, None
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,20 +18,11 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
 
-
-def unusual() -> bool:
-    """Whether a call is traced, or computes forward derivatives: then nothing is remembered.
-
-    A dispatch mode by itself is no tracing: one that watches memory, as the conformance suite's, lets kernels run.
-    """
-    return (
-        (_C._len_torch_dispatch_stack() > 0 and _traces())
-        or _C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-    )
+_paused: ContextVar[bool] = ContextVar("kernelmux_jit_trace_paused", default=False)
 
 
-def _traces() -> bool:
+def traces() -> bool:
+    """Whether a dispatch mode traces. One that only watches, as the conformance suite's, lets kernels run."""
     return any(_C._get_dispatch_mode(key) is not None for key in _MODES)
 
 
@@ -42,7 +34,7 @@ def reasons(name: str, tensors: dict[str, torch.Tensor], instead: str) -> list[s
 
 
 def _tracer() -> str | None:
-    if _C._get_tracing_state() is not None:
+    if _paused.get() or _C._get_tracing_state() is not None:
         return "torch.jit.trace"
     if _C._len_torch_dispatch_stack() > 0:
         modes = [_C._get_dispatch_mode(key) for key in _MODES]
@@ -79,7 +71,7 @@ def is_dual(x: torch.Tensor) -> bool:
     """Whether x carries a tangent of forward automatic differentiation."""
     if forward_ad._current_level < 0:
         return False
-    return forward_ad.unpack_dual(x).tangent is not None
+    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def has_memory(x: torch.Tensor) -> bool:
@@ -95,9 +87,11 @@ def untraced() -> Iterator[None]:
         yield
         return
     _C._set_tracing_state(None)
+    _paused.set(True)
     try:
         yield
     finally:
+        _paused.set(False)
         _C._set_tracing_state(state)
 
 

@@ -1,5 +1,6 @@
 """Launches on CPU tensors: the same source, compiled to PTX and run by the emulator."""
 
+from pathlib import Path
 from typing import Any
 
 from kernelmux import emulator
@@ -12,10 +13,16 @@ class EmulatedFunction:
     """One kernel entry on the emulator; same interface as a CUDA function."""
 
     def __init__(
-        self, text: str, entry: str, options: tuple[str, ...], filename: str, folder: str, names: tuple[str, ...]
+        self,
+        text: str,
+        entry: str,
+        options: tuple[str, ...],
+        filename: str,
+        folders: tuple[Path, ...],
+        names: tuple[str, ...],
     ):
         chosen = (*options, *AS_CUPY)
-        ptx = emulator.compile_ptx(text, options=chosen, arch=EMULATED_ARCH, filename=filename, include=(folder,))
+        ptx = emulator.compile_ptx(text, options=chosen, arch=EMULATED_ARCH, filename=filename, include=folders)
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names
 

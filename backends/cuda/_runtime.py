@@ -60,11 +60,15 @@ def multiprocessors(x: torch.Tensor) -> int:
 
 
 class Source:
-    """A CUDA C++ file; `Source(__file__)` is the `.cu` of the same stem as the launcher."""
+    """A CUDA C++ file; `Source(__file__)` is the `.cu` of the same stem as the launcher.
 
-    def __init__(self, module: str, name: str | None = None):
+    Headers are looked for in the folder of the file, in those of `include`, then among ours, on a GPU and emulated alike.
+    """
+
+    def __init__(self, module: str, name: str | None = None, include: Sequence[str | Path] = ()):
         here = Path(module).resolve()
         self.path = here.with_name(name) if name else here.with_suffix(".cu")
+        self.folders = tuple(dict.fromkeys([self.path.parent, *(Path(i).resolve() for i in include), FOLDER]))
         self._kernels: dict[Any, Kernel] = {}
 
     def kernel(self, entry: str, signature: str, **defines: object) -> "Kernel":
@@ -86,13 +90,17 @@ class Source:
     def options(self, defines: dict[str, object]) -> tuple[str, ...]:
         """Compiler options without the target; the digest makes on-disk caches notice a changed header."""
         given = [f"-D{name}={value}" for name, value in defines.items()]
-        return ("-std=c++17", f"-I{FOLDER}", f"-DKERNELMUX_HEADERS={_headers_digest()}", *given)
+        folders = [f"-I{folder}" for folder in self.folders]
+        return ("-std=c++17", *folders, f"-DKERNELMUX_HEADERS={self._headers_digest()}", *given)
 
+    @cache  # noqa: B019
+    def _headers_digest(self) -> str:
+        """Over the headers that the source includes, directly or through one another."""
+        from kernelmux.emulator.nvrtc import included
 
-@cache
-def _headers_digest() -> str:
-    headers = b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.cuh")))
-    return "0x" + hashlib.sha256(headers).hexdigest()[:12]
+        headers = included(self.text(), list(self.folders))
+        parts = (f"{path.name}\n{headers[path]}\n" for path in sorted(headers))
+        return "0x" + hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
 
 
 class Kernel:
@@ -148,7 +156,7 @@ class Kernel:
             return _launch_cuda.CudaFunction(text, self.entry, options, index, self.parameters)
         from kernelmux.backends.cuda._launch_emulated import EmulatedFunction
 
-        return EmulatedFunction(text, self.entry, options, self.source.path.name, str(FOLDER), self._names)
+        return EmulatedFunction(text, self.entry, options, self.source.path.name, self.source.folders, self._names)
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with every number as the numpy scalar of its parameter's type; TypeError or OverflowError."""

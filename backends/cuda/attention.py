@@ -54,9 +54,10 @@ def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale
 def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
     """The same call with a positive scale: only then is the largest raw score the largest scaled one.
 
-    Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at the masked keys.
+    Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at the masked keys. Of rows
+    that overlap torch makes a tensor in any order of axes; the kernels want the last one contiguous.
     """
-    return (-q if scale < 0 else q), max(abs(scale), _SMALLEST_SCALE)
+    return ((-q).contiguous() if scale < 0 else q), max(abs(scale), _SMALLEST_SCALE)
 
 
 @lru_cache(maxsize=4096)

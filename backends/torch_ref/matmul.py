@@ -1,17 +1,42 @@
-"""Matrix product by torch.matmul."""
+"""Matrix product by torch.mm, which has no precision of its own per call: where its global flags allow less, not by it."""
+
+from functools import cache
+from typing import Any
 
 import torch
 
 from kernelmux.registry.backend import Implementation
 
+_precision: Any = torch._C._get_fp32_precision_getter
+_fp16_sums: Any = torch._C._get_cublas_allow_fp16_accumulation
+TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
+
 
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    try:
-        return torch.matmul(a, b)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    if a.dtype == torch.float32:
+        return torch.mm(a, b) if _allowed(a, precision) else torch.mm(a.double(), b.double()).float()
+    if not a.is_cuda or not _sums_in_16_bits(a, b):
+        return torch.mm(a, b)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):  # out_dtype has no gradient
+        return torch.mm(a.float(), b.float()).to(a.dtype)
+    return torch.mm(a, b, out_dtype=torch.float32).to(a.dtype)
 
 
-VARIANTS = {"eager": Implementation(fn=matmul, idea="torch.matmul", arithmetic="mma")}
+def _allowed(a: torch.Tensor, precision: str) -> bool:
+    """Whether torch's flag asks for no less than the call: "tf32" is a permission, "ieee" is none."""
+    flag = _precision("cuda" if a.is_cuda else "mkldnn", "matmul")
+    return flag in ("none", "ieee") or (flag == "tf32" and precision == "tf32")
+
+
+def _sums_in_16_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether torch.mm may add in 16 bits: the parts of a split K do so by torch's default, fp16 if a flag says so."""
+    tiles = -(-a.shape[0] // TILE) * -(-b.shape[1] // TILE)
+    return tiles < _multiprocessors(a.get_device()) or (a.dtype == torch.float16 and _fp16_sums())
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+VARIANTS = {"eager": Implementation(fn=matmul, idea="torch.mm", arithmetic="mma")}

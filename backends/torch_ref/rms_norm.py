@@ -6,7 +6,7 @@ from kernelmux.registry.backend import Implementation
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps).contiguous()
 
 
 VARIANTS = {"eager": Implementation(fn=rms_norm, idea="torch.nn.functional.rms_norm")}

@@ -8,11 +8,19 @@ from kernelmux.registry.backend import Implementation
 def rms_norm_backward(
     grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
-    with torch.enable_grad():
+    further = torch.is_grad_enabled() and any(t.requires_grad for t in (grad_out, x, weight))
+    with torch.inference_mode(False), torch.enable_grad():
+        x, weight = _leaf(x, further), _leaf(weight, further)
         y = torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
-    grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad_out)
-    return grad_x, grad_weight
+        grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad_out, create_graph=further)
+    return grad_x.contiguous(), grad_weight.contiguous()
+
+
+def _leaf(x: torch.Tensor, further: bool) -> torch.Tensor:
+    """x as autograd can start from it: itself where its own gradient is wanted, a copy of an inference tensor."""
+    if further and x.requires_grad:
+        return x
+    return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
 VARIANTS = {"eager": Implementation(fn=rms_norm_backward, idea="torch.autograd through rms_norm")}

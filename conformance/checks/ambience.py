@@ -28,7 +28,7 @@ def run(probe: Probe) -> None:
                     _same(judge, first, _call(judge, ()))
             for names in _settings(probe):
                 with _told(", ".join(names)):
-                    _same(judge, first, _call(judge, names), exactly=not ambience.ROUNDING & set(names))
+                    _same(judge, first, _call(judge, names), exactly=not set(ambience.ROUNDING) & set(names))
 
 
 @contextmanager

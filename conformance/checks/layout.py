@@ -16,6 +16,7 @@ from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import OpSpec
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
@@ -24,8 +25,9 @@ ROW = 24
 
 def run(probe: Probe) -> None:
     for turn, base in enumerate(probe.sample(3 if probe.emulated else 6)):
-        _examine(probe, arrangements(base, everything=turn == 0 or not probe.emulated))
-    if not probe.options.cases:
+        everything = (turn == 0 or not probe.emulated) and probe.options.tier != "smoke"
+        _examine(probe, arrangements(base, everything))
+    if not probe.options.cases and probe.options.tier != "smoke":
         _examine(probe, of_higher_rank(probe))
         _examine(probe, shared(probe))
 
@@ -82,10 +84,7 @@ def shared(probe: Probe) -> Iterator[Trial]:
     spec = probe.spec
     if len(spec.tensors) < 2 or spec.hosted:
         return
-    lead = (lambda n: (n, n)) if any(t.dims == "..." for t in spec.tensors) else (lambda n: (n,))
-    cases = [generate.spelt(spec, dict.fromkeys(generate.letters(spec), n), lead(n)) for n in SQUARES]
-    cases += [generate.spelt(spec, {**dict.fromkeys(generate.letters(spec), n), "B": 1, "H": 1, "G": 1}, lead(n))
-              for n in SQUARES]  # fmt: skip
+    cases = [_square(spec, n) for n in SQUARES]
     base = _first_able(probe, cases, probe.options.seed)
     if base is None:
         return
@@ -96,6 +95,13 @@ def shared(probe: Probe) -> Iterator[Trial]:
         yield base.changed(f"{', '.join(alike)}: one tensor", **dict.fromkeys(alike, x))
         turned = {name: x.mT if turn % 2 else x for turn, name in enumerate(alike)}
         yield base.changed(f"{', '.join(alike)}: one tensor, every second time transposed", **turned)
+
+
+def _square(spec: OpSpec, n: int) -> Case:
+    """The call whose last two axes have length n, and all before them length one."""
+    last = {d for t in spec.tensors for d in t.dims.split()[-2:]}
+    flat = any(t.dims == "..." for t in spec.tensors)
+    return generate.spelt(spec, {d: n if d in last else 1 for d in generate.letters(spec)}, (n, n) if flat else (n,))
 
 
 def _first_able(probe: Probe, cases: list[Case], turn: int) -> Trial | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+
 from kernelmux.conformance import generate
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Probe
+from kernelmux.registry.cases import Case
 
 # How many shapes, and elements per tensor, by tier; the emulator runs some 10^5 elements a second.
 COUNTS = {"smoke": 3, "ci": 10, "full": 60, "huge": 200}
@@ -14,7 +19,10 @@ ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
 def run(probe: Probe) -> None:
     options, spec = probe.options, probe.spec
     count, elements = COUNTS[options.tier], ELEMENTS[options.device]
-    made = list(generate.cases(spec, probe.implementation.requires, count, elements, options.seed))
+    made: list[tuple[Case, Sequence[torch.dtype]]] = list(
+        generate.cases(spec, probe.implementation.requires, count, elements, options.seed)
+    )
+    made += [(case, spec.dtypes) for case in generate.corners(spec)]
     made = [(case, able) for case, able in made if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases)]):

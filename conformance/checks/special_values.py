@@ -22,6 +22,7 @@ from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
+LEAST_SUBNORMAL = "smallest subnormal"
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
 LEAST = 64  # elements of the largest tensor
 Tensors = dict[str, torch.Tensor]
@@ -58,6 +59,9 @@ def _bases(probe: Probe) -> list[Trial]:
 
 
 def _defined(trial: Trial) -> bool:
+    """Floating, and where the spec says so. An eps of 0 lets the squares of subnormal numbers underflow to 0 / 0."""
+    if any(isinstance(v, float) and v == 0 for v in trial.call.scalars.values()):
+        return False
     return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
 
 
@@ -137,10 +141,15 @@ def _elementwise(spec: OpSpec) -> bool:
 
 
 def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a name in a format; there are small, middling and large subnormal ones."""
-    info = torch.finfo(dtype)
+    """The numbers of a name in a format; there are small, middling and large subnormal ones.
+
+    Where an operator may flush its results, hardware flushes its operands as well, and a factor behind them would make
+    that show: there only the smallest one is asked for (`LEAST_SUBNORMAL`).
+    """
+    info, tiny = torch.finfo(dtype), smallest(dtype)
+    if name == LEAST_SUBNORMAL:
+        return (tiny,)
     if name == "subnormal":
-        tiny = smallest(dtype)
         return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
     fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0, "largest": float(info.max)}
     return (fixed[name],)
@@ -148,12 +157,18 @@ def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
     """The call with the value in its tensors: in all together, and if `thorough` in each in turn."""
+    if name == "subnormal" and all(model.flushes for model in base.spec.errors):
+        name = LEAST_SUBNORMAL
     tensors, zeros = base.tensors, {t: torch.zeros_like(x) for t, x in base.tensors.items()}
     several = len(tensors) > 1
     if several or not thorough:
         yield _with(base, tensors, list(tensors), name, "")
     if name in ON_ZEROS and several:
         yield _with(base, zeros, list(tensors), name, ", all else 0")
+    if name == "largest":  # so that every sum overflows, along whichever axis it goes
+        for tensor, x in list(tensors.items())[: None if thorough else 1]:
+            full = torch.full_like(x, values_of(name, x.dtype)[0])
+            yield base.changed(f"{name} in {tensor}: everywhere", **{tensor: full})
     for tensor, x in tensors.items() if thorough else ():
         yield _with(base, tensors, [tensor], name, "")
         if name in ON_ZEROS:
@@ -161,7 +176,7 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
             yield _with(base, background, [tensor], name, ", all else 0")
         if name == "nan":
             yield from _single(base, tensor, name)
-        if name in ("-inf", "largest") and x.dim() > 1:
+        if name == "-inf" and x.dim() > 1:
             row = {"whole first row": range(x.shape[-1])}
             yield base.changed(f"{name} in {tensor}: whole first row", **{tensor: _plant(x, name, row)})
 

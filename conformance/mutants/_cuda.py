@@ -20,7 +20,9 @@ def launch(source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ...
     if tensors[0].is_cuda:
         _on_gpu(source, entry, grid, block, args, options)
         return
-    ptx = emulator.compile_ptx(source.read_text(), options=options, filename=source.name)
+    ptx = emulator.compile_ptx(
+        source.read_text(), options=(*options, "-ftz=true"), filename=source.name
+    )  # as CuPy does
     emulator.load(ptx).kernel(entry).launch(grid, block, args)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,19 +14,8 @@ BLOCK = 128
 
 def launch(kernel: Any, programs: int, *args: Any, **meta: Any) -> None:
     """Run `kernel` in that many programs; the first argument is a tensor."""
-    with _active(args[0]):
+    with nullcontext() if args[0].is_cuda else emulator.triton_active():
         kernel[(programs,)](*args, **meta)
-
-
-def _active(x: torch.Tensor) -> AbstractContextManager[Any]:
-    if x.is_cuda:
-        return nullcontext()
-    if (scope := getattr(emulator, "triton_active", None)) is not None:
-        return scope()
-    from kernelmux.emulator import triton_driver
-
-    triton_driver.activate()
-    return nullcontext()
 
 
 def power_of_two(n: int) -> int:

@@ -3,67 +3,169 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import cli
+from kernelmux.conformance import cli, mutation, report
+from kernelmux.conformance.options import Options
+
+ADD = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy"]
+COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--op", "sofmax"], 'unknown operator "sofmax"'),
+        (["--op"], "expected at least one argument"),
         (["--backend", "tritn"], 'did you mean "triton"?'),
         (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "eager"?'),
         (["--check", "acuracy"], 'did you mean "accuracy"?'),
         (["--op", "softmax", "--case", "x4x101"], 'unknown case "x4x101"'),
+        (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
         (["--dtype", "fp17"], "fp17"),
         (["--record"], "--device cuda"),
         (["--check", "accuracy", "--backend", "spec"], "nothing to run"),
+        (["--tier", "tiny"], "invalid choice: 'tiny'"),
+        (["--seed", "abc"], "expected a whole number, got 'abc'"),
+        (["--seed", "1.5"], "expected a whole number"),
+        (["--seed"], "expected at least one argument"),
+        (["--device", "tpu"], "invalid choice"),
+        (["-n", "abc"], "got 'abc'"),
+        (["-n", "0"], "expected auto or a number from 1"),
+        (["-n", "-1"], "-n"),
+        (["-n", "1e3"], "got '1e3'"),
+        (["-n", "²"], "expected auto"),
+        (["-n", "100000"], "from 1 to 256"),
+        (["-n"], "expected one argument"),
+        (["--operator", "add"], "unrecognized arguments"),
+        (["add"], "unrecognized arguments: add"),
+        (["--matrix", "--mutants"], "not allowed with"),
+        (["--list", "--mutants"], "not allowed with"),
+        (["--list", "--record"], "not allowed with"),
+        (["--matrix", "."], "cannot be read: Is a directory"),
+        (["--matrix", "no/such/file.md"], "cannot be read: No such file"),
+        (["--matrix", "/dev/null"], "<!-- matrix -->"),
+        (["--mutants", "--case", "x4x100"], "--case cannot be combined"),
+        (["--mutants", "--backend", "cuda"], "--backend cannot be combined"),
+        (["--mutants", "--op", "sofmax"], 'unknown operator "sofmax"'),
+        (["--op", "softmax", "--case", "x=4xx5"], "--case x=4xx5"),
+        (["--op", "softmax", "--case", "x=1e3:fp16"], "--case x=1e3:fp16"),
+        (["--op", "softmax", "--case", "x=4x5:fp99"], "fp99"),
+        (["--op", "softmax", "--case", "x=4x5,axis=7"], "axis"),
+        (["--op", "softmax", "--case", "x=4x5,axis=-3"], "axis"),
+        (["--op", "softmax", "--case", "y=4x5"], "expected a shape such as 4x100 for each of x"),
+        (["--op", "softmax", "--case", "x=4x5,scael=0.5"], "expected scalars among axis, scale, got scael"),
+        (["--op", "softmax", "--case", "x=4x5,scale=abc"], "scale"),
+        (["--op", "softmax", "--case", "x=1099511627776x2"], "GiB"),
+        (["--op", "softmax", "--case", "x=99999999999999999999x99999999999999999999"], "GiB"),
+        (["--op", "matmul", "--case", "a=4x5,b=6x7"], "matmul"),
+        (["--op", "copy_column", "--case", "x=4x5"], "column"),
+        (["--case", "=4"], "--case =4"),
+        ([*ADD, "--out", "/dev/null"], "--out /dev/null: expected a folder that can be written to: is not a folder"),
+        ([*ADD, "--out", "/dev/null/below"], "is not a folder"),
+        ([*ADD, "--out", "/proc/no/such/folder"], "--out /proc/no/such/folder"),
+        ([*ADD, "--expected", "no/such/file.toml"], "no/such/file.toml"),
     ],
 )
-def test_a_misspelt_selection_is_a_usage_error(
+def test_a_mistake_is_one_line_and_exit_status_2(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(arguments) == cli.USAGE
-    assert text in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert text in shown.err and shown.err.startswith("conformance: ") and shown.err.count("\n") == 1
+    assert shown.out == ""
 
 
-def two_items(folder: Path, workers: int) -> list[str]:
+def two_items(folder: Path, workers: int = 1) -> list[str]:
     """The arguments of a run of two items that pass."""
-    chosen = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy", "exact"]
-    return [*chosen, "--out", str(folder), "-n", str(workers)]
+    return [*ADD, "exact", "--out", str(folder), "-n", str(workers)]
+
+
+def last(text: str) -> str:
+    """The last line without its time."""
+    return text.splitlines()[-1].rpartition(" in ")[0]
 
 
 def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(two_items(tmp_path, workers=1)) == cli.OK
-    assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
-    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert cli.main(two_items(tmp_path)) == cli.OK
+    out = capsys.readouterr().out
+    assert last(out) == "2 passed, 0 failed, 0 skipped" and "[2/2] passed" in out
+    lines = [json.loads(line) for line in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["run", "item"] and lines[-1]["kind"] == "summary"
-    assert lines[0]["schema"] == 1 and lines[0]["machine"] == "emulated on the CPU" and "torch" in lines[0]["versions"]
-    assert (
-        lines[1]["spec"]
-        and lines[1]["source"]
-        and all(line["budget"] <= 1 for line in lines if line["kind"] == "trial")
-    )
-    assert "| add | torch_ref/eager |" in (tmp_path / "matrix.md").read_text()
+    assert lines[0]["schema"] == 1 and lines[0]["machine"] == "on the CPU" and "torch" in lines[0]["versions"]
+    trials = [line for line in lines if line["kind"] == "trial"]
+    assert lines[1]["spec"] and lines[1]["source"] and all(t["budget"] <= 1 and t["axes"] for t in trials)
+    assert "| add | torch_ref/eager |" in (tmp_path / "matrix-partial.md").read_text()
 
 
 def test_worker_processes_give_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(two_items(tmp_path, workers=2)) == cli.OK
-    assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed, 0 skipped"
+    assert last(capsys.readouterr().out) == "2 passed, 0 failed, 0 skipped"
+
+
+def test_several_seeds_run_every_item_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11"]) == cli.OK
+    out = capsys.readouterr().out
+    assert last(out) == "4 passed, 0 failed, 0 skipped" and "seeds 3, 17" in out
+    assert "passed add-torch_ref/eager-accuracy-seed17" in out
+    lines = [json.loads(line) for line in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
+    seeds = {(line["check"], line["seed"]) for line in lines if line["kind"] == "trial"}
+    assert seeds == {(check, seed) for check in ("accuracy", "exact") for seed in (3, 17)}
+
+
+def test_the_folder_of_the_reports_keeps_what_is_not_ours(tmp_path: Path) -> None:
+    """A configuration of pytest, a link in place of a report, the results of a whole run."""
+    other = tmp_path / "other"
+    folder = tmp_path / "out"
+    folder.mkdir()
+    other.write_text("mine")
+    for name in ("pytest.ini", "plan.json", "results.jsonl", "matrix.md"):
+        (folder / name).write_text("mine")
+    (folder / "matrix-partial.md").symlink_to(other)
+    assert cli.main(two_items(folder)) == cli.OK
+    assert {(folder / n).read_text() for n in ("pytest.ini", "plan.json", "results.jsonl", "matrix.md")} == {"mine"}
+    assert other.read_text() == "mine" and "add" in (folder / "matrix-partial.md").read_text()
+    written = {"durations.json", "matrix-partial.md", "results-partial.jsonl"}
+    assert {p.name for p in folder.iterdir()} - written == {"pytest.ini", "plan.json", "results.jsonl", "matrix.md"}
+
+
+def test_a_whole_run_has_files_of_its_own() -> None:
+    assert report.names(Options(), True) == ("results.jsonl", "matrix.md")
+    assert report.names(Options(tier="smoke"), True) == ("results-smoke.jsonl", "matrix-smoke.md")
+    assert report.names(Options(tier="full"), False) == ("results-partial.jsonl", "matrix-partial.md")
+
+
+@pytest.mark.parametrize("damaged", ['{"add-torch_ref/eager-exact": 1.', "[]", '{"a": "b"}', "\0", "null"])
+def test_a_damaged_state_does_not_stop_a_run(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "durations.json").write_text(damaged)
+    assert cli.main(two_items(tmp_path)) == cli.OK
+    assert capsys.readouterr().err.count("durations.json is damaged") == 1
+    assert len(json.loads((tmp_path / "durations.json").read_text())) == 2
 
 
 def test_a_failure_says_what_is_wrong_and_how_to_see_it_again(
     tmp_path: Path, mutants: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ["--op", "transpose", "--backend", "mutants/no_edge", "--check", "shapes", "--out", str(tmp_path), "-n", "1"]
+    chosen = ["--op", "transpose", "--backend", mutant("no_edge"), "--check", "shapes"]
+    run = [*chosen, "--out", str(tmp_path), "-n", "1", "--program", "their command"]
     assert cli.main(run) == cli.FAILED
     out = capsys.readouterr().out
-    assert "transpose[mutants/no_edge] shapes" in out and "pattern:" in out and "0 passed, 1 failed, 0 skipped" in out
-    command = next(line for line in out.splitlines() if "reproduce:" in line).split(" -- ")[1].split()
+    assert f"transpose[{chosen[3]}] shapes" in out and "pattern:" in out
+    assert last(out) == "0 passed, 1 failed, 0 skipped" and "across the trials: fails" in out
+    command = next(line for line in out.splitlines() if "reproduce:" in line).split("their command ")[1].split()
     assert cli.main([*command, "--out", str(tmp_path), "-n", "1"]) == cli.FAILED
+
+
+def mutant(name: str) -> str:
+    """A broken variant as --backend takes it."""
+    return next(f"{m.backend}/{m.variant}" for m in mutation.population("cpu") if m.variant == name)
 
 
 def test_unwritten_elements_are_named_as_poison(
@@ -73,7 +175,7 @@ def test_unwritten_elements_are_named_as_poison(
         "--op",
         "softmax",
         "--backend",
-        "mutants/unwritten_tail",
+        mutant("unwritten_tail"),
         "--check",
         "memory",
         "--out",
@@ -90,3 +192,68 @@ def test_the_list_names_checks_and_items(capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["--op", "add", "--backend", "torch_ref", "--list"]) == cli.OK
     out = capsys.readouterr().out
     assert "special_values" in out and "add-torch_ref/eager-accuracy" in out
+
+
+def test_the_mutants_run_in_worker_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["--mutants", "--op", "transpose", "--check", "shapes", "-n", "2", "--out", str(tmp_path)]
+    assert cli.main(run) == cli.OK
+    out = capsys.readouterr().out
+    assert "caught shapes" in out and "broken kernels caught, 0 problems" in out and "left]" in out
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """The command as a process group of its own that hears Ctrl-C, as a shell starts it."""
+    pipe, command = subprocess.PIPE, [*COMMAND, *arguments]
+    heard = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs in the background inherits that it is ignored
+    try:
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
+LONG = ("--op", "transpose", "softmax", "reduce_sum", "--backend", "torch_ref", "triton")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_keeps_what_was_found(workers: str, tmp_path: Path) -> None:
+    process = started(*LONG, "-n", workers, "--out", str(tmp_path))
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    asked = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED, err
+    assert time.monotonic() - asked < 20
+    assert "interrupted after " in err and "Traceback" not in out + err and "was lost" not in out + err
+    assert err.count("\n") == 1 and " passed, " in out.splitlines()[-1]
+    told = json.loads((tmp_path / "results-partial.jsonl").read_text().splitlines()[-1])
+    assert told["passed"] + told["skipped"] >= 1
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.5])
+def test_ctrl_c_at_the_start_is_one_line(seconds: float, tmp_path: Path) -> None:
+    process = started(*LONG, "-n", "2", "--out", str(tmp_path))
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED and "interrupted" in err and "Traceback" not in out + err, err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--list",), (*LONG, "-n", "1"), (*LONG, "-n", "2")], ids=lambda a: a[-1]
+)
+def test_a_reader_that_goes_away_ends_the_run_quietly(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    with started(*arguments, "--out", str(tmp_path)) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=100) in (cli.CLOSED, cli.OK)
+        assert process.stderr.read() == ""
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pytest.py").write_text("raise ModuleNotFoundError(\"No module named 'pytest'\", name='pytest')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path(__file__).parents[2] / ".pyroot"))])
+    done = subprocess.run(COMMAND, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == cli.USAGE
+    assert done.stderr == 'conformance: pytest is not installed: pip install "kernelmux[conformance]"\n'

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from kernelmux.conformance import trials
+from kernelmux.conformance import origins, report, trials
 from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.registry import catalog
+from kernelmux.conformance.probe import raised
+from kernelmux.emulator import EmulatorError
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch
+from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
+from kernelmux.registry.conditions import AtLeast, Condition, Dtypes, Multiple
+from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import OpSpec
 
@@ -51,7 +59,7 @@ def test_a_case_of_zeros_is_vacuous(respecified: Respecified, monkeypatch: pytes
 def test_a_wrong_reference_is_the_outlier(respecified: Respecified, mutants: None) -> None:
     spec = catalog.spec("softmax")
     wrong = replace(spec, reference=lambda x, axis, scale: spec.reference(x, axis, scale) * 1.1)
-    outcome = respecified(wrong, "parity", "mutants", "sound")
+    outcome = respecified(wrong, "parity", "mutants_basics", "sound")
     assert outcome.status == "failed" and "it is the outlier" in outcome.text
 
 
@@ -67,3 +75,67 @@ def test_seeds_come_from_operator_case_dtype_and_seed() -> None:
     one, two = (trials.drawn(spec, spec.cases[0], torch.float32, seed)["x"] for seed in (0, 1))
     assert torch.equal(one, trials.trial(spec, spec.cases[0], torch.float32, 0, cpu).values[0])
     assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("op", "result", "expected"),
+    [
+        ("softmax", None, "expected a torch.Tensor, got None"),
+        ("softmax", np.zeros(3, np.float32), "expected a torch.Tensor, got numpy.ndarray"),
+        ("softmax", [torch.zeros(3)], "expected a torch.Tensor, got list of 1"),
+        ("softmax", (torch.zeros(3), torch.zeros(3)), "expected 1 output, got 2"),
+        ("rms_norm_backward", [torch.zeros(3)] * 2, "expected a tuple of 2 tensors, got list of 2"),
+        ("rms_norm_backward", torch.zeros(3), "expected 2 outputs, got 1"),
+        ("rms_norm_backward", (torch.zeros(3), None), "grad_weight: expected a torch.Tensor, got None"),
+        ("rms_norm_backward", None, "expected a tuple of 2 tensors, got None"),
+    ],
+)
+def test_what_is_no_tensor_is_named(op: str, result: object, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "call", lambda *call: result)
+    outcome = execute(Item(op, "torch_ref", "eager", "accuracy"), Options())
+    assert outcome.status == "failed" and f"seed 0x0: {expected}\n" in outcome.text
+
+
+def test_the_frame_of_the_implementation_comes_first(tmp_path: Path) -> None:
+    """A library raises below a function of the package in `tmp_path`."""
+    source = tmp_path / "softmax.py"
+    source.write_text("import numpy as np\n\ndef softmax(x):\n    return np.broadcast_to(x, (3, 5))\n")
+    scope: dict[str, object] = {}
+    exec(compile(source.read_text(), str(source), "exec"), scope)
+    with pytest.raises(ValueError, match="broadcast") as caught:
+        scope["softmax"](np.zeros(4))  # type: ignore[operator]
+    lines = raised(caught.value, tmp_path).splitlines()
+    assert lines[-2] == f"  at {source}:4 in softmax: return np.broadcast_to(x, (3, 5))"
+    assert lines[-1].startswith("  (raised at ") and "numpy" in lines[-1]
+    assert origins.cause(caught.value, tmp_path) == "softmax.py:4: ValueError"
+    assert "(raised at" not in raised(caught.value) and "numpy" in raised(caught.value)
+
+
+def test_both_lines_of_a_race_are_shown_with_their_source(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    source = tmp_path / "deep" / "kernel.cu"
+    source.write_text("one\n  t[i] = x[i];\nthree\n  y[i] = t[63 - i];\n")
+    text = "read of shared memory at offset 4, and no barrier since thread 32 wrote it"
+    error = EmulatorError(text, kind="race", file="kernel.cu", line=4, earlier=("kernel.cu", 2))
+    assert str(error) == f"kernel.cu:4: race: {text} at kernel.cu:2"
+    assert raised(error, tmp_path).splitlines()[1:] == [
+        f"  at {source}:4: y[i] = t[63 - i];",
+        f"  the other at {source}:2: t[i] = x[i];",
+    ]
+    assert origins.cause(error, tmp_path) == "kernel.cu:4: race"
+
+
+@pytest.mark.parametrize("condition", [AtLeast("J", 3), Multiple("J", 8), Dtypes("J", torch.float32)])
+def test_a_condition_on_an_unknown_axis_names_backend_variant_and_axes(
+    condition: Condition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = {"eager": Implementation(fn=lambda x, axis, scale: x, idea="", requires=(condition,))}
+    monkeypatch.setattr(registered, "variants", lambda name, op: ladder)
+    call = catalog.spec("softmax").bind(torch.zeros(2, 3))
+    with pytest.raises(SpecError, match=r'torch_ref/eager declares .* names "J", expected .*: .*[NKx]'):
+        dispatch.verdicts(call, "torch_ref", "eager")
+
+
+def test_the_words_of_a_place_on_the_cpu() -> None:
+    assert report.machine(Options(), {"spec", "torch_ref"}) == "on the CPU"
+    assert report.machine(Options(), {"torch_ref", "triton"}) == "emulated on the CPU"

@@ -70,3 +70,30 @@ def test_a_haloed_input_is_surrounded_by_nan() -> None:
 def test_far_strides_reach_beyond_31_bits(shape: tuple[int, ...]) -> None:
     strides = offsets.far_strides(shape)
     assert layouts.extent(shape, strides) > 2**31 and strides[1:] == layouts.contiguous_strides(shape[1:])
+
+
+def test_a_negative_bit_changes_the_memory_and_not_the_values() -> None:
+    made = next(one for one in layouts.LAYOUTS if one.name == "negative bit").of(X)
+    assert made is not None and made.is_neg() and torch.equal(made, X)
+    raw = torch.empty(0, dtype=X.dtype).set_(made.untyped_storage(), 0, X.shape, X.stride())
+    assert torch.equal(raw, -X)
+
+
+def test_each_pitch_is_of_its_own() -> None:
+    made = next(one for one in layouts.LAYOUTS if one.name.startswith("rows and matrices")).of(X)
+    assert made is not None
+    matrix, row, column = made.stride()
+    assert column == 1 and row > X.shape[2] and matrix > row * X.shape[1]
+
+
+@pytest.mark.parametrize("name", ["first axis expanded", "last axis expanded", "sliding windows"])
+def test_sums_of_repeated_values_are_exact_in_any_order(name: str) -> None:
+    """Equal terms have roundings that add up: a sequential sum of arbitrary values would leave its bound."""
+    x = torch.randn(130, 65, generator=torch.Generator().manual_seed(1))
+    made = next(one for one in layouts.LAYOUTS if one.name == name).of(x)
+    assert made is not None and len(made.unique()) > 20
+    for terms in (made, made * made):
+        total = torch.zeros(65)
+        for row in terms:
+            total = total + row
+        assert torch.equal(total.double(), terms.double().sum(0))

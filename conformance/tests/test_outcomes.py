@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from kernelmux.conformance import budgets, expected, ledger, matrix, report
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import expected, ledger, matrix, report
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.execute import Outcome, execute, from_dict
-from kernelmux.conformance.expected import Expected
+from kernelmux.conformance.expected import Book, Expected
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe, Record
+from kernelmux.conformance.progress import Clock, Reporter, duration
+from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
 
 ITEM = Item("softmax", "torch_ref", "eager", "accuracy")
-KNOWN = (Expected("softmax-*-accuracy", "a reason", device="cpu"),)
+KNOWN = [Book(expected.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
+RAN = [Record("x17", "fp16", "", 0, assertions=1)]
 
 
 def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> None:
     failed = expected.applied(Outcome(ITEM, "failed", "wrong"), Options(), KNOWN)
     assert (failed.status, failed.text) == ("expected", "expected failure: a reason")
     assert report.counts([failed]) == {"passed": 0, "failed": 0, "skipped": 1}
-    assert expected.applied(Outcome(ITEM, "passed"), Options(), KNOWN).status == "failed"
-    assert expected.applied(Outcome(ITEM, "passed"), Options(dtypes=("fp16",)), KNOWN).status == "passed"
+    passed = Outcome(ITEM, "passed", records=RAN)
+    assert expected.applied(passed, Options(), KNOWN).status == "failed"
+    assert expected.applied(passed, Options(dtypes=("fp16",)), KNOWN).status == "passed"
+    assert expected.applied(passed, Options(seeds=(1, 2)), KNOWN).status == "passed"
     assert expected.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
 
 
 def test_an_expected_failure_covers_its_trials_only() -> None:
-    known = (Expected("softmax-*", "a reason", "x17 *"),)
+    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", "x17 *"),))]
     records = [Record(case, "fp16", "", 0, "failed") for case in ("x17", "x4x100")]
     assert (
         expected.applied(Outcome(ITEM, "failed", "wrong", records=records[:1]), Options(), known).status == "expected"
@@ -42,9 +48,52 @@ def test_an_expected_failure_covers_its_trials_only() -> None:
     assert expected.applied(Outcome(ITEM, "failed", "wrong", records=records), Options(), known).status == "failed"
 
 
+def test_an_entry_whose_trials_did_not_run_says_nothing() -> None:
+    """A small tier may hold none of the trials that an entry is about."""
+    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", "x4x100 *"),))]
+    assert expected.applied(Outcome(ITEM, "passed", records=RAN), Options(), known).status == "passed"
+    other = [*RAN, Record("x4x100", "fp16", "", 0, assertions=1)]
+    assert expected.applied(Outcome(ITEM, "passed", records=other), Options(), known).status == "failed"
+
+
 def test_an_entry_that_matches_nothing_is_stale() -> None:
-    assert expected.stale([ITEM.id], "cpu", "ci", KNOWN) == []
-    assert expected.stale(["add-torch_ref/eager-accuracy"], "cpu", "ci", KNOWN) == ["softmax-*-accuracy"]
+    assert expected.stale([ITEM.name], Options(), KNOWN) == []
+    found = ["expected_failures.toml: softmax-*-accuracy"]
+    assert expected.stale(["add-torch_ref/eager-accuracy"], Options(), KNOWN) == found
+    assert expected.stale(["add-torch_ref/eager-accuracy"], Options(backends=("torch_ref",)), KNOWN) == []
+    theirs = [Book(Path("theirs.toml"), KNOWN[0].entries, "theirs")]
+    assert expected.stale([], Options(backends=("torch_ref",)), theirs) == []
+    assert expected.stale([], Options(backends=("theirs",)), theirs) == ["theirs.toml: softmax-*-accuracy"]
+
+
+def test_the_file_of_a_backend_speaks_of_its_own_items_alone() -> None:
+    theirs = [Book(Path("theirs.toml"), (Expected("*", "a reason"),), "theirs")]
+    wrong = Outcome(ITEM, "failed", "wrong")
+    assert expected.applied(wrong, Options(), theirs).status == "failed"
+    assert (
+        expected.applied(replace(wrong, item=replace(ITEM, backend="theirs")), Options(), theirs).status == "expected"
+    )
+
+
+def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = '[[expected]]\nitem = "softmax-theirs/*"\nreason = "known"\n'
+    (tmp_path / "expected_failures.toml").write_text(entry)
+    (tmp_path / "resource_budgets.toml").write_text(
+        '[budget]\nspills = 4\n[[variant]]\nname = "softmax/torch_ref/eager"\nspills = 8\nreason = "why"\n'
+    )
+    monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "torch_ref" else None)
+    more = tmp_path / "more.toml"
+    more.write_text(entry)
+    found = expected.books(Options(expected=(str(more),)))
+    assert [(b.path, b.backend) for b in found[1:]] == [(tmp_path / expected.NAME, "torch_ref"), (more, "")]
+    assert budgets.budget("softmax", "torch_ref", "torch_ref/eager", "sm_80") == budgets.Budget(255, 8, "why")
+    assert budgets.budget("add", "torch_ref", "torch_ref/eager", "sm_80").spills == 4
+    assert budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
+
+
+def test_the_folder_of_a_backend_is_that_of_its_package() -> None:
+    folder = registered.folder("triton")
+    assert folder is not None and (folder / "softmax.py").is_file()
 
 
 def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
@@ -87,17 +136,61 @@ def test_an_unavailable_backend_is_skipped_unless_it_was_asked_for() -> None:
     assert asked.status == "failed" and "asked for and cannot work here: there is no compiler" in asked.text
 
 
-def test_the_matrix_fits_a_terminal() -> None:
-    names = [
-        n for n in catalogue.names() if n not in ("graphs", "offsets", "streams")
-    ]  # these run on a GPU only, compile_only not there
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_matrix_fits_a_terminal(width: int) -> None:
+    """Headers are whole at every width, a column has its header once, and a note keeps its number."""
+    names = catalogue.names()
     outcomes = [Outcome(Item("rms_norm_backward", "triton", "cooperative", n), "passed") for n in names]
+    outcomes[3] = replace(outcomes[3], status="expected", text="expected failure: a reason")
     outcomes += [Outcome(Item("softmax", "cuda", "", "unavailable", "no compiler"), "skipped", "no compiler")]
-    console = Console(width=110, record=True, file=io.StringIO())
+    console = Console(width=width, record=True, file=io.StringIO())
     matrix.show(console, outcomes, "title")
     text = console.export_text()
-    assert max(map(len, text.splitlines())) <= 110 and "- 1: no compiler" in text and "…" not in text
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    assert "- 1: expected failure: a reason" in text and "- 2: no compiler" in text and "xfail 1" in text
+    heads = [word for line in text.splitlines() if line.startswith(" " * 12) for word in line.split()]
+    assert [h for h in heads if not h.isdigit()] == [catalogue.check(n).column for n in names]
     assert "| rms_norm_backward | triton/cooperative |" in matrix.markdown(outcomes, "title")
+
+
+def test_the_legend_ends_where_there_is_nothing_to_explain() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    matrix.show(console, [Outcome(Item("add", "cuda", "scalar", "layout"), "passed", records=RAN)], "title")
+    assert console.export_text().rstrip().endswith("cells: trials passed")
+
+
+def test_several_seeds_are_one_cell_that_fails_if_one_of_them_does() -> None:
+    first, second = (Outcome(replace(ITEM, seed=s), "passed", records=RAN) for s in (1, 2))
+    (row,) = matrix.rows([first, second])
+    assert row.cells["accuracy"].passed == 2 and ledger._sound(row)
+    (row,) = matrix.rows([first, replace(second, status="failed")])
+    assert row.cells["accuracy"].status == "failed" and not ledger._sound(row)
+
+
+def test_one_cause_is_told_once() -> None:
+    cause = "softmax.py:34: out of bounds"
+    records = [Record("x17", "fp16", "", 0, "failed", cause=cause)]
+    outcomes = [
+        Outcome(replace(ITEM, check=c), "failed", f"the text of {c}", records=records) for c in ("layout", "shapes")
+    ]
+    console = Console(width=120, record=True, file=io.StringIO())
+    reporter = Reporter([o.item for o in outcomes], console)
+    for outcome in outcomes:
+        reporter._take(outcome)
+    matrix.causes(console, outcomes)
+    text = console.export_text()
+    assert "the text of layout" in text and "the text of shapes" not in text
+    assert f"the same as in softmax-torch_ref/eager-layout: {cause}" in text
+    assert f"softmax[torch_ref/eager] {cause}: one cause, 2 checks: layout, shapes" in text
+
+
+def test_how_long_the_rest_takes() -> None:
+    items = [replace(ITEM, check=c) for c in "abcd"]
+    clock = Clock(items, {items[0].id: 10.0, items[1].id: 20.0, items[2].id: 30.0}, 2)
+    assert str(clock) == ""
+    clock.finish(Outcome(items[0], "passed", seconds=20.0))  # twice as slow as before
+    assert str(clock) == "about 70 s left"  # 20 + 30 + 20 (the usual), twice, by two
+    assert [duration(s) for s in (7, 200, 9000)] == ["7 s", "3 min", "2.5 h"]
 
 
 def test_the_ledger_knows_verified_from_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +204,10 @@ def test_the_ledger_knows_verified_from_stale(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "nvidia_h200.json").write_text(json.dumps(book))
         ledger.books.cache_clear()
         assert ledger.status("softmax", "torch_ref", "eager") == (status, ("NVIDIA H200",))
+    (tmp_path / "nvidia_h200.json").write_text('{"gpu": ')
+    ledger.books.cache_clear()
+    with pytest.raises(SpecError, match="the ledger is damaged"):
+        ledger.books()
     ledger.books.cache_clear()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import patterns
+from kernelmux.conformance import contrast, patterns
+from kernelmux.conformance.contrast import Facts
 
 REF = torch.randn(64, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -60,3 +61,39 @@ def test_swallowed_nan_is_named() -> None:
 
 def test_scalars_have_no_places() -> None:
     assert described(torch.tensor(2.0).double(), torch.tensor(5.0).double()).startswith("1 of 1 wrong")
+
+
+def trials(failing: list[dict[str, Any]], passing: list[dict[str, Any]]) -> list[Facts]:
+    """Trials by what differs from the usual one."""
+
+    def fact(failed: bool, dtype: str = "fp32", note: str = "", **axes: Any) -> Facts:
+        return Facts(failed, {"M": 8, "K": 64, "scale": 1.0} | axes, dtype, note)
+
+    return [fact(True, **one) for one in failing] + [fact(False, **one) for one in passing]
+
+
+@pytest.mark.parametrize(
+    ("failing", "passing", "expected"),
+    [
+        (
+            [{"K": 1}, {"K": 17}, {"K": 65}],
+            [{"K": 32}, {"K": 128}],
+            "fails for K = 1, 17, 65; passes for 32, 128 (fails whenever K % 32 != 0)",
+        ),
+        ([{"K": 32}, {"K": 96}], [{"K": 7}, {"K": 9}], "passes for 7, 9 (fails whenever K % 32 == 0)"),
+        ([{"K": 65}, {"K": 100}], [{"K": 7}, {"K": 64}], "(fails whenever K > 64)"),
+        ([{"K": 65}], [{"K": 7}, {"K": 63}], "fails for K = 65; passes for 7, 63"),
+        ([{"dtype": "fp16"}], [{}, {"dtype": "bf16"}], "fails only for fp16"),
+        ([{}, {"dtype": "bf16"}], [{"dtype": "fp16"}], "fails for every dtype but fp16"),
+        ([{"scale": 0.5}, {"scale": -2.0}], [{}, {"K": 32}], "fails only for scale != 1.0"),
+        ([{"scale": 0.0}], [{}, {"scale": 2.0}], "fails only for scale = 0.0"),
+        ([{"M": 64}, {"M": 32, "K": 32}], [{}, {"K": 32}, {"M": 32, "K": 64}], "fails only for M = K"),
+        ([{"note": "x: strided"}], [{}, {"note": "x: misaligned"}], "fails only for x: strided"),
+        ([{"K": 7}, {"K": 64}], [{"K": 7}, {"K": 64}], ""),
+        ([{"K": 7}, {"K": 9}, {"K": 11}], [], ""),
+        ([{"K": 7}], [{"K": 9}], ""),
+    ],
+)
+def test_what_sets_failing_trials_apart(failing: Any, passing: Any, expected: str) -> None:
+    found = contrast.describe(trials(failing, passing))
+    assert expected in found and bool(expected) == bool(found)

@@ -11,7 +11,7 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 PARTS = ("registry", "backends", "emulator", "conformance", "perf")
-SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".typed"}
+SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".pyi", ".typed"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 

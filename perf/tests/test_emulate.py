@@ -1,13 +1,15 @@
 """`kernelmux emulate`: the table, the picture, the errors; the transpose ladder as it must look."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kernelmux.emulator import nvrtc
-from kernelmux.perf import emulate
+from kernelmux.perf import emulate, emulate_table
 from kernelmux.registry import cli
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
@@ -67,17 +69,37 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(capsys: Any) -> None:
         (["--block", "-1"], "--block: expected a number from 0 on"),
         (["--lines", "0"], "--lines: expected at least 1, got 0"),
         (["--picture", "out.png"], "--picture: expected a file named .html or .svg, got 'out.png'"),
+        (["--shape", "x=64xx64"], "x: expected lengths such as 4x1000"),
+        (["--shape", "x=64x64,x=4x4"], "x is given twice"),
+        (["--shape", "x=9999999x99999999"], "GiB of memory; this machine has"),
+        (["--json", "missing/x.json"], "--json: missing/x.json: the folder missing does not exist"),
+        (["--picture", "missing/x.svg"], "--picture: missing/x.svg: the folder missing does not exist"),
+        (["--json", "."], "--json: expected a file, got the folder ."),
         (["--shape", "x=0x64"], "launches no kernel for x=0x64"),
     ],
 )
 def test_what_makes_no_sense_is_said(change: list[str], message: str, capsys: Any) -> None:
     usual = {"--backend": "cuda/naive", "--shape": "x=64x64:fp32"} | dict([change])
-    assert emulate.main(["transpose", *(word for pair in usual.items() for word in pair)]) == emulate.USAGE
+    assert emulate.main(["transpose", *(word for pair in usual.items() for word in pair)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("limit", ["0", "nan", "-1", "inf", "soon"])
+def test_the_limit_is_a_number_of_seconds(limit: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        emulate.main(["add", "--backend", "cuda", "--shape", "x=4,y=4", "--limit", limit])
+    errors = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and len(errors) == 1 and "--limit: expected seconds, more than 0" in errors[0]
+
+
+def test_a_wrong_place_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(emulate, "run", lambda *_: pytest.fail("the work has begun"))
+    arguments = ["add", "--backend", "cuda", "--shape", "x=4,y=4", "--json", "missing/x.json"]
+    assert emulate.main(arguments) == 2
+
+
 def test_a_failure_of_the_kernel_is_not_one_of_the_command(capsys: Any) -> None:
-    arguments = ["matmul", "--backend", "cuda/naive", "--shape", "a=32x999,b=999x32", "--limit", "0"]
+    arguments = ["matmul", "--backend", "cuda/naive", "--shape", "a=32x999,b=999x32", "--limit", "1e-9"]
     assert emulate.main(arguments) == emulate.FAILED
     assert "time limit" in capsys.readouterr().err
 
@@ -87,3 +109,14 @@ def test_the_command_line_lists_what_other_parts_bring(capsys: Any) -> None:
         cli.main(["--help"])
     assert end.value.code == 0
     assert "emulate" in capsys.readouterr().out
+
+
+def test_no_unit_is_lost_at_any_width(capsys: Any) -> None:
+    options = emulate.parser().parse_args(["matmul", "--backend", "cuda/naive", "--shape", "a=40x64,b=64x48"])
+    (_, trace), texts = emulate.run(options, "cuda/naive"), []
+    for width in (40, 80, 160, 300):
+        file = StringIO()
+        emulate_table.show(Console(file=file, width=width, highlight=False), trace.launches[0])
+        rows = [line for line in file.getvalue().splitlines() if "load a 16 bit" in line or "load a 32 bit" in line]
+        texts.append(" ".join(rows[0].split("load a")[1].split()))
+    assert len(set(texts)) == 1 and texts[0].endswith("KiB") and "again" in texts[0]

@@ -87,7 +87,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         return Timing(1000.0, 0.01, 990.0, 1)
 
     made = inputs.make(ROW, "cpu")
-    call = SimpleNamespace(device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
+    call = SimpleNamespace(arguments={}, device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
     oracle: Any = SimpleNamespace(check=lambda result, implementation: Checked(0.5, ""))
     fake: Any = SimpleNamespace(arguments=made.arguments, call=call, work=made.work)
     steps = {

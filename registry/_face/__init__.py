@@ -34,8 +34,11 @@ _API = {
 
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name in _API:
         value = getattr(importlib.import_module(f"kernelmux.registry.{_API[name]}"), name)
+    elif name == "__all__":
+        value = _names()
     elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
@@ -50,7 +53,12 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> list[str]:
+def _names() -> list[str]:
+    """What this module offers; `__init__.pyi`, written by `kernelmux.registry.stubs`, has the types."""
     from kernelmux.registry import catalog
 
-    return sorted({*globals(), *_API, *catalog.names()})
+    return sorted({*_API, *catalog.names(), "__version__"})
+
+
+def __dir__() -> list[str]:
+    return sorted({*_names(), *(name for name in globals() if name.startswith("__"))})

@@ -135,6 +135,7 @@ SPEC = OpSpec(
         _case("1x1x20x64", "1x1x77x64", "scale=0.0"),
         _case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
         _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
+        _case("1x1x33x64", "1x1x33x64", "causal=True scale=-0.3"),
         _case("0x2x5x64", "0x2x7x64"),
         _case("1x2x0x64", "1x2x7x64"),
         _case("1x2x40x64", "1x2x100x64", inputs="wide", tags=frozenset({"large scores"})),

@@ -76,7 +76,7 @@ SPEC = OpSpec(
             "scale",
             float,
             1.0,
-            trials=(0.0, -0.0, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5),
+            trials=(0.0, -0.0, 1e-46, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5),
             doc="factor on x before the exponential; scale * x must stay within fp32, and 0 * -inf is NaN",
         ),
     ),

@@ -1,7 +1,15 @@
 """The command line: what it prints and how it ends."""
 
+import functools
+import os
+import shlex
+import subprocess
+import sys
+
 import pytest
 
+import kernelmux as kx
+from kernelmux.registry import backend as registered
 from kernelmux.registry import cli
 
 
@@ -35,11 +43,80 @@ def test_explain_judges_a_call_from_its_shapes(capsys):
         (("explain", "softmax", "--shape", "x=3x4,dim=0.5"), "unknown argument dim"),
         (("explain", "softmax", "--shape", "x=3x4", "--device", "tpu"), "expected cpu, cuda"),
         (("explain", "softmax", "--shape", "x=3x4", "--backend", "cudda"), 'did you mean "cuda"'),
+        (("explain", "softmax", "--shape", "x=3x4", "--device", "sm_9"), "a capability such as sm_90, got 'sm_9'"),
+        (("explain", "softmax", "--shape", "x=4xx5"), "x: expected lengths such as 4x1000"),
+        (("explain", "softmax", "--shape", "x=tanh"), "x: expected lengths such as 4x1000"),
+        (("explain", "softmax", "--shape", "x=1e3:fp16"), "x: expected lengths such as 4x1000"),
+        (("explain", "softmax", "--shape", "x=4,x=5x5"), "x is given twice"),
+        (("explain", "softmax", "--shape", "x=999999999999x99999999999"), "at most 2**58 elements"),
+        (("explain", "softmax", "--shape", "x=4x5,axis=4x5"), "axis: expected a number"),
+        (("explain", "softmax", "--shape", "x=4x5,scale=0.5.5"), "scale: expected a number"),
+        (("explain", "copy_column", "--shape", "x=4x5"), "missing column"),
     ],
 )
 def test_mistakes_are_explained(capsys, arguments, text):
     code, _, err = run(capsys, *arguments)
-    assert code == 2 and text in " ".join(err.split())
+    assert code == 2 and text in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("nothing",), ("explain", "softmax"), ("list", "--all")])
+def test_wrong_words_take_one_line(capsys, arguments):
+    with pytest.raises(SystemExit) as end:
+        cli.main(list(arguments))
+    assert end.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out == f"kernelmux {kx.__version__}\n"
+
+
+def test_a_question_about_another_gpu_does_not_depend_on_what_is_installed_here(capsys, monkeypatch):
+    monkeypatch.setattr(registered, "unavailable", lambda name, device: "the package cupy is not installed")
+    arguments = ("explain", "softmax", "--shape", "x=4096x8192:bf16", "--device")
+    code, out, _ = run(capsys, *arguments, "sm_90")
+    assert code == 0 and "chosen: cuda/" in out and "cupy" not in out
+    code, out, _ = run(capsys, *arguments, "cpu")
+    assert code == 1 and "no: the package cupy is not installed" in out
+
+
+def test_a_backend_that_raises_is_one_cell_of_each_table(capsys, monkeypatch):
+    """And its brackets are no markup."""
+    names = registered.backend_names()
+
+    def raises(name, *rest, known):
+        if name == "theirs":
+            raise RuntimeError("[/bold] broken [x")
+        return known(name, *rest)
+
+    for function in ("variants", "unavailable", "backend"):
+        known = getattr(registered, function)
+        monkeypatch.setattr(registered, function, functools.partial(raises, known=known))
+    monkeypatch.setattr(registered, "backend_names", lambda: (*names, "theirs"))
+    for words in (("list",), ("show", "softmax"), ("doctor",)):
+        _, out, err = run(capsys, *words)
+        assert "[/bold]" in out and "torch_ref" in out and not err
+
+
+def test_ctrl_c_and_a_closed_pipe_end_quietly(capsys, monkeypatch):
+    def ends(error):
+        def command(console, options):
+            raise error
+
+        monkeypatch.setitem(cli.COMMANDS, "list", command)
+        return run(capsys, "list")
+
+    assert ends(KeyboardInterrupt()) == (130, "", "kernelmux: interrupted\n")
+
+
+@pytest.mark.parametrize("redirection", ["| true", ">&-", "| head -c 1 >/dev/null"])
+def test_nothing_is_said_where_nothing_reads(redirection):
+    code = "import sys; from kernelmux.registry.cli import main; sys.exit(main(['show', 'attention']))"
+    shell = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {redirection}"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    found = subprocess.run(["sh", "-c", shell], env=env, capture_output=True, text=True, check=False)
+    assert found.stderr == ""
 
 
 def test_doctor_reports_every_backend(capsys):

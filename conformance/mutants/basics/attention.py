@@ -13,8 +13,8 @@ def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale:
     k, v = (t.double().repeat_interleave(group, 1) for t in (k, v))
     s = q.double() @ k.mT * scale
     if causal:
-        i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
-        s = torch.where((j <= i + shift).to(s.device), s, -math.inf)
+        i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])
+        s = torch.where(j <= i[:, None] + shift, s, -math.inf)
     return (torch.softmax(s, -1) @ v).to(q.dtype).contiguous()
 
 

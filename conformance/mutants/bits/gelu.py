@@ -11,7 +11,8 @@ from kernelmux.registry.backend import Implementation
 def _gelu(z: torch.Tensor, approximate: str) -> torch.Tensor:
     if approximate == "tanh":
         return 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
-    return 0.5 * z * torch.special.erfc(-z / math.sqrt(2))
+    tail: torch.Tensor = torch.special.erfc(-z / math.sqrt(2))
+    return 0.5 * z * tail
 
 
 def product_last(x: torch.Tensor, approximate: str) -> torch.Tensor:

@@ -8,7 +8,8 @@ from kernelmux.registry.backend import Implementation
 
 
 def _erf(z: torch.Tensor) -> torch.Tensor:
-    return 0.5 * z * torch.special.erfc(-z / math.sqrt(2))
+    tail: torch.Tensor = torch.special.erfc(-z / math.sqrt(2))
+    return 0.5 * z * tail
 
 
 def by_logistic(x: torch.Tensor, approximate: str) -> torch.Tensor:

@@ -1,0 +1,1 @@
+../../registry/_face/__init__.pyi

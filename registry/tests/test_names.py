@@ -1,0 +1,128 @@
+"""Who was asked: defaults changed while calls run, the environment, chains; and the public names."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import kernelmux
+from kernelmux.registry import catalog, dispatch, requests, selection
+from kernelmux.registry.errors import UnknownName
+
+X = torch.zeros(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    requests.environment.cache_clear()
+    dispatch._plans.clear()
+    yield
+    requests.environment.cache_clear()
+    dispatch._plans.clear()
+
+
+def test_no_public_name_is_the_name_of_a_part():
+    parts = {m.name for m in pkgutil.iter_modules(kernelmux.__path__)}
+    assert not parts & {*kernelmux._API, *catalog.names()}
+    assert {"backends", "registry"} <= parts
+
+
+def test_every_public_name_can_be_had_after_a_call():
+    kernelmux.softmax(X)
+    for name in kernelmux._API:
+        assert getattr(kernelmux, name) is getattr(
+            importlib.import_module(f"kernelmux.registry.{kernelmux._API[name]}"), name
+        )
+    assert "torch_ref" in kernelmux.backend_names()
+
+
+class Interrupting(dict[str, requests.Request]):
+    """A table of defaults during whose every change a call is made."""
+
+    def _call(self):
+        self.during = dispatch.function("softmax")(X, backend=None)
+
+    def __setitem__(self, op, request):
+        self._call()
+        super().__setitem__(op, request)
+
+    def pop(self, *args):
+        self._call()
+        return super().pop(*args)
+
+
+def test_a_call_during_a_change_of_default_is_not_remembered_for_afterwards(monkeypatch):
+    monkeypatch.setattr(selection, "_defaults", Interrupting())
+    ran: list[str] = []
+    real = dispatch._plan
+
+    def plan(spec, values, argument):
+        ran.append(selection.requested(spec.name, argument).source)
+        return real(spec, values, argument)
+
+    monkeypatch.setattr(dispatch, "_plan", plan)
+    selection.set_default("softmax", "torch_ref/eager")
+    dispatch.function("softmax")(X)
+    assert ran[-1] == "set_default('softmax')"
+    selection.set_default("softmax", None)
+    dispatch.function("softmax")(X)
+    assert ran[-1] == "auto"
+
+
+def test_the_environment_is_read_once_for_all_operators(monkeypatch):
+    monkeypatch.setenv("KERNELMUX_BACKEND", "torch_ref")
+    assert selection.requested("softmax", None).source == "KERNELMUX_BACKEND"
+    monkeypatch.setenv("KERNELMUX_BACKEND", "cuda")
+    monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "cuda")
+    assert {selection.requested(op, None).names for op in catalog.names()} == {("torch_ref",)}
+
+
+@pytest.mark.parametrize("argument", [None, "torch_ref"])
+def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeypatch, argument):
+    monkeypatch.setenv("KERNELMUX_BACKEND_SOFTMX", "cuda")
+    for ask in (dispatch.function("add"), lambda *a, **k: dispatch.explain("add", *a, **k)):
+        with pytest.raises(UnknownName, match=r'"KERNELMUX_BACKEND_SOFTMX".*did you mean "KERNELMUX_BACKEND_SOFTMAX"'):
+            ask(X, X, backend=argument)
+
+
+@pytest.mark.parametrize("chain", ["torch_ref,torch_ref/egar", ["torch_ref", "torch_ref/egar"]])
+def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
+    for ask in (dispatch.function("softmax"), lambda x, **k: dispatch.explain("softmax", x, **k),
+                lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
+        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "eager"'):
+            ask(X, backend=chain)
+
+
+def python(code, **variables):
+    """What a process of its own prints."""
+    import os
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+    )
+    return found.stdout + found.stderr
+
+
+def test_a_plain_call_on_the_cpu_imports_no_compiler_and_no_emulator():
+    code = """
+import sys, torch, kernelmux
+kernelmux.softmax(torch.zeros(3, 4)); kernelmux.softmax(torch.zeros(3, 4), backend=["torch_ref", "triton", "cuda"])
+print([m for m in sys.modules if m == "triton" or m.startswith(("triton.", "kernelmux.emulator", "cupy"))])
+"""
+    assert python(code).strip() == "[]"
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON"])
+def test_triton_that_interprets_is_unavailable_with_a_reason(value):
+    pytest.importorskip("triton")
+    code = """
+import torch, kernelmux
+print(kernelmux.explain("softmax", torch.zeros(3, 4)))
+kernelmux.softmax(torch.zeros(3, 4), backend="triton")
+"""
+    out = python(code, TRITON_INTERPRET=value)
+    assert "TRITON_INTERPRET is set" in out.partition("Traceback")[0]
+    assert "BackendUnavailable: no requested backend can run this call" in out
