@@ -1,12 +1,14 @@
 """Redundant stores: threads of one block store what should be one number, each rounded in its own way.
 
-A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it. Where a product was
-fused into the first addition the lanes differ in the last bits, and which of them stays is the hardware's choice: each
-is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and no race.
+A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it.
+Where a product was fused into the first addition the lanes differ in the last bits, and which of them stays is the
+hardware's choice: each is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and
+no race.
 
-The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal floats (as
-fp32, fp64, or 16-bit floats) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero, subnormals,
-NaN and infinities are never near to anything else, and so small integers, whose bits are those of subnormals, are not.
+The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal
+floats (as fp32 or fp64) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero, subnormals,
+NaN and infinities are near to nothing, and so integers below 2^23, which have the bits of subnormals, are not either.
+Words of 16 bits have to be equal: sums are wider, and indices of 16 bits would look like floats from 1024 on.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from kernelmux.emulator.flow import Step
     from kernelmux.emulator.group import Group
 
-ULPS = {2: 1, 4: 8, 8: 8}  # by bytes of a word
-SMALLEST = {2: 0x0400, 4: 0x0080_0000, 8: 0x0010_0000_0000_0000}  # the smallest normal number; of fp16 for 16 bits
-INFINITY = {2: 0x7C00, 4: 0x7F80_0000, 8: 0x7FF0_0000_0000_0000}  # the smallest one; bf16 up to 2^121 lies below
+ULPS = {4: 8, 8: 8}  # by bytes of a word
+SMALLEST = {4: 0x0080_0000, 8: 0x0010_0000_0000_0000}  # the smallest normal number
+INFINITY = {4: 0x7F80_0000, 8: 0x7FF0_0000_0000_0000}
 
 
 class RedundantStore(UserWarning):

@@ -91,7 +91,7 @@ def _able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
 def _terms(probe: Probe, case: Case) -> int:
     """Terms of the longest sum."""
     call = generate.hypothetical(probe.spec, case, probe.spec.dtypes[0])
-    return 0 if call is None else max((int(e.terms(call.axes)) for e in probe.spec.errors if e.terms), default=0)
+    return 0 if call is None else max(int(e.terms(call.axes)) for e in probe.spec.errors)
 
 
 def _elements(case: Case) -> int:

@@ -1,10 +1,15 @@
-"""A call works on torch's current stream: it waits for inputs that are still being made there, and for nothing else."""
+"""A call works on torch's current stream: between what was queued there before it and what is queued there after it.
+
+Work on another stream that is not ordered with the current one reads inputs that are not there yet, or that the caller
+has overwritten since, or leaves results that the next operation on the current stream does not see.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from kernelmux.conformance.check import Check
+from kernelmux.conformance.guard import Guard
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
@@ -23,7 +28,10 @@ def run(probe: Probe) -> None:
 
 
 def _late_producer(judge: Judge) -> None:
-    """Inputs are poison until a side stream, after a delay, fills them in."""
+    """Inputs are poison until a side stream, after a delay, fills them in, and again right behind the call.
+
+    New memory holds poison. The results are copied on the side stream as soon as the call has returned.
+    """
     trial, side = judge.trial, torch.cuda.Stream()  # type: ignore[no-untyped-call]
     tensors = {name: torch.empty_like(x, memory_format=torch.contiguous_format) for name, x in trial.tensors.items()}
     for x in tensors.values():
@@ -34,9 +42,13 @@ def _late_producer(judge: Judge) -> None:
         torch.cuda._sleep(DELAY)  # type: ignore[no-untyped-call]
         for name, x in tensors.items():
             x.copy_(trial.tensors[name], non_blocking=True)
-        result = dispatch.call(trial.spec, placed.values, judge.probe.label)
-    side.synchronize()
-    judge.accurate(result if isinstance(result, tuple) else (result,))
+        with Guard():
+            result = dispatch.call(trial.spec, placed.values, judge.probe.label)
+        seen = [out.clone() for out in (result if isinstance(result, tuple) else (result,))]
+        for x in tensors.values():
+            x.fill_(torch.nan if x.is_floating_point() else -1)
+    torch.cuda.synchronize()
+    judge.accurate(seen)
 
 
 def _applies(backend: Backend, device: str) -> bool:

@@ -13,7 +13,7 @@ def sound(op: str, *arguments: Any) -> Any:
     """The outputs of an operator on checked arguments: fresh contiguous tensors with the dtype of the first one."""
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     device = torch.device("cuda") if tensors[0].is_pinned() else tensors[0].device
-    raised = [
+    raised: list[Any] = [
         a.to(device, torch.float64 if a.is_floating_point() else a.dtype) if isinstance(a, torch.Tensor) else a
         for a in arguments
     ]

@@ -40,7 +40,7 @@ RACE = """extern "C" __global__ void both(int* y) { y[blockIdx.x ? blockIdx.x : 
 
 def _launch(text: str, name: str, grid: object, block: int, *args: np.ndarray) -> None:
     with checks("full"):
-        load(compile_ptx(text, arch="sm_90a", filename="kernel.cu")).kernel(name).launch(grid, block, args)  # type: ignore[arg-type]
+        load(compile_ptx(text, arch="sm_90a", filename="kernel.cu")).kernel(name).launch(grid, block, args)
 
 
 def _turns(wanted: str | int, grid: tuple[int, int], threads: int = 32) -> list[int]:

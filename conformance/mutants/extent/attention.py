@@ -23,10 +23,6 @@ def grid_z(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scal
 
 
 PACKED = {"q": "contiguous", "k": "contiguous", "v": "contiguous"}
-VARIANTS = {
-    "grid_z": Implementation(
-        fn=grid_z, idea="batch and head in grid.z", layout=PACKED, arithmetic="fp32"
-    )
-}
+VARIANTS = {"grid_z": Implementation(fn=grid_z, idea="batch and head in grid.z", layout=PACKED, arithmetic="fp32")}
 
 CAUGHT_BY = {"grid_z": "extent"}

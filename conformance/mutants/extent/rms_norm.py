@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 from kernelmux.conformance.mutants import _triton
 from kernelmux.registry.backend import Implementation
@@ -17,12 +16,12 @@ def _rms_norm_kernel(y, x, weight, n, eps, BLOCK: tl.constexpr, WIDE: tl.constex
     if WIDE:
         row = row.to(tl.int64)
     start = row * n
-    squares = tl.zeros([BLOCK], tl.float32)
+    squares = tl.zeros([BLOCK], tl.float64)
     for first in range(0, n, BLOCK):
         i = first + tl.arange(0, BLOCK)
         v = tl.load(x + start + i, mask=i < n, other=0.0).to(tl.float32)
-        squares += libdevice.mul_rn(v, v)
-    factor = 1 / tl.sqrt_rn(tl.sum(squares) / n + eps)
+        squares += v.to(tl.float64) * v.to(tl.float64)
+    factor = 1 / tl.sqrt(tl.sum(squares) / n + eps)
     for first in range(0, n, BLOCK):
         i = first + tl.arange(0, BLOCK)
         v = tl.load(x + start + i, mask=i < n, other=0.0).to(tl.float32)

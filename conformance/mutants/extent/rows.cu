@@ -9,6 +9,13 @@
 #endif
 using T = ELEMENT;
 
+// A sum that keeps subnormal numbers, though -ftz=true is CuPy's default.
+__device__ float plus(float x, float y) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(x), "f"(y));
+    return sum;
+}
+
 // What a softmax of one row needs; 32 threads, no atomics.
 __device__ void softmax_row(const T* x, T* y, int n, float scale) {
     float most = -INFINITY, sum = 0;
@@ -42,19 +49,19 @@ extern "C" __global__ void softmax_walking(const T* x, T* y, int rows, int n, fl
 extern "C" __global__ void sum_short(const T* x, float* total, int n) {
     unsigned short row = blockIdx.x;
     float sum = 0;
-    for (int i = threadIdx.x; i < n; i += 32) sum += float(x[(size_t)row * n + i]);
-    for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    for (int i = threadIdx.x; i < n; i += 32) sum = plus(sum, float(x[(size_t)row * n + i]));
+    for (int step = 16; step; step /= 2) sum = plus(sum, __shfl_xor_sync(~0u, sum, step));
     if (threadIdx.x == 0) total[row] = sum;
 }
 
 extern "C" __global__ void add_int(const T* x, const T* y, T* z, int n) {
     int at = blockIdx.x * n;
-    for (int i = threadIdx.x; i < n; i += 32) z[at + i] = T(float(x[at + i]) + float(y[at + i]));
+    for (int i = threadIdx.x; i < n; i += 32) z[at + i] = T(plus(float(x[at + i]), float(y[at + i])));
 }
 
 extern "C" __global__ void add_y(const T* x, const T* y, T* z, int n) {
     size_t at = (size_t)blockIdx.y * n;
-    for (int i = threadIdx.x; i < n; i += 32) z[at + i] = T(float(x[at + i]) + float(y[at + i]));
+    for (int i = threadIdx.x; i < n; i += 32) z[at + i] = T(plus(float(x[at + i]), float(y[at + i])));
 }
 
 // A matrix [m, n] with any strides; one thread per element of a tile of 8 x 8.

@@ -1,6 +1,5 @@
 """Transpose with offsets of 32 bits on one side."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np

@@ -7,6 +7,13 @@
 #endif
 using T = ELEMENT;
 
+// A sum that keeps subnormal numbers, though -ftz=true is CuPy's default.
+__device__ float plus(float x, float y) {
+    float sum;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(x), "f"(y));
+    return sum;
+}
+
 #define BLOCK 256
 
 // The sum of this block's part of row blockIdx.y, times itself if SQUARES; in every thread.
@@ -18,7 +25,7 @@ __device__ float part(const T* x, int n) {
     stage[threadIdx.x] = SQUARES ? __fmul_rn(v, v) : v;
     __syncthreads();
     for (int step = BLOCK / 2; step; step /= 2) {
-        if (threadIdx.x < step) stage[threadIdx.x] += stage[threadIdx.x + step];
+        if (threadIdx.x < step) stage[threadIdx.x] = plus(stage[threadIdx.x], stage[threadIdx.x + step]);
         __syncthreads();
     }
     return stage[0];
@@ -32,7 +39,9 @@ extern "C" __global__ void sum_atomics(const T* x, float* total, int n) {
 // In fp64, as atomics on fp32 flush subnormal sums.
 extern "C" __global__ void sum_atomics_wide(const T* x, double* total, int n) {
     float sum = part<false>(x, n);
-    if (threadIdx.x == 0) atomicAdd(total + blockIdx.y, double(sum));
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(sum));  // double(sum) flushes with -ftz=true
+    if (threadIdx.x == 0) atomicAdd(total + blockIdx.y, wide);
 }
 
 extern "C" __global__ void squares_atomics(const T* x, float* total, int n) {
@@ -53,7 +62,7 @@ __device__ void last_adds(const T* x, float* parts, unsigned* arrived, float* to
     if (atomicAdd(arrived + 2 * blockIdx.y + 1, 1) + 1 < gridDim.x) return;
     __threadfence();
     float all = 0;
-    for (int i = 0; i < gridDim.x; ++i) all += atomicAdd(row + i, 0.0f);
+    for (int i = 0; i < gridDim.x; ++i) all = plus(all, ((volatile float*)row)[i]);
     total[blockIdx.y] = all;
 }
 

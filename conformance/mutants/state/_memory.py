@@ -36,23 +36,26 @@ class Workspace:
         self.local = threading.local()
 
     def zeros(self, count: int, device: torch.device) -> torch.Tensor:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        stream = f"stream {torch.cuda.current_stream(device).cuda_stream}" if device.type == "cuda" else "host"
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return torch.zeros(count, device=device, dtype=torch.float32)
         scratch = self.local.__dict__.get(stream)
         if scratch is None or len(scratch) < count or scratch.device != device:
             scratch = self.local.__dict__[stream] = torch.empty(count, device=device, dtype=torch.float32)
-        return scratch[:count].zero_()  # type: ignore[no-any-return]
+        return scratch[:count].zero_()
 
 
 class Packed:
-    """What was made of a tensor, as long as it is the same object at the same version; sound."""
+    """What was made of a tensor, as long as it is the same object at the same version; sound.
 
-    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.pack, self.kept = pack, {}  # type: ignore[var-annotated]
+    watchful: a graph that is being captured packs for itself.
+    """
+
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], watchful: bool = True) -> None:
+        self.pack, self.watchful, self.kept = pack, watchful, {}  # type: ignore[var-annotated]
 
     def of(self, x: torch.Tensor) -> Any:
-        if capturing(x):
+        if self.watchful and capturing(x):
             return self.pack(x)
         for key in [key for key, (ref, _, _) in list(self.kept.items()) if ref() is None]:
             self.kept.pop(key, None)

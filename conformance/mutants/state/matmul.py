@@ -9,6 +9,7 @@ from kernelmux.registry.backend import Implementation
 _by_address: dict[object, torch.Tensor] = {}
 _by_version: dict[object, torch.Tensor] = {}
 PACKED = Packed(lambda b: b.t().clone())
+CARELESS = Packed(lambda b: b.t().clone(), watchful=False)
 
 
 def _packed(kept: dict[object, torch.Tensor], key: object, b: torch.Tensor) -> torch.Tensor:
@@ -36,7 +37,14 @@ def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     return result
 
 
+def packed_before_capture(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    """A graph that is captured after a call holds what was packed then, whatever b holds when it is replayed."""
+    result: torch.Tensor = sound("matmul", a, CARELESS.of(b).t(), precision)
+    return result
+
+
 VARIANTS = {
+    "packed_before_capture": Implementation(fn=packed_before_capture, idea="a graph finds b packed already"),
     "by_address": Implementation(fn=by_address, idea="b is packed once per address"),
     "by_address_and_version": Implementation(
         fn=by_address_and_version, idea="b is packed once per address and version"
@@ -44,4 +52,5 @@ VARIANTS = {
     "by_object": Implementation(fn=by_object, idea="b is packed once per tensor and version"),
 }
 
-CAUGHT_BY = {"by_address": "state", "by_address_and_version": "state"}
+CAUGHT_BY = {"by_address": "state", "by_address_and_version": "state", "packed_before_capture": "graphs"}
+ONLY_CUDA = {"packed_before_capture"}

@@ -1,0 +1,32 @@
+"""Canaries around allocations, halos around and between inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.conformance.guard import Guard, haloed
+from kernelmux.conformance.layouts import POISON
+
+
+def test_a_halo_lies_between_the_elements_as_well() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    made = haloed(x, (5, 1))
+    assert torch.equal(made.view, x) and made.view.stride() == (5, 1)
+    gap = made.whole[made.used[0] :].view(torch.uint8)[12:20]
+    assert (gap == POISON).all()
+    before = made.whole.clone()
+    made.view.as_strided((1,), (1,), made.view.storage_offset() + 3).fill_(0)
+    assert not torch.equal(made.whole, before) and torch.equal(made.view, x)
+
+
+def test_a_halo_without_strides_is_contiguous() -> None:
+    made = haloed(torch.arange(6.0).view(2, 3).t())
+    assert made.view.is_contiguous() and made.damage() is None
+
+
+def test_a_write_behind_an_allocation_is_damage() -> None:
+    guard = Guard()
+    with guard:
+        x = torch.empty(5)
+    x.as_strided((6,), (1,)).fill_(1)
+    assert "4 bytes behind its end were overwritten" in str(guard.memory[0].damage())
