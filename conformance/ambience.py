@@ -82,13 +82,14 @@ def _flags(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(precision if precision in ("highest", "high", "medium") else "highest")
 
 
+ANOMALY = "anomaly detection"
 SETTINGS: dict[str, Setting] = {
     "default dtype float64": _default_dtype(torch.float64),
     "default dtype float16": _default_dtype(torch.float16),
     "default device meta": lambda device: torch.device("meta"),
     "autocast": lambda device: torch.autocast(device.type, torch.bfloat16),
     "deterministic algorithms": _deterministic,
-    "anomaly detection": _anomaly,
+    ANOMALY: _anomaly,
     "grad mode": lambda device: torch.enable_grad(),
     "inference mode": lambda device: torch.inference_mode(),
     "torch's flags the other way": _flags,

@@ -65,19 +65,36 @@ class Trial:
         values = tuple(tensors.get(i.name, v) for i, v in zip(self.spec.inputs, self.values, strict=True))
         return replace(self, values=values, note=note)
 
+    @cached_property
+    def _flushed(self) -> tuple[torch.Tensor, ...]:
+        """The references where every subnormal number of fp32 among the inputs is 0; () if there is none."""
+        least = torch.finfo(torch.float32).smallest_normal
+        made = {k: torch.where(x.abs() < least, torch.zeros_like(x), x) for k, x in self.tensors.items() if _tiny(x)}
+        return self.changed("", **made).references if made else ()
+
     def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
         """How far each output may be off for that arithmetic; a term that is NaN counts as nothing."""
         arguments, axes = exact_arguments(self.call), self.call.axes
         repeated = any(repeats(x) for x in self.tensors.values())
         found = []
-        for model, output, ref in zip(self.spec.errors, self.spec.outputs, self.references, strict=True):
+        for i, (model, output, ref) in enumerate(
+            zip(self.spec.errors, self.spec.outputs, self.references, strict=True)
+        ):
             dtype = self.call.arguments[output.like].dtype
             made = bound(model, how, ref, dtype, self.dtype, arguments, axes, repeated)
+            if model.flushes and self._flushed:
+                made = replace(made, flushed=(self._flushed[i] - ref).abs())
             found.append(replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS}))
         return tuple(found)
 
 
-TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate")
+TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "flushed")
+
+
+def _tiny(x: torch.Tensor) -> bool:
+    """Whether a tensor has numbers that are subnormal in fp32."""
+    size = x.abs()
+    return x.is_floating_point() and bool(((size > 0) & (size < torch.finfo(torch.float32).smallest_normal)).any())
 
 
 def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:

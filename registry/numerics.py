@@ -5,6 +5,7 @@
           + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
+          + what the reference changes by if subnormal inputs are 0, for operators that may flush them
           + smallest (sub)normal of the output dtype         and half the smallest fp32 number for each of several terms
 
 Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and
@@ -98,7 +99,7 @@ class ErrorModel:
     terms: number of terms that one output element accumulates, from the axes. roundings: to the output dtype.
     amplified: E, how much of the relative error of what is rounded to fp32 before a function amplifies it (scale * x
     before exp) arrives in the output, or None. intermediate: I, the magnitude of what is rounded once to the storage
-    dtype on the way, or None. flushes: results below the smallest normal number may become zero.
+    dtype on the way, or None. flushes: numbers below the smallest normal one, inputs and results, may become zero.
     """
 
     magnitude: Callable[..., Tensor]
@@ -118,12 +119,14 @@ class Bound:
     amplified: Tensor
     operands: Tensor
     intermediate: Tensor
+    flushed: Tensor
     floor: float
     formula: str
 
     @property
     def total(self) -> Tensor:
-        return self.rounding + self.accumulation + self.amplified + self.operands + self.intermediate + self.floor
+        terms = (self.rounding, self.accumulation, self.amplified, self.operands, self.intermediate, self.flushed)
+        return sum(terms, torch.zeros_like(self.rounding)) + self.floor
 
     def at(self, index: tuple[int, ...]) -> str:
         """The bound at one element, spelt out."""
@@ -133,6 +136,7 @@ class Bound:
             "amplified": self.amplified[index].item(),
             "operands": self.operands[index].item(),
             "intermediate": self.intermediate[index].item(),
+            "flushed": self.flushed[index].item(),
             "floor": self.floor,
         }
         terms = " + ".join(f"{value:.3g} {name}" for name, value in parts.items() if value)
@@ -167,6 +171,7 @@ def bound(
         amplified=term(model.amplified, 2 * UNIT[torch.float32]),
         operands=2 * how.operand * m,
         intermediate=term(model.intermediate, UNIT[in_dtype]),
+        flushed=torch.zeros_like(ref),
         floor=_floor(model, terms, out_dtype),
         formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
     )

@@ -25,6 +25,7 @@ REGISTER_LIMIT = 8192  # elements: two rows, the weights and the fp32 sums share
 _BLOCK = 256
 _COLUMN_BLOCK = 128
 _ROW_CHUNK = 64  # rows per partial sum of grad_weight: 4 / 64 bytes of extra traffic per element
+_MOST_CHUNKS = 65535  # blocks in grid.y
 _LEAST_ROWS = 8  # per block
 # Per multiprocessor, and rows in the ring (H200, 16384 x 8192 bf16: 210 us; with 1,024 threads and three rows 227).
 _THREADS, _STAGES = 512, 2
@@ -38,7 +39,8 @@ def rms_norm_backward_two_pass(
     rows = x.numel() // n if n else 0
     width = row_width((grad_out, x, weight, grad_x), n) if n else 1
     stats = torch.empty((rows, 2), dtype=torch.float32, device=x.device)
-    partial = torch.empty((cdiv(rows, _ROW_CHUNK), n), dtype=torch.float32, device=x.device)
+    chunk = max(_ROW_CHUNK, cdiv(rows, _MOST_CHUNKS))
+    partial = torch.empty((cdiv(rows, chunk), n), dtype=torch.float32, device=x.device)
     if partial.numel():
         shared = {"ELEMENT": ctype(x.dtype), "WIDTH": width}
         kernel = SOURCE.kernel(
@@ -50,7 +52,7 @@ def rms_norm_backward_two_pass(
             **shared, GROUP=_COLUMN_BLOCK,
         )  # fmt: skip
         grid = (cdiv(n, _COLUMN_BLOCK * width), partial.shape[0])
-        kernel(grid, _COLUMN_BLOCK, grad_out, x, weight, stats, grad_x, partial, rows, n, _ROW_CHUNK)
+        kernel(grid, _COLUMN_BLOCK, grad_out, x, weight, stats, grad_x, partial, rows, n, chunk)
     return grad_x, _grad_weight(partial, weight)
 
 

@@ -6,6 +6,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.tracing import has_memory
 
 LOWEST = torch.finfo(torch.float32).smallest_normal
+PAIRS = 65535  # of batch and head in one call: torch's fused kernels put them into grid.y (torch 2.11)
 HIGHEST = 2.0**64  # beyond it scores, which reach 2^48 in fp16, times the scale overflow fp32
 
 
@@ -25,6 +26,9 @@ def _mask(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
     if q.numel() == 0:  # the fused kernels return None for an empty batch on a GPU (torch 2.11)
         return torch.empty_like(q, memory_format=torch.contiguous_format)
+    if q.is_cuda and q.shape[0] * q.shape[1] > PAIRS and q.shape[0] > 1:
+        parts = zip(*(x.split(max(1, PAIRS // q.shape[1])) for x in (q, k, v)), strict=True)
+        return torch.cat([attention(*part, causal, scale) for part in parts])
     if abs(scale) > HIGHEST:
         return _steep(q, k, v, causal, scale)
     if abs(scale) < LOWEST:  # flushed to zero, it would meet the mask's infinities; the scores vanish either way

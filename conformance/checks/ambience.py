@@ -26,7 +26,7 @@ def run(probe: Probe) -> None:
                 with _told(f"torch.manual_seed({seed})"), torch.random.fork_rng():
                     torch.manual_seed(seed)
                     _same(judge, first, _call(judge, ()))
-            for names in _settings(probe):
+            for names in _settings(judge):
                 with _told(", ".join(names)):
                     _same(judge, first, _call(judge, names), exactly=not set(ambience.ROUNDING) & set(names))
 
@@ -42,9 +42,16 @@ def _told(settings: str) -> Iterator[None]:
         raise Failed(f"with {settings}: {raised(error)}") from error
 
 
-def _settings(probe: Probe) -> Sequence[tuple[str, ...]]:
-    """Each setting alone where calls are fast, all that go together at once where they are emulated."""
-    return ambience.TOGETHER if probe.emulated else (*((n,) for n in ambience.SETTINGS), *ambience.TOGETHER)
+def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
+    """Each setting alone where calls are fast, all that go together at once where they are emulated.
+
+    Anomaly detection is there to raise where a gradient is NaN: it is set only where none is.
+    """
+    alone = () if judge.probe.emulated else tuple((n,) for n in ambience.SETTINGS)
+    finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
+    for names in (*alone, *ambience.TOGETHER):
+        if kept := tuple(n for n in names if finite or n != ambience.ANOMALY):
+            yield kept
 
 
 def _call(judge: Judge, names: tuple[str, ...]) -> Result:

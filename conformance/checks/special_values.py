@@ -22,7 +22,6 @@ from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
-LEAST_SUBNORMAL = "smallest subnormal"
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
 LEAST = 64  # elements of the largest tensor
 Tensors = dict[str, torch.Tensor]
@@ -141,14 +140,8 @@ def _elementwise(spec: OpSpec) -> bool:
 
 
 def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a name in a format; there are small, middling and large subnormal ones.
-
-    Where an operator may flush its results, hardware flushes its operands as well, and a factor behind them would make
-    that show: there only the smallest one is asked for (`LEAST_SUBNORMAL`).
-    """
+    """The numbers of a name in a format; there are small, middling and large subnormal ones."""
     info, tiny = torch.finfo(dtype), smallest(dtype)
-    if name == LEAST_SUBNORMAL:
-        return (tiny,)
     if name == "subnormal":
         return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
     fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0, "largest": float(info.max)}
@@ -157,8 +150,6 @@ def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
     """The call with the value in its tensors: in all together, and if `thorough` in each in turn."""
-    if name == "subnormal" and all(model.flushes for model in base.spec.errors):
-        name = LEAST_SUBNORMAL
     tensors, zeros = base.tensors, {t: torch.zeros_like(x) for t, x in base.tensors.items()}
     several = len(tensors) > 1
     if several or not thorough:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ def launch(source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ...
     if tensors[0].is_cuda:
         _on_gpu(source, entry, grid, block, args, options)
         return
-    ptx = emulator.compile_ptx(
-        source.read_text(), options=(*options, "-ftz=true"), filename=source.name
-    )  # as CuPy does
+    flushing = (*options, "-ftz=true")  # as CuPy compiles
+    ptx = emulator.compile_ptx(source.read_text(), options=flushing, filename=source.name)
     emulator.load(ptx).kernel(entry).launch(grid, block, args)
 
 
@@ -30,10 +30,17 @@ def _on_gpu(source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ..
     import cupy
 
     stream = torch.cuda.current_stream()
-    module = cupy.RawModule(code=source.read_text(), options=("-std=c++17", *options))
+    function = _function(source, entry, options, torch.cuda.current_device())
     values = tuple(np.uint64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args)
     with cupy.cuda.ExternalStream(stream.cuda_stream):
-        module.get_function(entry)(_three(grid), _three(block), values)
+        function(_three(grid), _three(block), values)
+
+
+@cache
+def _function(source: Path, entry: str, options: tuple[str, ...], device: int) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=source.read_text(), options=("-std=c++17", *options)).get_function(entry)
 
 
 def _three(size: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-// Attention with a thread per query: the scores are computed once for the maximum and once for the sums.
+// Attention with a thread per query and up to 128 values: scores are computed once for the maximum, once for the sums.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -24,11 +24,11 @@ extern "C" __global__ void attention_z(const T* q, const T* k, const T* v, T* y,
     int last = causal ? i + n - m + 1 : n;
     float most = -INFINITY, sum = 0;
     for (int j = 0; j < last; ++j) most = fmaxf(most, score(q + query, k + keys + (size_t)j * d, d, scale));
-    for (int j = 0; j < last; ++j) sum += expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most);
-    for (int c = 0; c < d; ++c) {
-        float mixed = 0;
-        for (int j = 0; j < last; ++j)
-            mixed += expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most) * float(v[keys + (size_t)j * d + c]);
-        y[query + c] = T(mixed / sum);
+    float mixed[128] = {};
+    for (int j = 0; j < last; ++j) {
+        float weight = expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most);
+        sum += weight;
+        for (int c = 0; c < d; ++c) mixed[c] += weight * float(v[keys + (size_t)j * d + c]);
     }
+    for (int c = 0; c < d; ++c) y[query + c] = T(mixed[c] / sum);
 }
