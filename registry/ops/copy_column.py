@@ -49,7 +49,7 @@ SPEC = OpSpec(
         Case("x=9x9 column=4"),
         Case("x=64x9 column=5", inputs="wide"),
         Case("x=64x9 column=0", inputs="tiny"),
-        Case("x=100003x5 column=4", tier="full"),
+        Case("x=20011x5 column=4", tier="full"),
         Case("x=4096x4099 column=4098", tier="full"),
     ),
     workloads=(Case("x=4096x4096 column=17"), Case("x=65536x1024 column=17")),
