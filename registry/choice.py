@@ -45,7 +45,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer of `explain`: the chosen variant (None if nobody can), who asked, and the verdict on every variant."""
+    """The answer of `explain`: the chosen variant (None if there is none), where the request came from, and the verdict on every variant."""
 
     call: Call
     request: Request
@@ -56,7 +56,7 @@ class Decision:
         head = f"{self.call.spec.name}: {describe(self.call)}"
         strict = "; strict" if self.request.strict else ""
         asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{strict})"
-        picked = f"  chosen: {self.chosen.name}" if self.chosen else "  chosen: nobody can run this call"
+        picked = f"  chosen: {self.chosen.name}" if self.chosen else "  chosen: none, no variant supports this call"
         return "\n".join([head, asked, picked, *(_line(v, v == self.chosen) for v in self.verdicts)])
 
 
@@ -146,7 +146,7 @@ def _automatic(call: Call, elsewhere: bool) -> list[str]:
 
 
 def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
-    """Choose for a call; `thorough` also judges the backends that nobody asked for.
+    """Choose for a call; `thorough` also judges the backends that were not asked for.
 
     elsewhere: the question is about another machine, and what this one lacks does not matter.
     """

@@ -167,7 +167,7 @@ class Call:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """Everything that is true of an operator whoever computes it; see the module for the form.
+    """Everything that is true of an operator in every backend; see the module for the form.
 
     arithmetics: how an implementation may accumulate (`numerics.ARITHMETICS`); one that declares another is refused,
     since the arithmetic decides how far off a result may be.
