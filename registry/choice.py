@@ -45,7 +45,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer of `explain`: the chosen variant (None if there is none), where the request came from, and the verdict on every variant."""
+    """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant."""
 
     call: Call
     request: Request
