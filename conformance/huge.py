@@ -2,12 +2,13 @@
 
 lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
 grown(spec, case, ...)       the tensors of a case with one axis that long
-with Virtual(): ...          allocations are virtual; torch must not compute on them
+with Virtual(seconds): ...   allocations are virtual; torch must not compute on them
 """
 
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,10 +45,19 @@ def virtual(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch
 
 
 class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """New tensors on the CPU are virtual zeros; what would touch all of a large one raises `TooLarge`."""
+    """New tensors on the CPU are virtual zeros; what would touch all of a large one raises `TooLarge`.
+
+    So does what takes longer than `seconds`: a loop over all columns by operations on one.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seconds, self.end = seconds, time.monotonic() + seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if time.monotonic() > self.end:
+            raise TooLarge(f"torch has not finished after {self.seconds:g} s")
         if func in EMPTY or func in ZEROS:
             shape_only = {k: v for k, v in kwargs.items() if k != "pin_memory"} | {"device": torch.device("meta")}
             meta = func(*args, **shape_only)
