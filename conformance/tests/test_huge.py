@@ -43,7 +43,7 @@ def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:
 
 def test_virtual_memory_takes_no_room() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with Virtual():
+    with Virtual(60):
         x = torch.empty(FAR + 100, 2, dtype=torch.float16)
         x[-1].fill_(3)
         assert x[-1].tolist() == [3, 3] and x[0].tolist() == [0, 0]
