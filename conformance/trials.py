@@ -195,10 +195,11 @@ def restore(values: Sequence[Any], before: Sequence[torch.Tensor | None]) -> lis
 
     Trials are remembered, and the next variant must meet what the spec was evaluated on.
     """
-    changed = [i for i, old in enumerate(before) if old is not None and not same_bits(distinct(values[i]), old)]
-    for i in changed:
-        distinct(values[i]).copy_(before[i])
-    return changed
+    kept = [(i, distinct(values[i]), old) for i, old in enumerate(before) if old is not None]
+    changed = [(i, x, old) for i, x, old in kept if not same_bits(x, old)]
+    for _, x, old in changed:
+        x.copy_(old)
+    return [i for i, _, _ in changed]
 
 
 def shown(shape: Sequence[int]) -> str:

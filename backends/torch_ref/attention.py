@@ -27,7 +27,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, s
     if q.numel() == 0:  # the fused kernels return None for an empty batch on a GPU (torch 2.11)
         return torch.empty_like(q, memory_format=torch.contiguous_format)
     if q.is_cuda and q.shape[0] * q.shape[1] > PAIRS and q.shape[0] > 1:
-        parts = zip(*(x.split(max(1, PAIRS // q.shape[1])) for x in (q, k, v)), strict=True)
+        few = max(1, PAIRS // q.shape[1])
+        parts = zip(torch.split(q, few), torch.split(k, few), torch.split(v, few), strict=True)
         return torch.cat([attention(*part, causal, scale) for part in parts])
     if abs(scale) > HIGHEST:
         return _steep(q, k, v, causal, scale)

@@ -9,8 +9,8 @@ import pytest
 from kernelmux.conformance import mutation
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture
 def mutants() -> Iterator[None]:
-    """The package of broken kernels as a registered backend."""
+    """The families of broken kernels as registered backends; for one test, as others ask every backend there is."""
     with mutation.registration():
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from kernelmux.registry import catalog, dispatch
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import AtLeast, Condition, Dtypes, Multiple
-from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import OpSpec
 
@@ -132,8 +132,11 @@ def test_a_condition_on_an_unknown_axis_names_backend_variant_and_axes(
     ladder = {"eager": Implementation(fn=lambda x, axis, scale: x, idea="", requires=(condition,))}
     monkeypatch.setattr(registered, "variants", lambda name, op: ladder)
     call = catalog.spec("softmax").bind(torch.zeros(2, 3))
-    with pytest.raises(SpecError, match=r'torch_ref/eager declares .* names "J", expected .*: .*[NKx]'):
-        dispatch.verdicts(call, "torch_ref", "eager")
+    (verdict,) = dispatch.verdicts(call, "torch_ref", "eager")
+    says = r'a condition of torch_ref/eager fails: SpecError: softmax: .* names "J", expected .*: .*[NKx]'
+    assert re.match(says, verdict.reasons[0])
+    outcome = execute(Item("softmax", "torch_ref", "eager", "claims"), Options())
+    assert outcome.status == "failed" and 'softmax: a condition names "J"' in outcome.text
 
 
 def test_the_words_of_a_place_on_the_cpu() -> None:

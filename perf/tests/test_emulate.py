@@ -48,8 +48,11 @@ def test_each_rung_of_the_transpose_ladder_is_better_than_the_last(tmp_path: Pat
     assert all(f"transpose_{rung}" in page for rung in LADDER)
 
 
-def test_a_triton_kernel_is_shown_beside_its_python_lines(capsys: Any) -> None:
+def test_a_triton_kernel_is_shown_beside_its_python_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # what a checkout elsewhere compiled names that one's files
     arguments = ["softmax", "--backend", "triton", "--shape", "x=8x256:fp16", "--lines", "2"]
     assert emulate.main(arguments) == 0
     printed = capsys.readouterr().out
