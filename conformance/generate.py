@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
 MANY = 4  # axes from which on only two of a call are long
 TRIES = 400  # calls drawn per call wanted
 KINDS = ("equal", "one", "", "")  # of the axes of a call, in turn: equal ones, one of length one, any
-CORNERS = ((4, 4, 4), (2, 1, 3))
+CORNERS = ((4, 4, 4), (2, 1, 3), (2, 0, 3), (2, 3, 4, 5), (2, 3, 2, 2, 3))
 EMPTY = 10  # one call in so many may compute nothing
 FLOPS_PER_ELEMENT = 200  # of the largest tensor allowed; a square product of that size stays below
 NEWEST = (9, 0)
@@ -91,6 +92,31 @@ def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
     return Case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
 
 
+def kind(spec: OpSpec, case: Case) -> tuple[object, ...]:
+    """What kernels often tell calls apart by: the rank of each tensor, and whether an axis is the first, or the last."""
+    found: list[object] = [len(shape) for shape in case.shapes.values()]
+    for item in (i for i in spec.scalars if isinstance(i, Axis)):
+        axis, rank = case.scalars.get(item.name, item.default), len(case.shapes[item.of])
+        place = None if axis is None else axis % max(rank, 1)
+        found.append(place if place in (None, 0) else place == rank - 1)
+    return tuple(found)
+
+
+COMPACT = (2, 3, 4, 5, 7)  # lengths of its axes, but for those that conditions fix
+
+
+def compact(spec: OpSpec, requires: tuple[Condition, ...]) -> Case | None:
+    """A small call without an axis of length one, of as many different lengths as the spec and the conditions allow."""
+    names = letters(spec)
+    allowed = [_lengths(d, requires) for d in names]
+    pools = [COMPACT if lengths == list(LENGTHS) else [n for n in lengths if n > 1][:1] for lengths in allowed]
+    made = sorted(product(*pools), key=lambda lengths: -len(set(lengths)))
+    for case in (spelt(spec, dict(zip(names, lengths, strict=True)), ()) for lengths in made):
+        if hypothetical(spec, case, spec.dtypes[0]):
+            return case
+    return None
+
+
 def letters(spec: OpSpec) -> list[str]:
     """The named axes of the tensors of a spec, in alphabetical order."""
     return sorted({d for t in spec.tensors for d in t.dims.split()} - {"..."})
@@ -122,16 +148,30 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
 
 
 def corners(spec: OpSpec) -> list[Case]:
-    """Three equal axes, and one of length one between two others, for operators of any rank; along every axis."""
+    """Axes that are equal, of length one or 0, or many, for operators of any rank; along the first, a middle, the last.
+
+    Scalars with choices take each of them; numbers are given in every second call.
+    """
     if not any("..." in t.dims.split() for t in spec.tensors):
         return []
-    named = next((i.name for i in spec.scalars if isinstance(i, Axis)), "")
+    axis = next((i for i in spec.scalars if isinstance(i, Axis)), None)
     found = []
     for lengths in CORNERS:
         lead = lengths if any(t.dims == "..." for t in spec.tensors) else lengths[:-1]
         base = spelt(spec, dict.fromkeys(letters(spec), lengths[-1]), lead)
-        found += [with_scalars(base, {named: axis}) for axis in range(len(lengths))] if named else [base]
+        places = [0, len(lengths) // 2, len(lengths) - 1, *([None] if axis and axis.optional else [])]
+        along = [with_scalars(base, {axis.name: place}) for place in places] if axis else [base]
+        for case in along:
+            found += [with_scalars(case, values) for values in _settings(spec, len(found))]
     return found
+
+
+def _settings(spec: OpSpec, turn: int) -> list[dict[str, Any]]:
+    """Scalars at their defaults and at their other choices; of numbers one value, or the default, in turn."""
+    scalars = [i for i in spec.scalars if isinstance(i, Scalar) and i.default is not REQUIRED]
+    choices = {i.name: pool(i) for i in scalars if i.type is not float}
+    numbers = {i.name: pool(i)[turn // 2 % len(pool(i))] for i in scalars if i.type is float and turn % 2}
+    return [numbers, *({**numbers, name: value} for name, values in choices.items() for value in values)]
 
 
 def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> str:

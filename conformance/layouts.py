@@ -86,6 +86,14 @@ def _transposed(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None
     return (*swapped[:-2], swapped[-1], swapped[-2]), 0
 
 
+def _transposed_with_gap(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Columns one after the other that lie further apart than they are long."""
+    if len(shape) < 2 or min(shape[-2:]) < 2:
+        return None
+    swapped = contiguous_strides((*shape[:-2], shape[-1], shape[-2] + 3))
+    return (*swapped[:-2], swapped[-1], swapped[-2]), 0
+
+
 def _reversed_axes(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
     return (tuple(reversed(contiguous_strides(tuple(reversed(shape))))), 0) if len(shape) > 2 else None
 
@@ -113,11 +121,11 @@ def _wide_pitch(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None
 
 
 def _two_pitches(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
-    """Gaps behind every row and behind every matrix, aligned: neither pitch follows from the other, or from the shape."""
+    """Gaps behind every row, every matrix and all above, aligned: no pitch follows from another, or from the shape."""
     if len(shape) < 3:
         return None
     unit = 16 // size
-    return contiguous_strides((*shape[:-2], shape[-2] + 1, -(-shape[-1] // unit) * unit + 2 * unit)), 0
+    return contiguous_strides((*(n + 1 for n in shape[:-1]), -(-shape[-1] // unit) * unit + 2 * unit)), 0
 
 
 def _every_element(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
@@ -140,6 +148,10 @@ def _expanded_columns(shape: tuple[int, ...], size: int) -> tuple[Strides, int] 
     return ((*contiguous_strides(shape[:-1]), 0), 0) if len(shape) > 1 and shape[-1] > 1 else None
 
 
+def _expanded_everywhere(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    return ((0,) * len(shape), 0) if len(shape) > 1 and min(shape) > 1 else None
+
+
 def _windows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
     """Each row begins one element after the one above: a sliding window."""
     if len(shape) < 2 or shape[-2] < 2:
@@ -150,6 +162,7 @@ def _windows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
 
 LAYOUTS = (
     Layout("transposed", _transposed),
+    Layout("transposed with a gap", _transposed_with_gap),
     Layout("axes reversed", _reversed_axes),
     Layout("every second element", _every_second),
     Layout("every second row", _second_rows),
@@ -163,5 +176,6 @@ LAYOUTS = (
     Layout("address 8 modulo 16", _misaligned(8)),
     Layout("first axis expanded", _expanded_rows, same=False),
     Layout("last axis expanded", _expanded_columns, same=False),
+    Layout("every axis expanded", _expanded_everywhere, same=False),
     Layout("sliding windows", _windows, same=False),
 )

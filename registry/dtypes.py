@@ -43,7 +43,11 @@ def parse(name: str) -> torch.dtype:
     return dtype
 
 
-def smallest(dtype: torch.dtype, normal: bool = False) -> float:
-    """The smallest positive number of a format: subnormal, or normal where results may be flushed to zero."""
+def smallest(dtype: torch.dtype, flushed: bool = False) -> float:
+    """The smallest positive number of a format: subnormal, or what is left where results may be flushed to zero.
+
+    Kernels flush the subnormal numbers of fp32, in which they compute: those of fp16 are normal there, and are kept.
+    """
     info = torch.finfo(dtype)
-    return float(info.smallest_normal if normal else info.smallest_normal * info.eps)
+    least = float(info.smallest_normal * info.eps)
+    return max(least, torch.finfo(torch.float32).smallest_normal) if flushed else least

@@ -6,7 +6,8 @@
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
           + what the reference changes by if subnormal inputs are 0, for operators that may flush them
-          + smallest (sub)normal of the output dtype         and half the smallest fp32 number for each of several terms
+          + smallest number of the output dtype              2^-126 at least for operators that may flush subnormal
+                                                             numbers; half the smallest fp32 one per further term
 
 Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and
 whether the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`); n is the number of outputs
@@ -99,7 +100,7 @@ class ErrorModel:
     terms: number of terms that one output element accumulates, from the axes. roundings: to the output dtype.
     amplified: E, how much of the relative error of what is rounded to fp32 before a function amplifies it (scale * x
     before exp) arrives in the output, or None. intermediate: I, the magnitude of what is rounded once to the storage
-    dtype on the way, or None. flushes: numbers below the smallest normal one, inputs and results, may become zero.
+    dtype on the way, or None. flushes: subnormal numbers of fp32, inputs and results, may become zero.
     """
 
     magnitude: Callable[..., Tensor]
@@ -184,7 +185,7 @@ def _floor(model: ErrorModel, terms: int, dtype: torch.dtype) -> float:
     """
     if not model.roundings:
         return 0.0
-    return smallest(dtype, normal=model.flushes) + (terms * smallest(torch.float32) / 2 if terms > 1 else 0.0)
+    return smallest(dtype, flushed=model.flushes) + (terms * smallest(torch.float32) / 2 if terms > 1 else 0.0)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,14 @@ from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import Axis, OpSpec
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
+MANY = (2, 3, 3, 4, 4)  # axes of a call with more than any kernel counts on, some of one length
 ROW = 24
+ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
+PITCHES = ("transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "first axis expanded")
 
 
 def run(probe: Probe) -> None:
@@ -29,6 +32,8 @@ def run(probe: Probe) -> None:
         _examine(probe, arrangements(base, everything))
     if not probe.options.cases and probe.options.tier != "smoke":
         _examine(probe, of_higher_rank(probe))
+        _examine(probe, with_axes_of_their_own(probe))
+        _examine(probe, aligned(probe))
         _examine(probe, shared(probe))
 
 
@@ -39,13 +44,13 @@ def _examine(probe: Probe, found: Iterator[Trial]) -> None:
                 judge.accurate(judge.call())
 
 
-def arrangements(base: Trial, everything: bool) -> Iterator[Trial]:
+def arrangements(base: Trial, everything: bool, only: tuple[str, ...] = ()) -> Iterator[Trial]:
     """The call with its tensors in every layout: together and, where there are several (and `everything`), alone.
 
-    Then each tensor in a layout of its own, so that no pitch can stand for that of another tensor.
+    Then each tensor in a layout of its own, so that no pitch can stand for that of another tensor. only: of these layouts.
     """
     names = list(base.tensors)
-    for layout in LAYOUTS:
+    for layout in (layout for layout in LAYOUTS if not only or layout.name in only):
         made = {name: new for name, x in base.tensors.items() if (new := layout.of(x)) is not None}
         if made:
             yield _trial(base, made, f"{', '.join(made)}: {layout.name}", layout.same)
@@ -72,15 +77,49 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     spec = probe.spec
     if not any("..." in t.dims.split() for t in spec.tensors):
         return
-    lead = (*LEAD, ROW) if any(t.dims == "..." for t in spec.tensors) else LEAD
-    case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), lead)
+    flat = any(t.dims == "..." for t in spec.tensors)
+    case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), (*LEAD, ROW) if flat else LEAD)
     base = _first_able(probe, [case], probe.options.seed)
     if base is not None:
         yield from arrangements(base, everything=False)
+    many = generate.spelt(spec, dict.fromkeys(generate.letters(spec), MANY[-1]), MANY if flat else MANY[:-1])
+    along = [generate.with_scalars(c, {i.name: 1}) for c in (case, many) for i in spec.scalars if isinstance(i, Axis)]
+    for turn, other in enumerate([many, *along]):
+        base = _first_able(probe, [other], probe.options.seed + turn)
+        if base is not None:
+            yield from arrangements(base, everything=True, only=PITCHES)
+
+
+def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
+    """For operators of one rank above two: a call that has no axis of length one, so that every pitch counts."""
+    spec = probe.spec
+    if all("..." in t.dims.split() or len(t.dims.split()) < 3 for t in spec.tensors):
+        return
+    case = generate.compact(spec, probe.implementation.requires)
+    base = _first_able(probe, [case] if case else [], probe.options.seed)
+    if base is not None:
+        yield from arrangements(base, everything=True, only=PITCHES)
+
+
+def aligned(probe: Probe) -> Iterator[Trial]:
+    """A matrix, or several, whose axes are multiples of every usual width; on fast machines in every dtype."""
+    spec, letters = probe.spec, generate.letters(probe.spec)
+    if any(len(t.dims.split()) > 2 for t in spec.tensors):
+        return
+    flat = any(t.dims == "..." for t in spec.tensors)
+    case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
+    dtypes = probe.options.dtypes_of(spec)
+    for turn in range(1 if probe.emulated else len(dtypes)):
+        base = _first_able(probe, [case], probe.options.seed + turn)
+        if base is not None:
+            yield from arrangements(base, everything=not probe.emulated)
 
 
 def shared(probe: Probe) -> Iterator[Trial]:
-    """Calls that are given one tensor more than once: as it is, and seen from the side (x and x.t())."""
+    """Calls that are given one tensor more than once: as it is, seen from the side (x and x.t()), one row of it again.
+
+    And calls whose tensors begin at one address, whatever their shapes.
+    """
     spec = probe.spec
     if len(spec.tensors) < 2 or spec.hosted:
         return
@@ -95,6 +134,11 @@ def shared(probe: Probe) -> Iterator[Trial]:
         yield base.changed(f"{', '.join(alike)}: one tensor", **dict.fromkeys(alike, x))
         turned = {name: x.mT if turn % 2 else x for turn, name in enumerate(alike)}
         yield base.changed(f"{', '.join(alike)}: one tensor, every second time transposed", **turned)
+        rows = {name: x[:1].expand(x.shape) if turn % 2 else x for turn, name in enumerate(alike)}
+        yield base.changed(f"{', '.join(alike)}: one tensor, every second time its first row expanded", **rows)
+    largest = max(base.tensors.values(), key=torch.Tensor.numel).contiguous()
+    first = {name: largest.flatten()[: t.numel()].view(t.shape) for name, t in base.tensors.items()}
+    yield base.changed(f"{', '.join(first)}: at one address", **first)
 
 
 def _square(spec: OpSpec, n: int) -> Case:

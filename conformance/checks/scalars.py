@@ -20,6 +20,7 @@ LEAST = 64  # elements of the largest tensor
 CANDIDATES = 8  # calls of which those that tell are chosen
 # Small inputs as well: an eps of 0 is told from one of 1e-6 only where the mean square is not far larger.
 DISTRIBUTIONS = ("normal", "small", "wide")
+ZEROS = "gaps"  # the distribution with rows of zeros, where an eps decides alone
 STRIDED = [layout for layout in layouts.LAYOUTS if layout.same]
 
 
@@ -29,7 +30,7 @@ def run(probe: Probe) -> None:
         probe.skip_all("no scalar has values that every shape allows; axes and indices are drawn with the shapes")
         return
     for turn, (name, value) in enumerate(settings(pools)):
-        for trial in trials_with(probe, name, value, turn):
+        for trial in (*trials_with(probe, name, value, turn), *every_kind(probe, name, value, turn)):
             _ask(probe, trial)
         if len(pools) > 1:
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
@@ -59,6 +60,28 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
         cases = [c for c in cases if _telling(probe, c, values)] or cases
         for case in cases[:1] if probe.emulated and number else cases[:3]:
             yield from _trial(probe, case, turn + i)
+
+
+def every_kind(probe: Probe, name: str, value: Any, turn: int) -> Iterator[Trial]:
+    """The value in each kind of call, on rows of zeros among others where it is a number; with choices, empty ones too.
+
+    Where calls are emulated all kinds are given 0, which is easily taken for "not given", and of the others one in turn.
+    """
+    number = isinstance(value, float)
+    cases = probe.kinds(LEAST) + ([] if number else [c for c in probe.cases if _empty(c)])
+    if number and value and probe.emulated:
+        cases = [cases[turn % len(cases)]] if cases else []
+    for i, case in enumerate(cases):
+        made = generate.with_scalars(case, {name: value, **({"inputs": ZEROS} if number else {})})
+        if not _fits(probe, made) or (probe.options.cases and not _asked(case, name, value)):
+            continue
+        dtypes = probe.options.dtypes_of(probe.spec, made)
+        for dtype in dtypes[(turn + i) % len(dtypes) :][:1] if probe.emulated else dtypes:
+            yield probe.make(made, dtype)
+
+
+def _empty(case: Case) -> bool:
+    return any(0 in shape for shape in case.shapes.values())
 
 
 def _telling(probe: Probe, case: Case, values: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """NaN, infinities, -0, subnormal and the largest numbers: alone, in all inputs at once, and on a background of zeros.
 
 Besides the bound, bits are compared where the spec defines them: in operators that move values; in those that are exact
-but for one rounding, wherever the result is zero or subnormal; and the sign of zero where an elementwise operator is
-given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
+but for one rounding, which is to the nearest number, of two to the even one; and the sign of zero where an elementwise
+operator is given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import trials
+from kernelmux.conformance import generate, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
@@ -23,16 +23,19 @@ from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
+OPPOSED = ("inf", "largest")  # what meets a number of the other sign, and another large one
 LEAST = 64  # elements of the largest tensor
+FEW = 5  # rows of the call whose other axes have length one
 Tensors = dict[str, torch.Tensor]
 
 
 def run(probe: Probe) -> None:
     names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
-    for turn, base in enumerate(_bases(probe)):
-        for name in names:
+    bases = _bases(probe)
+    for turn, base in enumerate([*bases, *_single_terms(probe)]):
+        for name in names if not _zeroed(base) else ("nan", "inf"):
             reason = _undefined(base, name)
-            for trial in planted(base, name, thorough=turn == 0 or not probe.emulated):
+            for trial in planted(base, name, thorough=turn == 0 or (turn < len(bases) and not probe.emulated)):
                 if reason:
                     probe.skip(trial, f"{name}: {reason}")
                 elif probe.able(trial):
@@ -44,24 +47,39 @@ def run(probe: Probe) -> None:
 
 
 def _bases(probe: Probe) -> list[Trial]:
-    """Small calls: several on fast machines, one in each floating dtype where they are emulated."""
-    if not probe.emulated:
-        return probe.sample(6, least=LEAST, where=_defined)
+    """Small calls of every kind in every floating dtype; where they are emulated one in each dtype, of kinds in turn."""
     dtypes = [d for d in probe.options.dtypes_of(probe.spec) if d.is_floating_point]
     found = []
     for turn, dtype in enumerate(dtypes):
-        allowed = [c for c in probe.small_cases(LEAST)[:12] if dtype in probe.options.dtypes_of(probe.spec, c)]
+        cases = [*probe.kinds(LEAST), *probe.small_cases(LEAST)[:6]]
+        allowed = [c for c in dict.fromkeys(cases) if dtype in probe.options.dtypes_of(probe.spec, c)]
         made = [probe.make(c, dtype) for c in allowed]
-        able = [t for t in made if _defined(t) and not probe.reasons(t)][:3]
-        found += [able[turn % len(able)]] if able else []
+        able = [t for t in made if _defined(t) and not probe.reasons(t) and not (probe.emulated and _zeroed(t))]
+        found += [able[turn % len(able)]] if able and probe.emulated else able
     return found or probe.sample(1, least=LEAST, where=_defined)
 
 
+def _single_terms(probe: Probe) -> list[Trial]:
+    """A few rows of one element each: a sum of one term is left out, or taken for known, by more than one kernel."""
+    spec = probe.spec
+    letters = generate.letters(spec)
+    lead = (FEW, 1) if any(t.dims == "..." for t in spec.tensors) else (FEW,)
+    case = generate.spelt(spec, dict.fromkeys(letters, 1), lead)
+    dtypes = [d for d in probe.options.dtypes_of(spec) if d.is_floating_point] if not probe.options.cases else []
+    axes = {i.name: -1 for i in spec.scalars if isinstance(i, Axis)}
+    made = (probe.make(generate.with_scalars(case, axes), d) for d in dtypes)
+    able = [t for t in made if _defined(t) and not probe.reasons(t)]
+    return able[probe.options.seed % len(able) :][:1] if able and probe.emulated else able
+
+
 def _defined(trial: Trial) -> bool:
-    """Floating, and where the spec says so. An eps of 0 lets the squares of subnormal numbers underflow to 0 / 0."""
-    if any(isinstance(v, float) and v == 0 for v in trial.call.scalars.values()):
-        return False
+    """Floating, and where the spec says so."""
     return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
+
+
+def _zeroed(trial: Trial) -> bool:
+    """Whether a number is 0: an eps of 0 lets the squares of small numbers underflow to 0 / 0."""
+    return any(isinstance(v, float) and v == 0 for v in trial.call.scalars.values())
 
 
 def _undefined(base: Trial, name: str) -> str | None:
@@ -72,13 +90,18 @@ def _undefined(base: Trial, name: str) -> str | None:
 
 
 def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Where finite terms add up to more than fp32 holds the accumulator may overflow: that is not judged."""
+    """Where finite terms add up to more than fp32 holds the accumulator may overflow: to an infinity, or to NaN.
+
+    That is not judged; a finite number where the result itself is beyond fp32 is.
+    """
     if not all(bool(x.isfinite().all()) for x in trial.tensors.values()):
         return outputs
     arguments = exact_arguments(trial.call)
     kept = []
     for model, ref, out in zip(trial.spec.errors, trial.references, outputs, strict=True):
-        beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > torch.finfo(torch.float32).max
+        largest = torch.finfo(torch.float32).max
+        beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > largest
+        beyond &= ~(out.isfinite() & (ref.abs() > 2 * largest))
         kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
     return tuple(kept)
 
@@ -117,8 +140,7 @@ def settled(trial: Trial, output: int) -> torch.Tensor:
     """Which elements of an output have bits that the spec settles."""
     model, ref = trial.spec.errors[output], trial.references[output]
     if _exact(trial, model):
-        normal = torch.finfo(trial.dtype).smallest_normal
-        return ref.abs() < (smallest(trial.dtype) / 2 if model.flushes else normal)
+        return ~ref.isnan() & ((ref.abs() < smallest(trial.dtype) / 2) if model.flushes else True)
     inputs = list(trial.tensors.values())
     if "-0" in trial.spec.special.undefined or not _elementwise(trial.spec):
         return torch.zeros_like(ref, dtype=torch.bool)
@@ -148,12 +170,21 @@ def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
     return (fixed[name],)
 
 
+def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:
+    """Numbers of both signs, infinite or so large that two of them overflow; another one first for each turn."""
+    large = float(torch.finfo(dtype).max)
+    found = (math.inf, -math.inf) if name == "inf" else (large, 0.75 * large, -large)
+    return found[turn % len(found) :] + found[: turn % len(found)]
+
+
 def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
     """The call with the value in its tensors: in all together, and if `thorough` in each in turn."""
     tensors, zeros = base.tensors, {t: torch.zeros_like(x) for t, x in base.tensors.items()}
     several = len(tensors) > 1
     if several or not thorough:
         yield _with(base, tensors, list(tensors), name, "")
+    if name in OPPOSED:
+        yield from _opposed(base, name)
     if name in ON_ZEROS and several:
         yield _with(base, zeros, list(tensors), name, ", all else 0")
     if name == "largest":  # so that every sum overflows, along whichever axis it goes
@@ -168,8 +199,28 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
         if name == "nan":
             yield from _single(base, tensor, name)
         if name == "-inf" and x.dim() > 1:
-            row = {"whole first row": range(x.shape[-1])}
-            yield base.changed(f"{name} in {tensor}: whole first row", **{tensor: _plant(x, name, row)})
+            made = x.clone(memory_format=torch.contiguous_format)
+            _first_line(base, made).fill_(-math.inf)
+            yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
+
+
+def _first_line(base: Trial, x: torch.Tensor) -> torch.Tensor:
+    """The first elements along the axis that the call names, or along the last one."""
+    chosen = [base.call.arguments[i.name] for i in base.spec.scalars if isinstance(i, Axis)]
+    line = x.movedim(chosen[0], -1) if chosen and chosen[0] is not None else x
+    while line.dim() > 1:
+        line = line[0]
+    return line
+
+
+def _opposed(base: Trial, name: str) -> Iterator[Trial]:
+    """Two that meet: at the ends of one line, and at one place of two tensors."""
+    made = {tensor: x.clone(memory_format=torch.contiguous_format) for tensor, x in base.tensors.items()}
+    for turn, x in enumerate(made.values()):
+        line = _first_line(base, x)
+        ends = opposed(name, x.dtype, turn)
+        line.view(-1)[:1], line.view(-1)[-1:] = ends[0], ends[1]
+    yield base.changed(f"{name} and others like it in {', '.join(made)}: both ends of the first line", **made)
 
 
 def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:

@@ -137,6 +137,8 @@ SPEC = OpSpec(
         _case("1x2x40x64", "1x1x123x64"),
         _case("1x1x100x64", "1x1x228x64", "causal=True"),
         _case("1x1x64x64", "1x1x64x64", "causal=True"),
+        _case("2x3x64x64", "2x1x72x64", "causal=True"),
+        _case("1x6x3x72", "1x2x5x72"),
         _case("1x1x20x64", "1x1x77x64", "scale=0.0"),
         _case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
         _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),

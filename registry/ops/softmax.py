@@ -107,12 +107,13 @@ SPEC = OpSpec(
         Case("x=3x0"),
         Case("x=4x70 scale=0.0"),
         Case("x=4x130 scale=-0.3"),
+        Case("x=3x128 scale=-0.7"),
         Case("x=66x5 axis=0 scale=-3.0", inputs="wide"),
-        Case("x=9x515 scale=0.3", inputs="wide"),
+        Case("x=9x515 scale=0.3", inputs="offset"),
         Case("x=9x515 scale=10.0", inputs="cancel"),
         Case("x=2x9001", inputs="masked", dtypes=SINGLE),  # blocks of 4,096 that are all -inf, before the first number
         Case("x=3x700 scale=0.3", inputs="masked"),
-        Case("x=200x5 axis=0", inputs="masked"),
+        Case("x=830x3 axis=0", inputs="masked"),  # the first 512 rows are all -inf
         Case("x=9x515", inputs="offset"),
         Case("x=9x515", inputs="wide"),
         Case("x=9x515", inputs="cancel"),
