@@ -34,21 +34,21 @@ class Yielding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts how many of the tensors that operations made are still there."""
+    """Counts how many of the tensors that operations made are still there; one that is changed in place counts once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._made: list[weakref.ref[torch.Tensor]] = []
+        self._made: dict[int, weakref.ref[torch.Tensor]] = {}  # by id, which a tensor made later may have again
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for x in result if isinstance(result, tuple | list) else (result,):
             if isinstance(x, torch.Tensor):
-                self._made.append(weakref.ref(x))
+                self._made[id(x)] = weakref.ref(x)
         return result
 
     def count(self) -> int:
-        self._made = [ref for ref in self._made if ref() is not None]
+        self._made = {key: ref for key, ref in self._made.items() if ref() is not None}
         return len(self._made)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
 
@@ -33,18 +33,12 @@ def _replayed(judge: Judge, probe: Probe) -> None:
         result = dispatch.call(trial.spec, placed.values, probe.label)
     outputs = result if isinstance(result, tuple) else (result,)
     for turn in range(1, REPLAYS + 1):
-        other = _other(probe, trial, turn)
+        other = nearby.again(probe, trial, turn)
         for name, x in inputs.items():
             x.copy_(other.tensors[name])
         graph.replay()
         torch.cuda.synchronize()
         Judge(probe, other, judge.record).accurate([out.clone() for out in outputs])
-
-
-def _other(probe: Probe, trial: Trial, turn: int) -> Trial:
-    """The same call with other random values."""
-    case = next((c for c in probe.cases if c.name == trial.case), None)
-    return probe.make(case, trial.dtype, trial.seed + turn) if case else trial
 
 
 def _applies(backend: Backend, device: str) -> bool:

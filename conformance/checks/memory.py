@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernelmux.conformance import generate, resize
+from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard, Guarded, haloed, poison_left
 from kernelmux.conformance.layouts import LAYOUTS, Strides
@@ -41,14 +41,9 @@ def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
 def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
     """The trials with each of their axes, and with all of them, of length one."""
     for trial in trials:
-        case = resize.case_of(probe, trial)
-        axes = resize.axes(probe.spec, case)
+        axes = nearby.axes(probe, trial)
         for chosen in ([[axis] for axis in axes] if len(axes) > 1 else []) + [axes]:
-            thin = resize.resized(probe.spec, case, dict.fromkeys(chosen, 1))
-            if generate.hypothetical(probe.spec, thin, trial.dtype) is None:
-                continue
-            made = probe.make(thin, trial.dtype)
-            if not probe.reasons(made):
+            if made := nearby.resized(probe, trial, dict.fromkeys(chosen, 1)):
                 yield made
 
 
@@ -110,8 +105,7 @@ def _apart(judge: Judge, outputs: Tensors, inputs: Placed) -> None:
 def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:
     """A call with other values leaves the first result alone and gives one of its own."""
     kept = [out.clone() for out in first]
-    case = next((c for c in probe.cases if c.name == trial.case), None)
-    other = probe.make(case, trial.dtype, trial.seed + 1) if case else trial
+    other = nearby.again(probe, trial, 1)
     second = judge.call(*other.values)
     for output, out, copy, new in zip(trial.spec.outputs, first, kept, second, strict=True):
         judge.equal(f"{output.name} after a second call", out, copy)

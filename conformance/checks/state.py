@@ -1,33 +1,32 @@
 """Nothing is left of one call that another one could notice.
 
 Results stay as they are while others are made, and belong to the caller. What is remembered must not be told from its
-address, its shape or a few of its elements: inputs change in place, and other inputs come to the same place.
+address, its shape or a few of its elements: inputs change in place, other inputs come to the same place, and calls of
+other shapes come between. All of this for small inputs, and for large ones, which are more tempting to remember.
 """
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from kernelmux import emulator
-from kernelmux.conformance import layouts
+from kernelmux.conformance import layouts, nearby, resize
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.interleaving import Living, side_by_side
+from kernelmux.conformance.endurance import many
+from kernelmux.conformance.interleaving import side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial, same_bits
+from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch
 
-ALIVE = 5  # results of one shape at the same time: more than a ring of buffers has
+ALIVE = 5  # results of one shape at the same time
 THREADS = 4
-MANY = 1000  # calls in a row
-EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
+SOME = 100  # calls in a row for further shapes
 ORDER = (0, 1, 0, 2, 1, 0)  # of three different calls
-BLOCK = 512  # bytes: the least that torch's allocator gives
+SHORTER = (2, 1)  # lengths that an axis shrinks to
 
 Tensors = Sequence[torch.Tensor]
 
@@ -36,12 +35,27 @@ def run(probe: Probe) -> None:
     trials = probe.sample(3)
     if not trials:
         return
-    for note, ask in (("results alive", _alive), ("inputs changed in place", _content), ("in threads", _threads)):
+    for note, ask in (("results alive", _alive), ("a view of a result alive", _views), ("inputs changed in place", _content)):
         _judged(probe, trials[0], note, ask)
     for trial in (trials[0], *_empty(probe)):
         _judged(probe, trial, "results changed by the caller", _owned)
+    _judged(probe, trials[0], "in threads", lambda judge: _threads(judge, trials))
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
-    _judged(probe, min(trials, key=lambda t: t.size), "many calls", _many)
+    _judged(probe, trials[0], "one axis shorter at a time", _shorter)
+    _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
+    for trial in list(nearby.largest(probe))[: 1 if probe.emulated else None]:
+        _judged(probe, trial, "inputs changed in place", _content)
+    if not probe.emulated:
+        _further(probe, trials[0])
+
+
+def _further(probe: Probe, trial: Trial) -> None:
+    """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
+    for other in (*nearby.largest(probe), *filter(None, [nearby.square(probe, trial)])):
+        _judged(probe, other, "many calls", partial(many, most=SOME))
+    for turn, dtype in enumerate(probe.spec.dtypes):
+        if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
+            _judged(probe, cold, "first calls, in threads", _first_calls)
 
 
 def _judged(probe: Probe, trial: Trial, note: str, ask: Callable[[Judge], None]) -> None:
@@ -49,9 +63,9 @@ def _judged(probe: Probe, trial: Trial, note: str, ask: Callable[[Judge], None])
         ask(judge)
 
 
-def _outputs(judge: Judge, trial: Trial, when: str, values: Sequence[Any] | None = None) -> tuple[torch.Tensor, ...]:
+def _outputs(judge: Judge, trial: Trial, when: str) -> tuple[torch.Tensor, ...]:
     """The outputs of a call, which are right."""
-    outputs = judge.call(*(values or trial.values))
+    outputs = judge.call(*trial.values)
     _right(judge, trial, when, outputs)
     return outputs
 
@@ -65,24 +79,25 @@ def _right(judge: Judge, trial: Trial, when: str, outputs: Tensors) -> None:
 
 def _again(judge: Judge, turn: int) -> Trial:
     """The trial with other random values."""
-    probe, trial = judge.probe, judge.trial
-    case = next((c for c in probe.cases if c.name == trial.case), None)
-    return probe.make(case, trial.dtype, trial.seed + turn) if case and turn else trial
+    return nearby.again(judge.probe, judge.trial, turn)
 
 
 # --- results ---------------------------------------------------------------------------------------------------
 
 
 def _alive(judge: Judge) -> None:
-    """Several results at the same time are right, and share nothing."""
+    """Several results at the same time are right."""
     trials = [_again(judge, turn) for turn in range(ALIVE)]
     results = [judge.call(*trial.values) for trial in trials]
     for turn, (trial, outputs) in enumerate(zip(trials, results, strict=True)):
         _right(judge, trial, f"result {turn + 1} of {ALIVE} after the last call", outputs)
-    owners: dict[int, int] = {}
-    for turn, out in ((turn, out) for turn, outputs in enumerate(results) for out in outputs if out.numel()):
-        other = owners.setdefault(out.untyped_storage().data_ptr(), turn)
-        judge.require(other == turn, f"results {other + 1} and {turn + 1} share their memory")
+
+
+def _views(judge: Judge) -> None:
+    """Tensors on the memory of a result that is gone itself keep their values while others are made."""
+    views = [_same_place(out) for out in judge.call()]
+    _outputs(judge, _again(judge, 1), "the next call")
+    _right(judge, judge.trial, "a view of the first result, which was released, after another call", views)
 
 
 def _owned(judge: Judge) -> None:
@@ -130,11 +145,13 @@ def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -
 def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
     """Values for all inputs, by what is different: little of one of them, the order, all but the ends."""
     base = judge.trial.tensors
+    rng = torch.Generator().manual_seed(judge.trial.seed)
     for name, x in base.items():
-        changed = x.clone().flatten()
-        middle = changed[changed.numel() // 2 :][:1]
-        middle.copy_(-middle - 2 if x.is_floating_point() else middle + 1)
-        yield f"one element of {name} was", {**base, name: changed.view(x.shape)}
+        for place in torch.randint(x.numel(), (1 if judge.probe.emulated else 3,), generator=rng).tolist():
+            changed = x.clone().flatten()
+            one = changed[place : place + 1]
+            one.copy_(-one - 2 if x.is_floating_point() else one + 1)
+            yield f"element {place} of {name} was", {**base, name: changed.view(x.shape)}
     for name, x in base.items():
         yield f"the order of the elements of {name} was", {**base, name: x.flatten().flip(0).view(x.shape)}
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
@@ -181,14 +198,37 @@ def _at(trial: Trial, pools: Tensors, strides: Callable[[tuple[int, ...]], layou
     return trial.changed("", **placed)
 
 
-# --- calls -----------------------------------------------------------------------------------------------------
+def _shorter(judge: Judge) -> None:
+    """Of what a call has left in memory that is kept, a call with a shorter axis uses nothing."""
+    for axis in nearby.axes(judge.probe, judge.trial):
+        shorter = [made for n in SHORTER if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
+        if shorter:
+            _outputs(judge, judge.trial, "a call in turn with shorter ones")
+        for trial in shorter:
+            _outputs(judge, trial, f"{trial.text}, after a call with a longer {axis}")
 
 
-def _threads(judge: Judge) -> None:
-    """Calls with different inputs in several threads at once give each its own result."""
-    trials, rounds = [_again(judge, turn) for turn in range(THREADS)], 2 if judge.probe.emulated else 5
-    judge.call()  # compiled and planned
+# --- threads ---------------------------------------------------------------------------------------------------
 
+
+def _threads(judge: Judge, trials: Sequence[Trial]) -> None:
+    """Calls in several threads at once give each its own result, whatever the others call and on which tensors."""
+    rounds = 1 if judge.probe.emulated else 5
+    own = [_again(judge, turn) for turn in range(THREADS)]
+    mixed = [nearby.otherwise(judge.probe, judge.trial), *trials]
+    for trial in mixed:
+        judge.call(*trial.values)  # compiled and planned
+    _together(judge, own, 2 * rounds, "each with inputs of its own")
+    _together(judge, mixed, rounds, "each with a call of its own")
+    _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
+
+
+def _first_calls(judge: Judge) -> None:
+    """The first calls of a shape come from several threads at once."""
+    _together(judge, [judge.trial] * THREADS, 1, "all with the first call of this shape")
+
+
+def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str) -> None:
     def work(trial: Trial) -> Callable[[], list[Any]]:
         return lambda: [dispatch.call(trial.spec, trial.values, judge.probe.label) for _ in range(rounds)]
 
@@ -197,54 +237,7 @@ def _threads(judge: Judge) -> None:
     for turn, (trial, results) in enumerate(zip(trials, found, strict=True)):
         for result in results:
             outputs = result if isinstance(result, tuple) else (result,)
-            _right(judge, trial, f"thread {turn + 1} of {THREADS}, each with inputs of its own", outputs)
-
-
-def _many(judge: Judge) -> None:
-    """Many calls give one result and keep nothing; every input is a new tensor."""
-    first = _outputs(judge, judge.trial, "the first call")
-    count = _how_many(judge)
-    with judge.probe.environment(), Living() as living:
-        _calls(judge, first, range(count // 2))
-        before = _kept(judge, living)
-        _calls(judge, first, range(count // 2, count))
-        after = _kept(judge, living)
-        if any(late - early >= count // 4 for early, late in zip(before, after, strict=True)):
-            gc.collect()
-            after = _kept(judge, living)
-    for what, early, late in zip(("tensors", f"blocks of {BLOCK} bytes"), before, after, strict=True):
-        text = f"memory leaks: {late - early} more {what} were kept after {count - count // 2} more calls"
-        judge.require(late - early < count // 4, text)
-
-
-def _how_many(judge: Judge) -> int:
-    """Many calls, unless kernels are emulated."""
-    start = time.perf_counter()
-    with emulator.recorder() as launches:
-        judge.call()
-    seconds = time.perf_counter() - start
-    return next(times for most, times in EMULATED.items() if seconds <= most) if launches else MANY
-
-
-def _calls(judge: Judge, want: Tensors, turns: range) -> None:
-    """Equal calls, each with tensors of its own; their results have the same bits, or are right where bits may differ."""
-    probe, trial = judge.probe, judge.trial
-    for turn in turns:
-        fresh = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in trial.tensors.items()}
-        values = [fresh.get(item.name, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True)]
-        result = dispatch.call(trial.spec, tuple(values), probe.label)
-        outputs = result if isinstance(result, tuple) else (result,)
-        if not probe.implementation.deterministic or not all(map(same_bits, outputs, want)):
-            _right(judge, trial, f"call {turn + 1}, equal to the ones before", outputs)
-            for output, out, first in zip(trial.spec.outputs, outputs, want, strict=True):
-                if probe.implementation.deterministic:
-                    judge.equal(f"{output.name} of call {turn + 1}", out, first)
-
-
-def _kept(judge: Judge, living: Living) -> tuple[int, int]:
-    """Tensors that calls have made and that are still there; on a GPU the memory that torch has given out."""
-    device = judge.probe.device
-    return living.count(), torch.cuda.memory_allocated(device) // BLOCK if device.type == "cuda" else 0
+            _right(judge, trial, f"thread {turn + 1} of {len(trials)}, {how}", outputs)
 
 
 CHECK = Check(run=run, column="state", summary="calls leave nothing behind: results, inputs, threads, many calls")

@@ -1,0 +1,80 @@
+"""Trials near another one: other values, other lengths, the case in which an input is large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelmux.conformance import generate, resize
+from kernelmux.conformance.resize import AxisName
+from kernelmux.conformance.trials import Trial
+from kernelmux.registry.spec import REQUIRED, Scalar
+
+if TYPE_CHECKING:
+    from kernelmux.conformance.probe import Probe
+
+SQUARE = 8  # the length of all axes at once
+ODD = 11  # a length that no case has
+
+
+def again(probe: Probe, trial: Trial, turn: int) -> Trial:
+    """The trial with other random values; itself for turn 0, or if it is of no case."""
+    case = next((c for c in probe.cases if c.name == trial.case), None)
+    return probe.make(case, trial.dtype, trial.seed + turn) if case and turn else trial
+
+
+def resized(probe: Probe, trial: Trial, lengths: dict[AxisName, int]) -> Trial | None:
+    """The trial with other lengths of some axes; None if the operator or the variant does not take such a call."""
+    case = resize.resized(probe.spec, resize.case_of(probe, trial), lengths)
+    if generate.hypothetical(probe.spec, case, trial.dtype) is None:
+        return None
+    made = probe.make(case, trial.dtype, trial.seed)
+    return None if probe.reasons(made) else made
+
+
+def otherwise(probe: Probe, trial: Trial) -> Trial:
+    """The trial with other values of its scalars, as far as such a call is possible."""
+    values = {}
+    for item in (i for i in probe.spec.scalars if isinstance(i, Scalar)):
+        own = trial.values[probe.spec.inputs.index(item)]
+        others = [v for v in (item.default, *generate.pool(item)) if v not in (own, None, REQUIRED)]
+        values |= {item.name: others[0]} if others else {}
+    case = generate.with_scalars(resize.case_of(probe, trial), values)
+    if not values or generate.hypothetical(probe.spec, case, trial.dtype) is None:
+        return trial
+    made = probe.make(case, trial.dtype, trial.seed)
+    return trial if probe.reasons(made) else made
+
+
+def axes(probe: Probe, trial: Trial) -> list[AxisName]:
+    """The axes of a trial's tensors."""
+    return resize.axes(probe.spec, resize.case_of(probe, trial))
+
+
+def square(probe: Probe, trial: Trial) -> Trial | None:
+    """The trial with all axes of one length, if it has several."""
+    found = axes(probe, trial)
+    return resized(probe, trial, dict.fromkeys(found, SQUARE)) if len(found) > 1 else None
+
+
+def unseen(probe: Probe, trial: Trial, turn: int) -> Trial | None:
+    """The trial with a length of one axis that no other trial has."""
+    made = (resized(probe, trial, {axis: ODD + 2 * turn}) for axis in axes(probe, trial))
+    return next((m for m in made if m is not None), None)
+
+
+def largest(probe: Probe) -> Iterator[Trial]:
+    """For each input the case in which it has the most elements, each once, in the first dtype that the variant can run."""
+    taken = set()
+    for tensor in probe.spec.tensors:
+        cases = [c for c in probe.cases if all(0 not in s for s in c.shapes.values())]
+        for case in sorted(cases, key=lambda c: torch.Size(c.shapes[tensor.name]).numel(), reverse=True):  # noqa: B023
+            made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
+            able = next((trial for trial in made if not probe.reasons(trial)), None)
+            if able is not None:
+                if case.name not in taken:
+                    yield able
+                taken.add(case.name)
+                break
