@@ -29,12 +29,12 @@ DEVICES = ("cpu", "cuda")
 class Expected:
     """An entry: patterns over item ids and over trials ("case dtype note"), the device ("" = both), and why.
 
-    tier: the smallest tier in which it shows ("" = all).
+    trial: one of these patterns fits, and none of those behind a "!". tier: the smallest tier in which it shows ("" = all).
     """
 
     item: str
     reason: str
-    trial: str = "*"
+    trial: tuple[str, ...] = ("*",)
     device: str = ""
     tier: str = ""
 
@@ -45,7 +45,10 @@ class Expected:
         return fnmatchcase(name, self.item) and self.applies(device, tier)
 
     def covers(self, record: Record) -> bool:
-        return fnmatchcase(f"{record.case} {record.dtype} {record.note}", self.trial)
+        text = f"{record.case} {record.dtype} {record.note}"
+        if any(fnmatchcase(text, pattern[1:]) for pattern in self.trial if pattern.startswith("!")):
+            return False
+        return any(fnmatchcase(text, pattern) for pattern in self.trial)
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,19 @@ def entries(path: Path = FILE) -> tuple[Expected, ...]:
         found = tomllib.loads(path.read_text(encoding="utf-8")).get("expected", [])
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: expected a TOML file of [[expected]] entries; {error}") from error
-    for entry in found if isinstance(found, list) else [found]:
-        _check(entry, path)
-    return tuple(Expected(**entry) for entry in found)
+    return tuple(_entry(entry, path) for entry in (found if isinstance(found, list) else [found]))
 
 
-def _check(entry: Any, path: Path) -> None:
+def _entry(entry: Any, path: Path) -> Expected:
     known = isinstance(entry, dict) and set(entry) - {"device", "tier", "trial"} == {"item", "reason"}
-    if not known or not all(isinstance(v, str) for v in entry.values()) or not entry["reason"].strip():
+    trial = entry.get("trial", "*") if known else "*"
+    patterns = trial if isinstance(trial, list) and trial else [trial]
+    texts = [*patterns, *(entry[key] for key in entry if key != "trial")] if known else [None]
+    if not all(isinstance(v, str) for v in texts) or not entry["reason"].strip():
         raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device, tier), got {entry}")
     if entry.get("device", "cpu") not in DEVICES or entry.get("tier", "ci") not in TIERS:
         raise SpecError(f"{path.name}: expected a device in {DEVICES} and a tier in {TIERS}, got {entry}")
+    return Expected(**{**entry, "trial": tuple(patterns)})
 
 
 def books(options: Options) -> list[Book]:

@@ -40,7 +40,7 @@ def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> 
 
 
 def test_an_expected_failure_covers_its_trials_only() -> None:
-    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", "x17 *"),))]
+    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", ("x17 *",)),))]
     records = [Record(case, "fp16", "", 0, "failed") for case in ("x17", "x4x100")]
     assert (
         expected.applied(Outcome(ITEM, "failed", "wrong", records=records[:1]), Options(), known).status == "expected"
@@ -50,7 +50,7 @@ def test_an_expected_failure_covers_its_trials_only() -> None:
 
 def test_an_entry_whose_trials_did_not_run_says_nothing() -> None:
     """A small tier may hold none of the trials that an entry is about."""
-    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", "x4x100 *"),))]
+    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", ("x4x100 *",)),))]
     assert expected.applied(Outcome(ITEM, "passed", records=RAN), Options(), known).status == "passed"
     other = [*RAN, Record("x4x100", "fp16", "", 0, assertions=1)]
     assert expected.applied(Outcome(ITEM, "passed", records=other), Options(), known).status == "failed"
@@ -99,6 +99,30 @@ def test_the_folder_of_a_backend_is_that_of_its_package() -> None:
 def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.toml"
     path.write_text('[[expected]]\nitem = "x"\nreason = " "\n')
+    with pytest.raises(SpecError, match="needs item and reason"):
+        expected.entries(path)
+
+
+def test_patterns_behind_an_exclamation_mark_are_not_covered(tmp_path: Path) -> None:
+    path = tmp_path / "expected.toml"
+    path.write_text(
+        '[[expected]]\nitem = "softmax-*"\nreason = "why"\ntrial = ["* inf *", "* nan", "!* fp16 *", "!*tanh*"]\n'
+    )
+    (entry,) = expected.entries(path)
+    made = [
+        ("x17", "fp32", "inf in x"),
+        ("x17", "bf16", "a nan"),
+        ("x17", "fp32", "-0 in x"),
+        ("x17", "fp16", "inf in x"),
+    ]
+    made.append(("x17-tanh", "fp32", "inf in x"))
+    assert [entry.covers(Record(*one, 0)) for one in made] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("trial", ["[]", "3", '["x", 3]'])
+def test_a_pattern_that_is_no_text_is_refused(trial: str, tmp_path: Path) -> None:
+    path = tmp_path / "expected.toml"
+    path.write_text(f'[[expected]]\nitem = "x"\nreason = "why"\ntrial = {trial}\n')
     with pytest.raises(SpecError, match="needs item and reason"):
         expected.entries(path)
 
