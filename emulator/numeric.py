@@ -8,12 +8,19 @@ from typing import Any
 
 import numpy as np
 
-F4, F8, U2, U4, U8, I8 = (np.dtype(t) for t in ("f4", "f8", "u2", "u4", "u8", "i8"))
+F2, F4, F8, U2, U4, U8, I8 = (np.dtype(t) for t in ("f2", "f4", "f8", "u2", "u4", "u8", "i8"))
 
 NAN = np.uint32(0x7FFFFFFF).view(F4)  # the NaN that arithmetic gives on a GPU; as float16 it is 0x7FFF
 
 # A float64 lies halfway between two float32 when its low 29 bits are 1 followed by zeros; for bfloat16 the low 45.
 _HALFWAY = {24: (np.uint64((1 << 29) - 1), np.uint64(1 << 28)), 8: (np.uint64((1 << 45) - 1), np.uint64(1 << 44))}
+
+
+def to_f16(value: Any) -> Any:
+    """float32 or float64 as float16, rounded to nearest even; NaN becomes 0x7FFF."""
+    result = value.astype(F2)
+    nan = np.isnan(value)
+    return np.where(nan, NAN.astype(F2), result)[()] if np.count_nonzero(nan) else result
 
 
 def from_bf16(bits: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from kernelmux.emulator.directed import directed, stepped, vanishes, whole_lost
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.float8 import from_float8, to_float8
-from kernelmux.emulator.numeric import flush, from_bf16, round_to_odd_float, to_bf16, to_odd
+from kernelmux.emulator.numeric import flush, from_bf16, round_to_odd_float, to_bf16, to_f16, to_odd
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.floating import canonical, saturate
 from kernelmux.emulator.ops.pairs import halves, joined
@@ -102,9 +102,8 @@ def _mode(ins: Instruction) -> str:
 
 _PLAIN: dict[tuple[str, str], Callable[[Any], Any] | str] = {
     **{("f16", to): f"{{0}}.astype(F{size})" for to, size in (("f32", 4), ("f64", 8))},
-    **{("f32", "f64"): "{0}.astype(F8)", ("bf16", "f32"): "from_bf16({0})", ("f32", "f16"): "{0}.astype(F2)"},
-    **{("f64", to): f"{{0}}.astype(F{size})" for to, size in (("f32", 4), ("f16", 2))},
-    ("f32", "bf16"): to_bf16,
+    **{("f32", "f64"): "{0}.astype(F8)", ("bf16", "f32"): "from_bf16({0})", ("f64", "f32"): "{0}.astype(F4)"},
+    **{("f32", "f16"): to_f16, ("f64", "f16"): to_f16, ("f32", "bf16"): to_bf16},
 }
 
 
@@ -144,10 +143,11 @@ def narrow(value: Any, target: str, mode: str, finite: bool = False) -> Any:
     if target == "bf16":
         return _finite_bf16(_to_bf16(value, mode)) if finite else _to_bf16(value, mode)
     dtype = dtype_of(target)
-    result = directed(value.astype(F8), mode, dtype) if mode in ("rz", "rm", "rp") else value.astype(dtype)
-    if finite and dtype == F2:
-        result = np.clip(result, F2.type(-65504), F2.type(65504))
-    return result
+    if mode in ("rz", "rm", "rp"):
+        result = directed(value.astype(F8), mode, dtype)
+    else:
+        result = to_f16(value) if dtype == F2 else value.astype(dtype)
+    return np.clip(result, F2.type(-65504), F2.type(65504)) if finite and dtype == F2 else result
 
 
 def _to_bf16(value: Any, mode: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from kernelmux.emulator import function_units as units
 from kernelmux.emulator.directed import vanishes
 from kernelmux.emulator.function_forms import shortened
-from kernelmux.emulator.numeric import NAN, double_to_bf16, fma_double, from_bf16, to_bf16
+from kernelmux.emulator.numeric import NAN, double_to_bf16, fma_double, from_bf16, to_bf16, to_f16
 from kernelmux.emulator.operands import Immediate
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
@@ -48,7 +48,7 @@ def _clamped(ins: Instruction, value: Any) -> Any:
 def _ieee(run: Run, ins: Instruction) -> Run:
     if ins.has("ftz"):
         run = _flushed(run)
-    return lambda *values: np.asarray(_clamped(ins, run(*(v.astype(F4) for v in values)))).astype(F2)[()]
+    return lambda *values: to_f16(np.asarray(_clamped(ins, run(*(v.astype(F4) for v in values)))))[()]
 
 
 def _flushed(run: Run) -> Run:

@@ -137,6 +137,13 @@ FINDINGS: dict[str, dict[str, Rows]] = {
         "cvt.rpi.u32.f64 b32 b64": {(0x7FF6A298679D5335,): 0x80000000},
         "cvt.rni.s32.f32 b32 b32": {(0x7FC00000,): 0},
     },
+    "the NaN of 16-bit floats has all bits set but the sign": {
+        "cvt.rn.f16.f32 b16 b32": {(0x7FC00000,): 0x7FFF, (0xFFC00000,): 0x7FFF, (0x7F800001,): 0x7FFF},
+        "cvt.rn.bf16.f32 b16 b32": {(0x7FC00000,): 0x7FFF, (0xFFC00000,): 0x7FFF, (0x7F800001,): 0x7FFF},
+        "add.f16 b16 b16 b16": {(0x7E00, 0x3C00): 0x7FFF, (0xFC01, 0x3C00): 0x7FFF, (0x7C00, 0xFC00): 0x7FFF},
+        "fma.rn.f16 b16 b16 b16 b16": {(0x7E00, 0x3C00, 0): 0x7FFF, (0x7C00, 0, 0x3C00): 0x7FFF},
+        "add.bf16 b16 b16 b16": {(0x7FC0, 0x3F80): 0x7FFF, (0x7F80, 0xFF80): 0x7FFF},
+    },
     "-0 and NaN in conversions": {
         "cvt.sat.f32.f16 b32 b16": {(0x8000,): 0, (0x7C01,): 0},
         "cvt.rn.relu.f16.f32 b16 b32": {(0x80000000,): 0, (0xFFC00000,): 0x7FFF},
@@ -170,3 +177,20 @@ def test_bits(key: str, rows: Rows) -> None:
     ]
     got = run(f"{opcode} %d0, {names};", result, operands, columns)
     assert [hex(x) for x in got.tolist()] == [hex(x) for x in rows.values()]
+
+
+PAIRS = {  # the same for both halves of a register, and for what else rounds to float16
+    "cvt.rn.f16x2.f32 b32 b32 b32": {(0xFFC00000, 0x7F800001): 0x7FFF7FFF, (0, 0x7FC00000): 0x7FFF},
+    "cvt.rn.satfinite.f16x2.f32 b32 b32 b32": {(0x7FC00000, 0x7F800000): 0x7FFF7BFF},
+    "cvt.rn.f16.bf16 b16 b16": {(0xFF81,): 0x7FFF},
+    "add.f16x2 b32 b32 b32": {(0x7E003C00, 0x3C003C00): 0x7FFF4000, (0x7C00FC00, 0xFC007C00): 0x7FFF7FFF},
+    "sub.f16x2 b32 b32 b32": {(0x7C003C00, 0x7C003C00): 0x7FFF0000},
+    "mul.rn.ftz.f16x2 b32 b32 b32": {(0x7C003C00, 0x00003C00): 0x7FFF3C00},
+    "fma.rn.f16x2 b32 b32 b32 b32": {(0xFE003C00, 0x3C003C00, 0x00003C00): 0x7FFF4000},
+    "neg.f16 b16 b16": {(0x7E01,): 0xFE01},  # moves a sign and computes nothing
+}
+
+
+@pytest.mark.parametrize(("key", "rows"), PAIRS.items(), ids=PAIRS)
+def test_the_nan_of_float16_in_all_that_rounds_to_it(key: str, rows: Rows) -> None:
+    test_bits(key, rows)
