@@ -128,6 +128,11 @@ def _two_pitches(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | Non
     return contiguous_strides((*(n + 1 for n in shape[:-1]), -(-shape[-1] // unit) * unit + 2 * unit)), 0
 
 
+def _matrices_apart(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """A gap of one row behind every matrix, as a slice of a longer one has."""
+    return (contiguous_strides((*shape[:-2], shape[-2] + 1, shape[-1])), 0) if len(shape) > 2 else None
+
+
 def _every_element(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
     return contiguous_strides(shape), 0
 
@@ -169,6 +174,7 @@ LAYOUTS = (
     Layout("rows 3 elements apart", _odd_pitch),
     Layout("rows with an aligned gap", _wide_pitch),
     Layout("rows and matrices with gaps of their own", _two_pitches),
+    Layout("matrices one row apart", _matrices_apart),
     Layout("negative bit", _every_element, negated=True),
     Layout("negative bit, every second element", _every_second, negated=True),
     Layout("address 2 modulo 16", _misaligned(2)),

@@ -20,10 +20,13 @@ from kernelmux.registry.spec import Axis, OpSpec
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
-MANY = (2, 3, 3, 4, 4)  # axes of a call with more than any kernel counts on, some of one length
+MANY = ((4, 4, 4), (3, 3, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one length
 ROW = 24
 ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
-PITCHES = ("transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "first axis expanded")
+PITCHES = (
+    "transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "matrices one row apart",
+    "first axis expanded",
+)  # fmt: skip
 
 
 def run(probe: Probe) -> None:
@@ -82,9 +85,10 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     base = _first_able(probe, [case], probe.options.seed)
     if base is not None:
         yield from arrangements(base, everything=False)
-    many = generate.spelt(spec, dict.fromkeys(generate.letters(spec), MANY[-1]), MANY if flat else MANY[:-1])
-    along = [generate.with_scalars(c, {i.name: 1}) for c in (case, many) for i in spec.scalars if isinstance(i, Axis)]
-    for turn, other in enumerate([many, *along]):
+    letters = generate.letters(spec)
+    many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
+    along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
+    for turn, other in enumerate([*many, *along]):
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
             yield from arrangements(base, everything=True, only=PITCHES)
@@ -102,15 +106,16 @@ def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
 
 
 def aligned(probe: Probe) -> Iterator[Trial]:
-    """A matrix, or several, whose axes are multiples of every usual width; on fast machines in every dtype."""
+    """A matrix, or several, whose axes are multiples of every usual width: in the shortest dtype, or in every one."""
     spec, letters = probe.spec, generate.letters(probe.spec)
     if any(len(t.dims.split()) > 2 for t in spec.tensors):
         return
     flat = any(t.dims == "..." for t in spec.tensors)
     case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
     dtypes = probe.options.dtypes_of(spec)
-    for turn in range(1 if probe.emulated else len(dtypes)):
-        base = _first_able(probe, [case], probe.options.seed + turn)
+    shortest = min(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
+    for turn in (shortest,) if probe.emulated else range(len(dtypes)):
+        base = _first_able(probe, [case], turn)
         if base is not None:
             yield from arrangements(base, everything=not probe.emulated)
 

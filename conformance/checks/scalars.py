@@ -20,7 +20,7 @@ LEAST = 64  # elements of the largest tensor
 CANDIDATES = 8  # calls of which those that tell are chosen
 # Small inputs as well: an eps of 0 is told from one of 1e-6 only where the mean square is not far larger.
 DISTRIBUTIONS = ("normal", "small", "wide")
-ZEROS = "gaps"  # the distribution with rows of zeros, where an eps decides alone
+TELLING = ("gaps", "small", "normal")  # an eps decides alone in rows of zeros, of which a single vector has none
 STRIDED = [layout for layout in layouts.LAYOUTS if layout.same]
 
 
@@ -63,7 +63,7 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
 
 
 def every_kind(probe: Probe, name: str, value: Any, turn: int) -> Iterator[Trial]:
-    """The value in each kind of call, on rows of zeros among others where it is a number; with choices, empty ones too.
+    """The value in each kind of call, on inputs that tell it from the default; with choices, empty ones too.
 
     Where calls are emulated all kinds are given 0, which is easily taken for "not given", and of the others one in turn.
     """
@@ -72,9 +72,12 @@ def every_kind(probe: Probe, name: str, value: Any, turn: int) -> Iterator[Trial
     if number and value and probe.emulated:
         cases = [cases[turn % len(cases)]] if cases else []
     for i, case in enumerate(cases):
-        made = generate.with_scalars(case, {name: value, **({"inputs": ZEROS} if number else {})})
+        made = generate.with_scalars(case, {name: value})
         if not _fits(probe, made) or (probe.options.cases and not _asked(case, name, value)):
             continue
+        if number:
+            tries = [generate.with_scalars(made, {"inputs": kind}) for kind in TELLING]
+            made = next((c for c in tries if _telling(probe, c, {name: value})), tries[0])
         dtypes = probe.options.dtypes_of(probe.spec, made)
         for dtype in dtypes[(turn + i) % len(dtypes) :][:1] if probe.emulated else dtypes:
             yield probe.make(made, dtype)

@@ -19,7 +19,7 @@ from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, exact_arguments
+from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, Scalar, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
@@ -32,7 +32,7 @@ Tensors = dict[str, torch.Tensor]
 def run(probe: Probe) -> None:
     names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
     bases = _bases(probe)
-    for turn, base in enumerate([*bases, *_single_terms(probe)]):
+    for turn, base in enumerate([*bases, *_single_terms(probe), *_zeros(probe)]):
         for name in names if not _zeroed(base) else ("nan", "inf"):
             reason = _undefined(base, name)
             for trial in planted(base, name, thorough=turn == 0 or (turn < len(bases) and not probe.emulated)):
@@ -70,6 +70,18 @@ def _single_terms(probe: Probe) -> list[Trial]:
     made = (probe.make(generate.with_scalars(case, axes), d) for d in dtypes)
     able = [t for t in made if _defined(t) and not probe.reasons(t)]
     return able[probe.options.seed % len(able) :][:1] if able and probe.emulated else able
+
+
+def _zeros(probe: Probe) -> list[Trial]:
+    """A small call with each number at 0, where a spec allows that: 0 * NaN and 0 * inf are NaN."""
+    scalars = [i for i in probe.spec.scalars if isinstance(i, Scalar) and i.type is float]
+    numbers = [i.name for i in scalars if 0.0 in generate.pool(i)]
+    case = next(iter(probe.kinds(LEAST)), None)
+    if case is None or probe.options.cases:
+        return []
+    dtypes = probe.options.dtypes_of(probe.spec, case)[-1:]
+    made = [probe.make(generate.with_scalars(case, {n: 0.0}), d) for n in numbers for d in dtypes]
+    return [t for t in made if _defined(t) and not probe.reasons(t)]
 
 
 def _defined(trial: Trial) -> bool:
@@ -171,10 +183,13 @@ def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 
 def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:
-    """Numbers of both signs, infinite or so large that two of them overflow; another one first for each turn."""
+    """Two numbers of both signs for the first tensor of a call, others of that size for the next.
+
+    Of the second tensor the first is one that does not differ in sign, where it is finite, so that sums overflow.
+    """
     large = float(torch.finfo(dtype).max)
-    found = (math.inf, -math.inf) if name == "inf" else (large, 0.75 * large, -large)
-    return found[turn % len(found) :] + found[: turn % len(found)]
+    found = (math.inf, -math.inf, math.inf) if name == "inf" else (large, -large, 0.75 * large)
+    return found[-turn % 3 :] + found[: -turn % 3]
 
 
 def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
@@ -183,6 +198,8 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
     several = len(tensors) > 1
     if several or not thorough:
         yield _with(base, tensors, list(tensors), name, "")
+    if name == "-inf":
+        yield from _whole_lines(base, name)
     if name in OPPOSED:
         yield from _opposed(base, name)
     if name in ON_ZEROS and several:
@@ -198,10 +215,6 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
             yield _with(base, background, [tensor], name, ", all else 0")
         if name == "nan":
             yield from _single(base, tensor, name)
-        if name == "-inf" and x.dim() > 1:
-            made = x.clone(memory_format=torch.contiguous_format)
-            _first_line(base, made).fill_(-math.inf)
-            yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
 
 
 def _first_line(base: Trial, x: torch.Tensor) -> torch.Tensor:
@@ -211,6 +224,15 @@ def _first_line(base: Trial, x: torch.Tensor) -> torch.Tensor:
     while line.dim() > 1:
         line = line[0]
     return line
+
+
+def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
+    """The value all along a line of each tensor by itself."""
+    for tensor, x in base.tensors.items():
+        if x.dim() > 1:
+            made = x.clone(memory_format=torch.contiguous_format)
+            _first_line(base, made).fill_(values_of(name, x.dtype)[0])
+            yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
 
 
 def _opposed(base: Trial, name: str) -> Iterator[Trial]:

@@ -97,7 +97,7 @@ SPEC = OpSpec(
         Case("x=17"),
         Case("x=7x31x5 axis=1"),
         Case("x=64x130 axis=0"),
-        Case("x=2x3x4x65 axis=-2 scale=2.0"),
+        Case("x=2x3x4x65 axis=-2 scale=-20.0"),
         Case("x=33x33 axis=0"),
         Case("x=5x5x5 axis=1"),
         Case("x=3x4x7"),
