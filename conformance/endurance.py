@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -29,6 +30,22 @@ def many(judge: Judge, most: int = MANY) -> None:
 
     The results of the first half are alive until all of it is done, so that buffers used in turn come round.
     """
+    with _frozen():
+        _many(judge, most)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What is there now is not looked at by the collections inside, which are short then."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _many(judge: Judge, most: int) -> None:
     first = judge.call()
     judge.accurate(first)
     half = min(_how_many(judge), most) // 2
@@ -45,11 +62,12 @@ def many(judge: Judge, most: int = MANY) -> None:
 def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str, int]:
     """What there is more of after so many calls, one at least for every second of them."""
     gc.collect()
-    before = _kept(judge, living)
+    objects = times >= MANY // 2 and not judge.probe.emulated
+    before = _kept(judge, living, objects)
     for turn in range(times):
         _call(judge, first, turn)
     gc.collect()
-    more = {what: count - before[what] for what, count in _kept(judge, living).items()}
+    more = {what: count - before[what] for what, count in _kept(judge, living, objects).items()}
     return {what: count for what, count in more.items() if count >= times // 2}
 
 
@@ -85,15 +103,15 @@ def _distinct(judge: Judge, results: Sequence[Tensors]) -> None:
         judge.require(other == turn, f"results {other + 1} and {turn + 1} share their memory")
 
 
-def _kept(judge: Judge, living: Living) -> dict[str, int]:
+def _kept(judge: Judge, living: Living, objects: bool) -> dict[str, int]:
     """What calls have made and is still there, by what it is: tensors; memory of a GPU; else objects of Python.
 
-    Where kernels are emulated, objects are not counted: the emulator remembers some.
+    objects: whether to count those as well; a few hundred come and go by themselves, and the emulator remembers some.
     """
     device = judge.probe.device
     found = {"tensors": living.count()}
     if device.type == "cuda":
         found[f"blocks of {BLOCK} bytes"] = torch.cuda.memory_allocated(device) // BLOCK
-    elif not judge.probe.emulated:
+    elif objects:
         found["blocks of Python's memory"] = sys.getallocatedblocks()
     return found

@@ -65,11 +65,11 @@ def unseen(probe: Probe, trial: Trial, turn: int) -> Trial | None:
     return next((m for m in made if m is not None), None)
 
 
-def largest(probe: Probe) -> Iterator[Trial]:
-    """For each input the case in which it has the most elements, each once, in the first dtype that the variant can run."""
+def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
+    """For each input the case in which it has the most elements (up to `most`), in the first dtype that the variant runs."""
     taken = set()
     for tensor in probe.spec.tensors:
-        cases = [c for c in probe.cases if all(0 not in s for s in c.shapes.values())]
+        cases = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
         for case in sorted(cases, key=lambda c: torch.Size(c.shapes[tensor.name]).numel(), reverse=True):  # noqa: B023
             made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
             able = next((trial for trial in made if not probe.reasons(trial)), None)

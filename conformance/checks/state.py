@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -43,19 +44,24 @@ def run(probe: Probe) -> None:
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
     _judged(probe, trials[0], "one axis shorter at a time", _shorter)
     _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
-    for trial in list(nearby.largest(probe))[: 1 if probe.emulated else None]:
-        _judged(probe, trial, "inputs changed in place", _content)
+    for trial in _large(probe):
+        _judged(probe, trial, "all inputs changed in place", _all_content)
     if not probe.emulated:
         _further(probe, trials[0])
 
 
 def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
-    for other in (*nearby.largest(probe), *filter(None, [nearby.square(probe, trial)])):
+    for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
     for turn, dtype in enumerate(probe.spec.dtypes):
         if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
             _judged(probe, cold, "first calls, in threads", _first_calls)
+
+
+def _large(probe: Probe) -> list[Trial]:
+    """Of each input the largest case; where calls are emulated one that is not too large."""
+    return list(islice(nearby.largest(probe, 2**14), 1) if probe.emulated else nearby.largest(probe))
 
 
 def _judged(probe: Probe, trial: Trial, note: str, ask: Callable[[Judge], None]) -> None:
@@ -137,6 +143,15 @@ def _content(judge: Judge) -> None:
         _outputs(judge, judge.trial.changed("", **fresh), "with other tensors at the same addresses")
 
 
+def _all_content(judge: Judge) -> None:
+    """As `_content`, for large inputs, of which every element changes."""
+    buffers = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in judge.trial.tensors.items()}
+    placed = judge.trial.changed(judge.trial.note, **buffers)
+    judge.call(*placed.values)
+    _fill(buffers, _again(judge, 1).tensors)
+    _outputs(judge, judge.trial.changed("", **buffers), "after all inputs were changed in place")
+
+
 def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -> None:
     for name, x in buffers.items():
         x.copy_(contents[name])
@@ -200,6 +215,7 @@ def _at(trial: Trial, pools: Tensors, strides: Callable[[tuple[int, ...]], layou
 
 def _shorter(judge: Judge) -> None:
     """Of what a call has left in memory that is kept, a call with a shorter axis uses nothing."""
+    _outputs(judge, judge.trial, "the first call")
     for axis in nearby.axes(judge.probe, judge.trial):
         shorter = [made for n in SHORTER if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
         if shorter:
@@ -213,14 +229,15 @@ def _shorter(judge: Judge) -> None:
 
 def _threads(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls in several threads at once give each its own result, whatever the others call and on which tensors."""
-    rounds = 1 if judge.probe.emulated else 5
+    rounds = 1 if judge.probe.emulated else 8
     own = [_again(judge, turn) for turn in range(THREADS)]
     mixed = [nearby.otherwise(judge.probe, judge.trial), *trials]
     for trial in mixed:
         judge.call(*trial.values)  # compiled and planned
-    _together(judge, own, 2 * rounds, "each with inputs of its own")
+    _together(judge, own, rounds, "each with inputs of its own")
     _together(judge, mixed, rounds, "each with a call of its own")
-    _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
+    if not judge.probe.emulated:
+        _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
 
 
 def _first_calls(judge: Judge) -> None:
