@@ -70,7 +70,7 @@ def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
     taken = set()
     for tensor in probe.spec.tensors:
         cases = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
-        for case in sorted(cases, key=lambda c: torch.Size(c.shapes[tensor.name]).numel(), reverse=True):  # noqa: B023
+        for case in sorted(cases, key=lambda c: torch.Size(c.shapes[tensor.name]).numel(), reverse=True):
             made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
             able = next((trial for trial in made if not probe.reasons(trial)), None)
             if able is not None:

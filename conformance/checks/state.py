@@ -36,7 +36,11 @@ def run(probe: Probe) -> None:
     trials = probe.sample(3)
     if not trials:
         return
-    for note, ask in (("results alive", _alive), ("a view of a result alive", _views), ("inputs changed in place", _content)):
+    for note, ask in (
+        ("results alive", _alive),
+        ("a view of a result alive", _views),
+        ("inputs changed in place", _content),
+    ):
         _judged(probe, trials[0], note, ask)
     for trial in (trials[0], *_empty(probe)):
         _judged(probe, trial, "results changed by the caller", _owned)
