@@ -66,7 +66,7 @@ def unseen(probe: Probe, trial: Trial, turn: int) -> Trial | None:
 
 
 def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
-    """For each input the case in which it has the most elements (up to `most`), in the first dtype that the variant runs."""
+    """For each input the case in which it has the most elements (up to `most`), in a dtype that the variant runs."""
     taken = set()
     for tensor in probe.spec.tensors:
         cases = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
