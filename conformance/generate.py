@@ -19,7 +19,7 @@ FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
 MANY = 4  # axes from which on only two of a call are long
 TRIES = 400  # calls drawn per call wanted
 KINDS = ("equal", "one", "", "")  # of the axes of a call, in turn: equal ones, one of length one, any
-CORNERS = ((4, 4, 4), (2, 1, 3))
+CORNERS = ((4, 4, 4), (2, 1, 3), (2, 0, 3))
 EMPTY = 10  # one call in so many may compute nothing
 FLOPS_PER_ELEMENT = 200  # of the largest tensor allowed; a square product of that size stays below
 NEWEST = (9, 0)
@@ -122,7 +122,7 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
 
 
 def corners(spec: OpSpec) -> list[Case]:
-    """Three equal axes, and one of length one between two others, for operators of any rank; along every axis."""
+    """Three equal axes, and one of length 1 or 0 between two others, for operators of any rank; along every axis."""
     if not any("..." in t.dims.split() for t in spec.tensors):
         return []
     named = next((i.name for i in spec.scalars if isinstance(i, Axis)), "")

@@ -6,6 +6,7 @@
 #define ELEMENT float
 #endif
 using T = ELEMENT;
+using i64 = long long;
 
 #define BLOCK 128
 
@@ -16,28 +17,28 @@ __device__ T sum(T x, T y) {
     return T(total);
 }
 
-extern "C" __global__ void add_sound(const T* x, const T* y, T* out, int n) {
-    int i = blockIdx.x * BLOCK + threadIdx.x;
+extern "C" __global__ void add_sound(const T* x, const T* y, T* out, i64 n) {
+    i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x;
     if (i < n) out[i] = sum(x[i], y[i]);
 }
 
-extern "C" __global__ void add_no_bound(const T* x, const T* y, T* out, int n) {
-    int i = blockIdx.x * BLOCK + threadIdx.x;
+extern "C" __global__ void add_no_bound(const T* x, const T* y, T* out, i64 n) {
+    i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x;
     out[i] = sum(x[i], y[i]);
 }
 
 // Each element is added by its neighbour: right as long as a warp runs in step, which nobody promises.
-extern "C" __global__ void add_missing_barrier(const T* x, const T* y, T* out, int n) {
+extern "C" __global__ void add_missing_barrier(const T* x, const T* y, T* out, i64 n) {
     __shared__ T stage[BLOCK];
-    int i = blockIdx.x * BLOCK + threadIdx.x, other = threadIdx.x ^ 1, j = blockIdx.x * BLOCK + other;
+    i64 other = threadIdx.x ^ 1, i = i64(blockIdx.x) * BLOCK + threadIdx.x, j = i64(blockIdx.x) * BLOCK + other;
     if (i < n) stage[threadIdx.x] = x[i];
     if (j < n) out[j] = sum(stage[other], y[j]);
 }
 
 // Threads beyond the end never fill their place, but every place is read.
-extern "C" __global__ void add_uninitialised(const T* x, const T* y, T* out, int n) {
+extern "C" __global__ void add_uninitialised(const T* x, const T* y, T* out, i64 n) {
     __shared__ T stage[BLOCK];
-    int i = blockIdx.x * BLOCK + threadIdx.x;
+    i64 i = i64(blockIdx.x) * BLOCK + threadIdx.x;
     if (i < n) stage[threadIdx.x] = x[i];
     __syncthreads();
     T mirrored = stage[BLOCK - 1 - threadIdx.x], own = stage[threadIdx.x];
@@ -45,8 +46,8 @@ extern "C" __global__ void add_uninitialised(const T* x, const T* y, T* out, int
 }
 
 // Every block writes the whole vector; the values are right, but the last block computes them for y = x.
-extern "C" __global__ void add_racing_blocks(const T* x, const T* y, T* out, int n) {
-    for (int i = threadIdx.x; i < n; i += BLOCK) {
+extern "C" __global__ void add_racing_blocks(const T* x, const T* y, T* out, i64 n) {
+    for (i64 i = threadIdx.x; i < n; i += BLOCK) {
         bool mine = i / BLOCK == blockIdx.x;
         if (mine || blockIdx.x + 1 == i / BLOCK) out[i] = sum(x[i], mine ? y[i] : x[i]);
     }

@@ -15,7 +15,7 @@ BLOCK = 128
 def _launch(x: torch.Tensor, y: torch.Tensor, entry: str) -> torch.Tensor:
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
-        launch(SOURCE, entry, -(-x.numel() // BLOCK), BLOCK, (x, y, out, np.int32(x.numel())), x.dtype)
+        launch(SOURCE, entry, -(-x.numel() // BLOCK), BLOCK, (x, y, out, np.int64(x.numel())), x.dtype)
     return out
 
 
