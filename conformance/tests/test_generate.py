@@ -77,8 +77,8 @@ def test_axes_are_equal_or_of_length_one_in_some_calls() -> None:
 
 def test_corners_take_every_axis() -> None:
     texts = [case.text for case in generate.corners(catalog.spec("reduce_sum"))]
-    assert texts == [f"x={shape} axis={axis}" for shape in ("4x4x4", "2x1x3") for axis in range(3)]
-    assert [case.shapes["weight"] for case in generate.corners(catalog.spec("rms_norm"))] == [(4,), (3,)]
+    assert texts == [f"x={shape} axis={axis}" for shape in ("4x4x4", "2x1x3", "2x0x3") for axis in range(3)]
+    assert [case.shapes["weight"] for case in generate.corners(catalog.spec("rms_norm"))] == [(4,), (3,), (3,)]
 
 
 def test_a_case_with_other_scalars_keeps_its_distribution() -> None:

@@ -6,11 +6,9 @@ from kernelmux.registry.backend import Implementation
 
 
 def by_columns(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    """A column of b at a time, in float64."""
-    out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-    for j in range(b.shape[1]):
-        out[:, j] = (a.double() @ b[:, j].double()).to(a.dtype)
-    return out
+    """Columns of b in eight groups (of one where there are few), in float64."""
+    groups = b.split(max(b.shape[1] // 8, 1), dim=1)
+    return torch.cat([(a.double() @ group.double()).to(a.dtype) for group in groups], dim=1)
 
 
 def skipped_rows(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -21,7 +19,7 @@ def skipped_rows(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tens
 
 
 VARIANTS = {
-    "by_columns": Implementation(fn=by_columns, idea="a column at a time: as right as any"),
+    "by_columns": Implementation(fn=by_columns, idea="some columns at a time: as right as any"),
     "skipped_rows": Implementation(fn=skipped_rows, idea="leaves out rows of zeros"),
 }
 
