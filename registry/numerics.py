@@ -181,10 +181,13 @@ def bound(
 def _floor(model: ErrorModel, terms: int, dtype: torch.dtype) -> float:
     """What every element may be off by; nothing where values are only moved.
 
-    Of subnormal products each is rounded by up to half the smallest number of fp32, whatever they add up to.
+    Of subnormal products each is rounded by up to half the smallest number of fp32, whatever they add up to. An
+    intermediate that is rounded to the storage dtype has fewer digits below the smallest normal number of that.
     """
     if not model.roundings:
         return 0.0
+    if model.intermediate:
+        return float(torch.finfo(dtype).smallest_normal)
     return smallest(dtype, flushed=model.flushes) + (terms * smallest(torch.float32) / 2 if terms > 1 else 0.0)
 
 

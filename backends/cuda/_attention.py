@@ -48,8 +48,8 @@ class Call(NamedTuple):
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of keys and values that one slice reads, divided by those who read them too."""
-        return 2 * self.k.shape[2] * self.k.shape[3] * self.k.dtype.itemsize // self.group
+        """Bytes of keys and values that one slice reads, divided by the slices that read them too; at least 1."""
+        return max(1, 2 * self.k.shape[2] * self.k.shape[3] * self.k.dtype.itemsize // self.group)
 
     @property
     def strides(self) -> tuple[int, ...]:
