@@ -55,6 +55,8 @@ class PlanItem(pytest.Item):
         self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
         if outcome.status in ("failed", "expected"):
             self._stop_without_gpu()
+        elif self.chosen.device == "cuda":
+            torch.cuda.empty_cache()  # other processes share the GPU
         self._conclude(outcome)
 
     def _conclude(self, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
 from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor, exact_arguments
 
-CACHE_BYTES = {"cpu": 2**28, "cuda": 2**33}
+CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
 
 
 @dataclass(frozen=True, eq=False)
