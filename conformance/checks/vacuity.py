@@ -1,8 +1,9 @@
 """Judges the cases: each must reject zeros, a constant, a copy, a rolled, a scaled and an incomplete result.
 
 A mutant is exempt where it is right: on empty outputs, and where it rounds to the numbers of the reference. What random
-inputs hide (a sum may happen to be near zero) must show in another dtype of the case and on its exact inputs, on these
-alone where the output is a single number, which may be near zero in every dtype; a dropped term may hide in the rounding of a 16-bit result, and must then show in another dtype or on the exact inputs.
+inputs hide (a sum may happen to be near zero) must show in another dtype of the case and on its exact inputs; on these
+alone where the output is a single number, which may be near zero in every dtype. A dropped term may hide in the rounding
+of a 16-bit result, and must then show in another dtype or on the exact inputs.
 """
 
 from __future__ import annotations
