@@ -10,7 +10,7 @@ import torch
 from kernelmux.conformance import generate, resize
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry.spec import REQUIRED, Scalar
+from kernelmux.registry.spec import REQUIRED, Call, Scalar
 
 if TYPE_CHECKING:
     from kernelmux.conformance.probe import Probe
@@ -53,6 +53,11 @@ def axes(probe: Probe, trial: Trial) -> list[AxisName]:
     return resize.axes(probe.spec, resize.case_of(probe, trial))
 
 
+def special(trial: Trial) -> bool:
+    """Whether its values are of a special kind: many may be zero, or sums of them exact."""
+    return "inputs=" in trial.text
+
+
 def square(probe: Probe, trial: Trial) -> Trial | None:
     """The trial with all axes of one length, if it has several."""
     found = axes(probe, trial)
@@ -78,3 +83,8 @@ def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
                     yield able
                 taken.add(case.name)
                 break
+
+
+def terms(call: Call) -> int:
+    """Terms of the longest sum of a call."""
+    return max(int(error.terms(call.axes)) for error in call.spec.errors)

@@ -31,7 +31,7 @@ def run(probe: Probe) -> None:
     if probe.spec.hosted and probe.device.type == "cuda":
         probe.skip_all("its input is pinned host memory, and gigabytes of that are not to be had everywhere")
         return
-    for base in probe.sample(1 if probe.emulated else 2):
+    for base in _of_small(probe):
         for name, x in base.tensors.items():
             if any(n > 1 for n in x.shape):
                 _far_apart(probe, base, name, x)
@@ -41,6 +41,16 @@ def run(probe: Probe) -> None:
         case = resize.case_of(probe, base)
         for axis, (length, what, dimensions) in huge.lengths(probe.spec, case, base.dtype).items():
             _large(probe, base, case, axis, length, what, dimensions)
+
+
+def _of_small(probe: Probe) -> list[Trial]:
+    """The smallest trial, and the smallest matrix: a vector has no pitch, and rows of higher ranks are often copied."""
+    matrices = probe.sample(1 if probe.emulated else 2, where=_is_matrix)
+    return list({trial.text: trial for trial in (*probe.sample(1), *matrices)}.values())
+
+
+def _is_matrix(trial: Trial) -> bool:
+    return any(x.dim() == 2 and len(x) > 1 for x in trial.tensors.values())
 
 
 def _bases(probe: Probe) -> list[Trial]:

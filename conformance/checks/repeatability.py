@@ -1,12 +1,13 @@
 """The same call gives the same bits, whatever memory it gets and in whatever order its blocks run.
 
 Sums in an order that changes show where they are long: the largest cases are repeated as well as the smallest. A GPU
-runs blocks as it likes; the emulator is told to. A variant that declares `deterministic=False` need not give equal bits
+runs blocks as it likes; the emulator is told to. Few long sums are made for the purpose. A variant that declares `deterministic=False` need not give equal bits
 but has to stay within its bound in every order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -15,7 +16,7 @@ from itertools import islice
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import generate
+from kernelmux.conformance import generate, nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
@@ -24,6 +25,8 @@ from kernelmux.registry.cases import TIERS, Case
 TIMES = 3
 TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by chance
 ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
+LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether calls are emulated; primes
+SHORT = 2  # the length of the other axes then
 ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
 
 
@@ -34,7 +37,7 @@ def run(probe: Probe) -> None:
             _repeated(judge, TIMES)
     if not small:
         return  # why nothing runs is on record
-    for trial in _large(probe, 1 if probe.emulated else 3):
+    for trial in (*_large(probe, 1 if probe.emulated else 3), *_long(probe)):
         with probe.judge(trial) as judge:
             _repeated(judge, TIMES_LARGE if probe.device.type == "cuda" else TIMES)
 
@@ -81,6 +84,31 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
             taken.add(trial.case)
 
 
+def _long(probe: Probe) -> Iterator[Trial]:
+    """Few sums of many terms, in which kernels split them: over the last axis and over others, which are short."""
+    taken, long = set[tuple[tuple[int, int], ...]](), LONG[probe.emulated]
+    for base in probe.sample(24):
+        if nearby.special(base):
+            continue  # sums of special values may well be exact
+        axes = nearby.axes(probe, base)
+        for axis in axes:
+            made = nearby.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: long})
+            if made is None or nearby.terms(made.call) < long:
+                continue
+            dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
+            places = tuple((d - rank, 0 if probe.emulated else rank) for rank, d in dims)
+            if places not in taken and (not probe.emulated or _several_blocks(probe, made)):
+                yield made
+            taken.add(places)
+
+
+def _several_blocks(probe: Probe, trial: Trial) -> bool:
+    """Whether some launch of a call has blocks that could run in another order."""
+    with emulator.recorder(run=False) as launches:
+        probe.call(trial.values)
+    return any(math.prod(launch.grid) > 1 for launch in launches)
+
+
 def _able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
     """Each case in the first dtype in which the variant can run it."""
     for case in cases:
@@ -91,7 +119,7 @@ def _able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
 def _terms(probe: Probe, case: Case) -> int:
     """Terms of the longest sum."""
     call = generate.hypothetical(probe.spec, case, probe.spec.dtypes[0])
-    return 0 if call is None else max(int(e.terms(call.axes)) for e in probe.spec.errors)
+    return 0 if call is None else nearby.terms(call)
 
 
 def _elements(case: Case) -> int:
