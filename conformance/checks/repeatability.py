@@ -1,8 +1,8 @@
 """The same call gives the same bits, whatever memory it gets and in whatever order its blocks run.
 
 Sums in an order that changes show where they are long: the largest cases are repeated as well as the smallest. A GPU
-runs blocks as it likes; the emulator is told to. Few long sums are made for the purpose. A variant that declares `deterministic=False` need not give equal bits
-but has to stay within its bound in every order.
+runs blocks as it likes; the emulator is told to. Few long sums are made for the purpose. A variant that declares
+`deterministic=False` need not give equal bits but has to stay within its bound in every order.
 """
 
 from __future__ import annotations
