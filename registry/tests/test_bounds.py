@@ -46,13 +46,12 @@ def sequential(terms, outputs, length):
 @pytest.mark.parametrize(
     ("outputs", "length", "seeds"), [(2**19, 4096, 2), (2**14, 4096, 4), (2**16, 64, 8), (100, 8, 50)]
 )
-def test_one_chain_in_fp32_stays_within_the_bound_in_every_output(draw, outputs, length, seeds, record_property):
+def test_one_chain_in_fp32_stays_within_the_bound_in_every_output(draw, outputs, length, seeds):
     used = []
     for seed in range(seeds):
         sums, exact = sequential(draw(outputs + length, np.random.default_rng(seed)), outputs, length)
         ref, allowed = limit(exact, length)
         used.append(compare(torch.from_numpy(sums), ref, allowed).budget)
-    record_property("budget", max(used))
     assert 0.1 < max(used) < 1, used
 
 
