@@ -2,19 +2,15 @@
 
 import torch
 
+from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.errors import UnsupportedError
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    group = q.shape[1] // max(k.shape[1], 1)
-    k, v = (t.double().repeat_interleave(group, 1) for t in (k, v))
-    s = q.double() @ k.mT * scale
-    if causal:
-        hidden = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(s.shape[-1] - s.shape[-2] + 1)
-        s = torch.where(hidden, -torch.inf, s)
-    return (torch.softmax(s, -1) @ v).to(q.dtype).contiguous()
+    result: torch.Tensor = sound("attention", q, k, v, causal, scale)
+    return result
 
 
 def refused_inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
