@@ -27,6 +27,7 @@ PITCHES = (
     "transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "matrices one row apart",
     "first axis expanded",
 )  # fmt: skip
+GAPS = ("transposed", "transposed with a gap", "rows with an aligned gap")
 
 
 def run(probe: Probe) -> None:
@@ -88,7 +89,7 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     letters = generate.letters(spec)
     many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
     along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
-    for turn, other in enumerate([*many, *along]):
+    for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
             yield from arrangements(base, everything=True, only=PITCHES)
@@ -106,18 +107,21 @@ def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
 
 
 def aligned(probe: Probe) -> Iterator[Trial]:
-    """A matrix, or several, whose axes are multiples of every usual width: in the shortest dtype, or in every one."""
+    """A matrix, or several, whose axes are multiples of every usual width, in every dtype.
+
+    Where calls are emulated in the shortest one, which has most ways to be misaligned, and with few layouts the longest.
+    """
     spec, letters = probe.spec, generate.letters(probe.spec)
     if any(len(t.dims.split()) > 2 for t in spec.tensors):
         return
     flat = any(t.dims == "..." for t in spec.tensors)
     case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
     dtypes = probe.options.dtypes_of(spec)
-    shortest = min(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
-    for turn in (shortest,) if probe.emulated else range(len(dtypes)):
-        base = _first_able(probe, [case], turn)
+    by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
+    for turn in dict.fromkeys((by_size[0], by_size[-1]) if probe.emulated else by_size):
+        base, few = _first_able(probe, [case], turn), probe.emulated and turn != by_size[0]
         if base is not None:
-            yield from arrangements(base, everything=not probe.emulated)
+            yield from arrangements(base, everything=not probe.emulated, only=GAPS if few else ())
 
 
 def shared(probe: Probe) -> Iterator[Trial]:
