@@ -76,9 +76,34 @@ def test_axes_are_equal_or_of_length_one_in_some_calls() -> None:
 
 
 def test_corners_take_every_axis() -> None:
-    texts = [case.text for case in generate.corners(catalog.spec("reduce_sum"))]
-    assert texts == [f"x={shape} axis={axis}" for shape in ("4x4x4", "2x1x3") for axis in range(3)]
-    assert [case.shapes["weight"] for case in generate.corners(catalog.spec("rms_norm"))] == [(4,), (3,)]
+    found = generate.corners(catalog.spec("reduce_sum"))
+    asked = {(len(c.shapes["x"]), c.scalars["axis"], c.scalars.get("keepdim", False)) for c in found}
+    assert {(3, axis, keep) for axis in (0, 1, 2, None) for keep in (False, True)} <= asked
+    assert {rank for rank, _, _ in asked} == {3, 4, 5}
+    assert any(0 in c.shapes["x"] and c.scalars.get("keepdim") for c in found)
+    assert [c.shapes["weight"][0] for c in generate.corners(catalog.spec("rms_norm"))] == [4, 3, 3, 5, 3]
+
+
+def test_corners_give_numbers_in_turn_and_every_choice() -> None:
+    scales = [case.scalars.get("scale") for case in generate.corners(catalog.spec("softmax"))]
+    assert None in scales and len(set(scales)) > 5
+    gelu = [(len(c.shapes["x"]), c.scalars.get("approximate")) for c in generate.corners(catalog.spec("gelu"))]
+    assert {(4, None), (4, "tanh"), (5, "tanh")} <= set(gelu)
+
+
+def test_a_compact_call_has_no_axis_of_length_one_and_few_of_one_length() -> None:
+    case = generate.compact(catalog.spec("attention"), (OneOf("D", 64, 128),))
+    assert case is not None and case.shapes["q"][3] == 64
+    (b, h, m, d), (_, g, n, _) = case.shapes["q"], case.shapes["k"]
+    assert min(b, h, m, g, n) > 1 and h > g and len({b, h, m, d, g, n}) >= 5
+
+
+def test_kinds_of_calls_differ_in_rank_and_in_the_place_of_the_axis() -> None:
+    spec = catalog.spec("softmax")
+    kinds = [
+        generate.kind(spec, Case(text)) for text in ("x=4x5", "x=7x9 axis=-1", "x=4x5 axis=0", "x=2x4x5 axis=1", "x=5")
+    ]
+    assert kinds[0] == kinds[1] and len(set(kinds)) == 4
 
 
 def test_a_case_with_other_scalars_keeps_its_distribution() -> None:
