@@ -155,7 +155,7 @@ def corners(spec: OpSpec) -> list[Case]:
     if not any("..." in t.dims.split() for t in spec.tensors):
         return []
     axis = next((i for i in spec.scalars if isinstance(i, Axis)), None)
-    found = []
+    found: list[Case] = []
     for lengths in CORNERS:
         lead = lengths if any(t.dims == "..." for t in spec.tensors) else lengths[:-1]
         base = spelt(spec, dict.fromkeys(letters(spec), lengths[-1]), lead)
