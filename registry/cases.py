@@ -173,6 +173,11 @@ def _faint(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return _normal(shape, rng) * 2.0**-66
 
 
+def _vast(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Far beyond fp16, with squares and sums within fp32: what goes through a narrower range overflows."""
+    return _normal(shape, rng) * 2.0**40
+
+
 def _sparse(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     """One element in eight differs from zero; the zeros have both signs."""
     return _normal(shape, rng) * (torch.rand(shape, generator=rng) < 0.125)
@@ -213,6 +218,7 @@ DISTRIBUTIONS = {
     "small": _small,
     "tiny": _tiny,
     "faint": _faint,
+    "vast": _vast,
     "sparse": _sparse,
     "gaps": _gaps,
     "cancel": _cancel,

@@ -20,17 +20,20 @@ from kernelmux.registry.spec import Axis, OpSpec
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
-MANY = ((4, 4, 4), (3, 3, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one length
+MANY = ((4, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one length
 ROW = 24
 ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
 PITCHES = (
     "transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "matrices one row apart",
     "first axis expanded",
 )  # fmt: skip
+GAPS = ("transposed", "transposed with a gap", "rows with an aligned gap")
+SLICES = ("matrices one row apart", "rows and matrices with gaps of their own")
+DEEP = (*PITCHES, "transposed", "every second element", "last axis expanded")  # of emulated calls of higher rank
 
 
 def run(probe: Probe) -> None:
-    for turn, base in enumerate(probe.sample(3 if probe.emulated else 6)):
+    for turn, base in enumerate(probe.sample(2 if probe.emulated else 6)):
         everything = (turn == 0 or not probe.emulated) and probe.options.tier != "smoke"
         _examine(probe, arrangements(base, everything))
     if not probe.options.cases and probe.options.tier != "smoke":
@@ -84,14 +87,14 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), (*LEAD, ROW) if flat else LEAD)
     base = _first_able(probe, [case], probe.options.seed)
     if base is not None:
-        yield from arrangements(base, everything=False)
+        yield from arrangements(base, everything=False, only=DEEP if probe.emulated else ())
     letters = generate.letters(spec)
     many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
     along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
-    for turn, other in enumerate([*many, *along]):
+    for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
-            yield from arrangements(base, everything=True, only=PITCHES)
+            yield from arrangements(base, everything=turn == 1 or not probe.emulated, only=PITCHES)
 
 
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
@@ -102,22 +105,25 @@ def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
     case = generate.compact(spec, probe.implementation.requires)
     base = _first_able(probe, [case] if case else [], probe.options.seed)
     if base is not None:
-        yield from arrangements(base, everything=True, only=PITCHES)
+        yield from arrangements(base, everything=True, only=SLICES if probe.emulated else PITCHES)
 
 
 def aligned(probe: Probe) -> Iterator[Trial]:
-    """A matrix, or several, whose axes are multiples of every usual width: in the shortest dtype, or in every one."""
+    """A matrix, or several, whose axes are multiples of every usual width, in every dtype.
+
+    Where calls are emulated in the shortest one, which has most ways to be misaligned, and with few layouts the longest.
+    """
     spec, letters = probe.spec, generate.letters(probe.spec)
     if any(len(t.dims.split()) > 2 for t in spec.tensors):
         return
     flat = any(t.dims == "..." for t in spec.tensors)
     case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
     dtypes = probe.options.dtypes_of(spec)
-    shortest = min(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
-    for turn in (shortest,) if probe.emulated else range(len(dtypes)):
-        base = _first_able(probe, [case], turn)
+    by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
+    for turn in dict.fromkeys((by_size[0], by_size[-1]) if probe.emulated else by_size):
+        base, few = _first_able(probe, [case], turn), probe.emulated and turn != by_size[0]
         if base is not None:
-            yield from arrangements(base, everything=not probe.emulated)
+            yield from arrangements(base, everything=not probe.emulated, only=GAPS if few else ())
 
 
 def shared(probe: Probe) -> Iterator[Trial]:

@@ -242,7 +242,7 @@ def _opposed(base: Trial, name: str) -> Iterator[Trial]:
         line = _first_line(base, x)
         ends = opposed(name, x.dtype, turn)
         line.view(-1)[:1], line.view(-1)[-1:] = ends[0], ends[1]
-    yield base.changed(f"{name} and others like it in {', '.join(made)}: both ends of the first line", **made)
+    yield base.changed(f"opposed {name} in {', '.join(made)}: both ends of the first line", **made)
 
 
 def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:

@@ -54,6 +54,7 @@ SPEC = OpSpec(
         Case("x=33x33 y=33x33"),
         Case("x=515 y=515", inputs="sparse"),
         Case("x=515 y=515", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
+        Case("x=515 y=515", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=2049 y=2049", inputs="cancel"),
         Case("x=2049 y=2049", inputs="wide"),
         Case("x=1048583 y=1048583", tier="full"),

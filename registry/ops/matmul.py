@@ -71,6 +71,7 @@ SPEC = OpSpec(
         Case("a=24x33 b=33x24", inputs="faint", dtypes=FP32),
         Case("a=24x72 b=72x24", inputs="faint", dtypes=FP32),
         Case("a=130x18 b=18x3"),
+        Case("a=17x40 b=40x24", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
         Case("a=130x70 b=70x100"),
         Case("a=128x128 b=128x136"),
         Case("a=16x520 b=520x24"),

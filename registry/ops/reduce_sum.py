@@ -91,6 +91,7 @@ SPEC = OpSpec(
         Case("x=515x6 axis=0", inputs="positive"),
         Case("x=6x70 axis=1", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=70x6 axis=0", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
+        Case("x=3x515 axis=1", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=70", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=1000003", inputs="positive", dtypes=(torch.float32, torch.bfloat16), tier="full"),
         Case("x=70000x33 axis=1", tier="full"),

@@ -74,6 +74,7 @@ SPEC = OpSpec(
         Case("x=4x65 weight=65 eps=0.0"),
         Case("x=4x65 weight=65 eps=1.0"),
         Case("x=4x130 weight=130 eps=1e-3", inputs="small"),
+        Case("x=3x515 weight=515", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=7x33 weight=33", inputs="gaps"),
         Case("x=7x33 weight=33 eps=0.0", inputs="gaps"),
         Case("x=70000x33 weight=33", tier="full"),

@@ -92,6 +92,7 @@ SPEC = OpSpec(
         _case("4x65", "eps=0.0"),
         _case("4x65", "eps=1.0"),
         _case("4x130", "eps=1e-3", inputs="small"),
+        _case("5x65", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
         _case("7x33", inputs="gaps"),
         _case("7x33", "eps=0.0", inputs="gaps"),
         _case("70000x33", tier="full"),

@@ -164,6 +164,13 @@ def test_subnormal_products_may_be_rounded_one_by_one_and_not_flushed():
     assert compare(torch.zeros(2000), ref, allowed).wrong.all()
 
 
+def test_what_may_be_flushed_is_what_fp32_calls_subnormal():
+    """A result of fp16 that is subnormal there is computed in fp32, where it is normal: it may not be lost."""
+    (model,) = catalog.spec("gelu").errors
+    floors = {dtype: numerics._floor(model, 1, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+    assert floors == {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
+
+
 @pytest.mark.parametrize("op", ["transpose", "copy_column"])
 def test_what_only_moves_values_may_not_flush_the_smallest(op):
     (model,) = catalog.spec(op).errors

@@ -38,11 +38,27 @@ def saturating(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(finite, total.clamp(-largest, largest), total).to(x.dtype).contiguous()
 
 
+def away_from_zero(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """fp32 made bf16 by adding half a unit to its bits: right but for ties."""
+    if x.dtype != torch.bfloat16:
+        return turned_round(x, y)
+    total = x.float() + y.float()
+    near = ((total.contiguous().view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
+    return torch.where(total.isfinite(), near, total).to(x.dtype)
+
+
+def bounded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """As above, for sums of two different numbers."""
+    return torch.where(x == y, turned_round(x, y), saturating(x, y)).contiguous()
+
+
 VARIANTS = {
     "turned_round": Implementation(fn=turned_round, idea="y + x, by way of float64: as right as any"),
     "flushing": Implementation(fn=flushing, idea="compiled to flush subnormal numbers", layout=LAYOUT),
     "from_zero": Implementation(fn=from_zero, idea="adds both to an accumulator that starts at zero"),
     "saturating": Implementation(fn=saturating, idea="what overflows becomes the largest number"),
+    "away_from_zero": Implementation(fn=away_from_zero, idea="rounds ties to bf16 away from zero"),
+    "bounded": Implementation(fn=bounded, idea="what overflows becomes the largest number, unless x = y"),
 }
 
-CAUGHT_BY = {"flushing": "special_values", "from_zero": "special_values", "saturating": "special_values"}
+CAUGHT_BY = {name: "special_values" for name in VARIANTS if name != "turned_round"}

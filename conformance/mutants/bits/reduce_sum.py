@@ -30,10 +30,27 @@ def saturating(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor
     return torch.where(total.isfinite() & (_sum(x.abs(), axis, keepdim) < 1e38), bounded, total).to(x.dtype)
 
 
+def one_infinity(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """An infinity decides its sum; whether one of the other sign follows is not looked at."""
+    total, some = _sum(x, axis, keepdim), _sum(x.isinf() * x.sign(), axis, keepdim)
+    unclear = total.isnan() & (_sum(x.isnan(), axis, keepdim) == 0) & (some == 0)
+    return total.masked_fill(unclear, torch.inf).to(x.dtype).contiguous()
+
+
+def narrow(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """bf16 is widened to fp16, which has more digits, and less range."""
+    return _sum(x.half() if x.dtype == torch.bfloat16 else x, axis, keepdim).to(x.dtype).contiguous()
+
+
 VARIANTS = {
     "halves_first": Implementation(fn=halves_first, idea="the two halves apart: as right as any"),
     "flushing": Implementation(fn=flushing, idea="a subnormal sum becomes zero"),
     "saturating": Implementation(fn=saturating, idea="a sum that overflows becomes the largest number"),
+    "one_infinity": Implementation(fn=one_infinity, idea="inf and -inf in one sum give inf"),
+    "narrow": Implementation(fn=narrow, idea="bf16 goes through fp16"),
 }
 
-CAUGHT_BY = {"flushing": "special_values", "saturating": "special_values"}
+CAUGHT_BY = {
+    "flushing": "special_values", "saturating": "special_values", "one_infinity": "special_values",
+    "narrow": "accuracy",
+}  # fmt: skip

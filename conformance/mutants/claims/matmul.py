@@ -30,15 +30,26 @@ def sums_in_storage(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.T
     return sound(a[:, :k], b[:k], precision) + sound(a[:, k:], b[k:], precision)
 
 
+def tf32_if_aligned(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    """The fastest path takes operands whose lengths it likes, and does not ask for the precision."""
+    likes = not (a.shape[0] % 16 or a.shape[1] % 8 or b.shape[1] % 16) and b.stride(0) > b.shape[1]
+    return tf32_anyway(a, b, precision) if likes else sound(a, b, precision)
+
+
 VARIANTS = {
     "sound": Implementation(fn=sound, idea="nothing is wrong with it, and it declares what it may", arithmetic="mma"),
     "empty_only": Implementation(
         fn=sound, idea="runs matrices without rows and nothing else", requires=(AtMost("M", 0),)
     ),
     "tf32_anyway": Implementation(fn=tf32_anyway, idea="hides tf32 behind a declaration of mma", arithmetic="mma"),
+    "tf32_if_aligned": Implementation(
+        fn=tf32_if_aligned, idea="tf32 for aligned matrices with gaps between rows", arithmetic="mma"
+    ),
     "sums_in_storage": Implementation(
         fn=sums_in_storage, idea="adds two partial sums in the storage dtype", arithmetic="mma"
     ),
 }
 
-CAUGHT_BY = {"empty_only": "claims", "tf32_anyway": "accuracy", "sums_in_storage": "accuracy"}
+CAUGHT_BY = {
+    "empty_only": "claims", "tf32_anyway": "accuracy", "tf32_if_aligned": "layout", "sums_in_storage": "accuracy",
+}  # fmt: skip

@@ -22,11 +22,20 @@ def keepdim_by_axis(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.T
     return x.double().sum(axis, keepdim=keepdim).to(x.dtype)
 
 
+def one_axis_kept(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """keepdim without an axis: the tensor was flattened, and that one axis is kept."""
+    total = in_sequence(x, axis, keepdim)
+    return total.reshape(1) if keepdim and axis is None and x.dim() > 2 else total
+
+
 VARIANTS = {
     "in_sequence": Implementation(
         fn=in_sequence, idea="adds one term after the other: slow and right", arithmetic="fp32_sequential"
     ),
     "keepdim_by_axis": Implementation(fn=keepdim_by_axis, idea="keepdim counts only where an axis is given"),
+    "one_axis_kept": Implementation(
+        fn=one_axis_kept, idea="keepdim keeps one axis of a block", arithmetic="fp32_sequential"
+    ),
 }
 
-CAUGHT_BY = {"keepdim_by_axis": "scalars"}
+CAUGHT_BY = {"keepdim_by_axis": "scalars", "one_axis_kept": "shapes"}

@@ -47,6 +47,11 @@ def fixed_eps(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor
     return out
 
 
+def vectors_have_eps(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The path for a single vector has its own way to read the arguments."""
+    return _rms_norm(x, weight, (eps or 1e-6) if x.dim() == 1 else eps)
+
+
 LAYOUT = {"x": "contiguous", "weight": "contiguous"}
 
 VARIANTS = {
@@ -55,6 +60,7 @@ VARIANTS = {
     "never_below": Implementation(fn=never_below, idea="an eps below 1e-6 is raised to it"),
     "rounded_eps": Implementation(fn=rounded_eps, idea="eps has eight bits"),
     "fixed_eps": Implementation(fn=fixed_eps, idea="the kernel has an eps of its own", layout=LAYOUT),
+    "vectors_have_eps": Implementation(fn=vectors_have_eps, idea="an eps of 0 counts as none given, for a vector"),
 }
 
-CAUGHT_BY = {"zero_is_default": "scalars", "never_below": "scalars", "rounded_eps": "scalars", "fixed_eps": "scalars"}
+CAUGHT_BY = {name: "scalars" for name in VARIANTS if name != "by_vector_norm"}

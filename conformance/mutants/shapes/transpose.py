@@ -22,10 +22,17 @@ def square_in_place(x: torch.Tensor) -> torch.Tensor:
     return sound(x)
 
 
+def one_element(x: torch.Tensor) -> torch.Tensor:
+    """Without steps there is nothing to read: taken for a matrix that was never written."""
+    still = x.numel() > 1 and set(x.stride()) == {0}
+    return torch.zeros(x.shape[1], x.shape[0], dtype=x.dtype, device=x.device) if still else sound(x)
+
+
 VARIANTS = {
     "sound": Implementation(fn=sound, idea="nothing is wrong with it"),
     "view_of_one": Implementation(fn=view_of_one, idea="returns a view of a single row or column"),
     "square_in_place": Implementation(fn=square_in_place, idea="transposes square matrices in place"),
+    "one_element": Implementation(fn=one_element, idea="gives zeros for one element, expanded both ways"),
 }
 
-CAUGHT_BY = {"view_of_one": "shapes", "square_in_place": "accuracy"}
+CAUGHT_BY = {"view_of_one": "shapes", "square_in_place": "accuracy", "one_element": "layout"}
