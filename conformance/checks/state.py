@@ -7,6 +7,7 @@ other shapes come between. All of this for small inputs, and for large ones, whi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -17,7 +18,7 @@ import torch
 from kernelmux.conformance import layouts, nearby, resize
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.endurance import many
-from kernelmux.conformance.interleaving import side_by_side
+from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial, same_bits
@@ -25,8 +26,10 @@ from kernelmux.registry import dispatch
 
 ALIVE = 5  # results of one shape at the same time
 THREADS = 4
+FIRST = 3  # shapes of each dtype whose first calls come from threads
 SOME = 100  # calls in a row for further shapes
 ORDER = (0, 1, 0, 2, 1, 0)  # of three different calls
+GRID = 1024  # steps in 1: sums of a few hundred numbers on it are exact in fp32
 SHORTER = (2, 1)  # lengths that an axis shrinks to
 
 Tensors = Sequence[torch.Tensor]
@@ -56,9 +59,9 @@ def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
     for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
-    for turn, dtype in enumerate(probe.spec.dtypes):
+    for turn, dtype in enumerate(probe.spec.dtypes * FIRST):
         if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
-            _judged(probe, cold, "first calls, in threads", _first_calls)
+            _judged(probe, cold, "first calls, in threads", partial(_first_calls, pause=(1 + turn % 4) * PAUSE))
 
 
 def _large(probe: Probe) -> list[Trial]:
@@ -174,7 +177,7 @@ def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict
             one = changed[place : place + 1]
             one.copy_(-one - 2 if x.is_floating_point() else one + 1)
             yield f"element {place} of {name} was", base, {**base, name: changed.view(x.shape)}
-    even = {name: layouts.coarse(x) for name, x in base.items()}
+    even = {name: _on_grid(x) for name, x in base.items()}
     for name, x in even.items():
         yield f"the order of the elements of {name} was", even, {**even, name: x.flatten().flip(0).view(x.shape)}
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
@@ -182,6 +185,11 @@ def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict
         for end in (slice(0, 1), slice(-1, None)):
             x.view(-1)[end] = base[name].flatten()[end]
     yield "everything but the first and the last elements was", base, other
+
+
+def _on_grid(x: torch.Tensor) -> torch.Tensor:
+    """Floating values rounded to a grid on which not many are equal; integers as they are."""
+    return ((x.float() * GRID).round() / GRID).to(x.dtype) if x.is_floating_point() else x
 
 
 def _same_place(x: torch.Tensor) -> torch.Tensor:
@@ -248,17 +256,23 @@ def _threads(judge: Judge, trials: Sequence[Trial]) -> None:
         _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
 
 
-def _first_calls(judge: Judge) -> None:
-    """The first calls of a shape come from several threads at once."""
-    _together(judge, [judge.trial] * THREADS, 1, "all with the first call of this shape")
+def _first_calls(judge: Judge, pause: float) -> None:
+    """The first calls of a shape come from several threads, one shortly after another."""
+    _together(judge, [judge.trial] * THREADS, 1, "all with the first call of this shape", pause)
 
 
-def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str) -> None:
-    def work(trial: Trial) -> Callable[[], list[Any]]:
-        return lambda: [dispatch.call(trial.spec, trial.values, judge.probe.label) for _ in range(rounds)]
+def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str, pause: float = 0.0) -> None:
+    """Calls in as many threads as there are trials, each of which begins a pause after the one before."""
+
+    def work(turn: int, trial: Trial) -> Callable[[], list[Any]]:
+        def calls() -> list[Any]:
+            time.sleep(turn * pause)
+            return [dispatch.call(trial.spec, trial.values, judge.probe.label) for _ in range(rounds)]
+
+        return calls
 
     with judge.probe.environment():
-        found = side_by_side([work(trial) for trial in trials], judge.probe.device)
+        found = side_by_side([work(turn, trial) for turn, trial in enumerate(trials)], judge.probe.device)
     for turn, (trial, results) in enumerate(zip(trials, found, strict=True)):
         for result in results:
             outputs = result if isinstance(result, tuple) else (result,)

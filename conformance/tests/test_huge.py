@@ -52,6 +52,16 @@ def test_virtual_memory_takes_no_room() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
+def test_a_loop_over_virtual_memory_ends() -> None:
+    with Virtual():
+        x = torch.empty(FAR + 100, 2, dtype=torch.float16)
+        with pytest.raises(TooLarge, match="in all"):
+            for start in range(0, len(x), 7):
+                x[start : start + 7].add_(1)
+        with pytest.raises(TooLarge, match="into pieces"):
+            x.split(7)
+
+
 def test_cases_with_other_lengths_keep_what_belongs_together() -> None:
     case = resize.resized(catalog.spec("rms_norm"), Case("x=3x5x65 weight=65 eps=1e-5"), {AxisName("N"): 7, MIDDLE: 1})
     assert case.shapes == {"x": (3, 1, 7), "weight": (7,)} and case.scalars == {"eps": 1e-5}
