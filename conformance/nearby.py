@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,7 +40,7 @@ def resized(probe: Probe, trial: Trial, lengths: dict[AxisName, int]) -> Trial |
 
 def otherwise(probe: Probe, trial: Trial) -> Trial:
     """The trial with other values of its scalars, as far as such a call is possible."""
-    values = {}
+    values: dict[str, Any] = {}
     for item in (i for i in probe.spec.scalars if isinstance(i, Scalar)):
         own = trial.values[probe.spec.inputs.index(item)]
         others = [v for v in (item.default, *generate.pool(item)) if v not in (own, None, REQUIRED)]

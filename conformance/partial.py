@@ -40,7 +40,7 @@ def call(probe: Probe, trial: Trial, seconds: float, some: bool = True) -> tuple
         stack.enter_context(emulator.time_limit(seconds))
         if some:
             stack.enter_context(emulator.only_blocks(FIRST, LAST))
-        stack.enter_context(Virtual())  # type: ignore[no-untyped-call]
+        stack.enter_context(Virtual())
         try:
             result = dispatch.call(trial.spec, trial.values, probe.label)
         except TooLarge as error:
