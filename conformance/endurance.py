@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelmux import emulator
+from kernelmux.conformance import nearby
 from kernelmux.conformance.interleaving import Living
 from kernelmux.conformance.layouts import contiguous_strides, laid_out
 from kernelmux.conformance.probe import Judge
@@ -62,7 +62,7 @@ def _many(judge: Judge, most: int) -> None:
 def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str, int]:
     """What there is more of after so many calls, one at least for every second of them."""
     gc.collect()
-    objects = times >= MANY // 2 and not judge.probe.emulated
+    objects = times >= MANY // 2 and not nearby.slow(judge.probe)
     before = _kept(judge, living, objects)
     for turn in range(times):
         _call(judge, first, turn)
@@ -73,11 +73,12 @@ def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str
 
 def _how_many(judge: Judge) -> int:
     """Many calls, unless kernels are emulated."""
+    if not nearby.slow(judge.probe):
+        return MANY
     start = time.perf_counter()
-    with emulator.recorder() as launches:
-        judge.call()
+    judge.call()
     seconds = time.perf_counter() - start
-    return next(times for most, times in EMULATED.items() if seconds <= most) if launches else MANY
+    return next(times for most, times in EMULATED.items() if seconds <= most)
 
 
 def _call(judge: Judge, want: Tensors, turn: int) -> Tensors:

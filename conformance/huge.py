@@ -2,13 +2,12 @@
 
 lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
 grown(spec, case, ...)       the tensors of a case with one axis that long
-with Virtual(seconds): ...   allocations are virtual; torch must not compute on them
+with Virtual(): ...          allocations are virtual; torch must not compute on them
 """
 
 from __future__ import annotations
 
 import mmap
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,10 +24,12 @@ from kernelmux.registry.spec import OpSpec
 
 FAR = 2**31  # elements: the first that a signed index of 32 bits cannot name
 LONGEST = 2**30  # of one axis: lengths and counts of rows may be indices of 32 bits
+LEAST = 2**13  # that each operation counts for, so that loops end
 LARGE = 2**27  # elements that torch is not asked to compute on where memory is virtual
 NO_RESERVE = 0x4000  # MAP_NORESERVE: room is not set aside
 
 _aten = torch.ops.aten
+PIECES = {_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int}  # as many tensors as a loop has turns
 ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default}
 
 
@@ -45,26 +46,28 @@ def virtual(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch
 
 
 class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """New tensors on the CPU are virtual zeros; what would touch all of a large one raises `TooLarge`.
+    """New tensors on the CPU are virtual zeros; what would touch all of a large one, at once or bit by bit, raises.
 
-    So does what takes longer than `seconds`: a loop over all columns by operations on one.
+    The exception is `TooLarge`.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seconds, self.end = seconds, time.monotonic() + seconds
+        self.touched = 0  # elements
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if time.monotonic() > self.end:
-            raise TooLarge(f"torch has not finished after {self.seconds:g} s")
         if func in EMPTY or func in ZEROS:
             shape_only = {k: v for k, v in kwargs.items() if k != "pin_memory"} | {"device": torch.device("meta")}
             meta = func(*args, **shape_only)
             return meta if _wants_meta(kwargs) else virtual(meta.shape, meta.stride(), meta.dtype)
         largest = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=0)
-        if largest > LARGE and func is not _aten.is_pinned.default and not _is_view(func):
-            raise TooLarge(f"torch computes {func} on {largest} elements")
+        if func is not _aten.is_pinned.default and not _is_view(func):
+            self.touched += max(largest, LEAST)
+            if self.touched > LARGE:
+                raise TooLarge(f"torch computes {func} on {largest} elements, and on {self.touched} in all")
+        elif func in PIECES and largest > LARGE:
+            raise TooLarge(f"torch cuts {largest} elements into pieces")
         return func(*args, **kwargs)
 
 

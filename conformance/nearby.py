@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelmux import emulator
 from kernelmux.conformance import generate, resize
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
+from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import REQUIRED, Call, Scalar
 
 if TYPE_CHECKING:
@@ -58,6 +62,16 @@ def special(trial: Trial) -> bool:
     return "inputs=" in trial.text
 
 
+@lru_cache(maxsize=1)
+def slow(probe: Probe) -> bool:
+    """Whether a call runs kernels on the emulator: a backend that may do so can have variants of torch's operators."""
+    trials = probe.sample(1) if probe.emulated else []
+    with emulator.recorder() as launches:
+        for trial in trials:
+            probe.call(tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in trial.values))
+    return bool(launches)
+
+
 def square(probe: Probe, trial: Trial) -> Trial | None:
     """The trial with all axes of one length, if it has several."""
     found = axes(probe, trial)
@@ -71,18 +85,27 @@ def unseen(probe: Probe, trial: Trial, turn: int) -> Trial | None:
 
 
 def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
-    """For each input the case in which it has the most elements (up to `most`), in a dtype that the variant runs."""
+    """The cases with the most elements of each input (up to `most`), then those with the longest axes, each once.
+
+    Each in the first dtype in which the variant can run it.
+    """
+    filled = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
+    sizes = [lambda c, name=t.name: torch.Size(c.shapes[name]).numel() for t in probe.spec.tensors]
+    places = {(t.name, d) for c in filled for t in probe.spec.tensors for d in range(-len(c.shapes[t.name]), 0)}
+    lengths = [lambda c, name=n, d=d: ((0,) * -d + tuple(c.shapes[name]))[d] for n, d in sorted(places)]
     taken = set()
-    for tensor in probe.spec.tensors:
-        cases = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
-        for case in sorted(cases, key=lambda c: torch.Size(c.shapes[tensor.name]).numel(), reverse=True):
-            made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
-            able = next((trial for trial in made if not probe.reasons(trial)), None)
-            if able is not None:
-                if case.name not in taken:
-                    yield able
-                taken.add(case.name)
-                break
+    for measure in (*sizes, *lengths):
+        found = next(able(probe, sorted(filled, key=measure, reverse=True)), None)
+        if found is not None and found.text not in taken:
+            taken.add(found.text)
+            yield found
+
+
+def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
+    """The cases that the variant can run, each in the first dtype."""
+    for case in cases:
+        made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
+        yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
 
 
 def terms(call: Call) -> int:

@@ -19,7 +19,6 @@ from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch, numerics
 
 FIRST, LAST = 1, 2  # blocks
-STARTING = 20  # seconds for what a first call compiles
 UNSUITABLE = {
     "time limit": "its blocks walk over all of the rows: too many to emulate",
     "deadlock": "its blocks wait for others, which do not run",
@@ -41,7 +40,7 @@ def call(probe: Probe, trial: Trial, seconds: float, some: bool = True) -> tuple
         stack.enter_context(emulator.time_limit(seconds))
         if some:
             stack.enter_context(emulator.only_blocks(FIRST, LAST))
-        stack.enter_context(Virtual(seconds + STARTING))
+        stack.enter_context(Virtual())
         try:
             result = dispatch.call(trial.spec, trial.values, probe.label)
         except TooLarge as error:

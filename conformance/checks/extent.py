@@ -22,6 +22,7 @@ LONG = 65537  # prime
 SHORT = 2  # the length of other axes, where that is allowed
 ELEMENTS = 2**25  # of a tensor, at most
 SECONDS = 3.0  # for an emulated call of all blocks
+SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along all of it
 
 
 def run(probe: Probe) -> None:
@@ -29,8 +30,7 @@ def run(probe: Probe) -> None:
         case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
             dimensions = huge.independent(probe.spec, case, axis, base.dtype)
-            if dimensions or not probe.emulated:
-                _long(probe, base, case, axis, dimensions)
+            _long(probe, base, case, axis, dimensions)
     if not probe.records:
         probe.skip_all("no axis may be that long")
 
@@ -75,9 +75,9 @@ def _examine(judge: Judge, dimensions: dict[int, int]) -> None:
         judge.accurate(judge.call())
         return
     try:
-        if _some(judge, dimensions):
+        if dimensions and _some(judge, dimensions):
             return
-        outputs = some_blocks.call(judge.probe, judge.trial, SECONDS, some=False)
+        outputs = some_blocks.call(judge.probe, judge.trial, SECONDS if dimensions else SECONDS_OF_SUMS, some=False)
     except Unsuitable as reason:
         some_blocks.set_aside(judge, str(reason))
         return

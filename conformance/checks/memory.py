@@ -22,11 +22,12 @@ FEW = ("transposed", "every second element", "rows with an aligned gap")  # layo
 
 
 def run(probe: Probe) -> None:
-    trials = probe.sample(2 if probe.emulated else 8)
+    trials = probe.sample(2 if nearby.slow(probe) else 8)
     for trial in trials:
         with probe.judge(trial) as judge:
             _examine(judge, {name: haloed(x) for name, x in trial.tensors.items()})
-    for trial in (*_thin(probe, trials[:1]), *trials[-1:]):
+    large = () if nearby.slow(probe) else nearby.largest(probe)
+    for trial in (*_thin(probe, trials[:1]), *trials[-1:], *large):
         for note, inputs in _with_gaps(probe, trial):
             placed = _placed(trial, inputs, note)
             if not probe.reasons(placed):
@@ -52,7 +53,7 @@ def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
     if 1 in {n for x in trial.tensors.values() for n in x.shape}:
         yield "axes of length one", {name: haloed(x) for name, x in trial.tensors.items()}
     for layout in LAYOUTS:
-        if not layout.same or (probe.emulated and layout.name not in FEW):
+        if not layout.same or (nearby.slow(probe) and layout.name not in FEW):
             continue
         found: dict[str, Strides] = {}
         for name, x in trial.tensors.items():

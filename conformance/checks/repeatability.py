@@ -25,19 +25,19 @@ from kernelmux.registry.cases import TIERS, Case
 TIMES = 3
 TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by chance
 ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
-LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether calls are emulated; primes
+LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether it is emulated; primes
 SHORT = 2  # the length of the other axes then
 ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
 
 
 def run(probe: Probe) -> None:
-    small = probe.sample(1 if probe.emulated else 8)
+    small = probe.sample(1 if nearby.slow(probe) else 8)
     for trial in small:
         with probe.judge(trial) as judge:
             _repeated(judge, TIMES)
     if not small:
         return  # why nothing runs is on record
-    for trial in (*_large(probe, 1 if probe.emulated else 3), *_long(probe)):
+    for trial in (*_large(probe, 1 if nearby.slow(probe) else 3), *_long(probe)):
         with probe.judge(trial) as judge:
             _repeated(judge, TIMES_LARGE if probe.device.type == "cuda" else TIMES)
 
@@ -78,7 +78,7 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
     taken: set[str] = set()
     for measure in (_elements, partial(_terms, probe)):
         ordered = sorted(fitting, key=measure, reverse=True)
-        for trial in islice(_able(probe, ordered), count):
+        for trial in islice(nearby.able(probe, ordered), count):
             if trial.case not in taken:
                 yield trial
             taken.add(trial.case)
@@ -86,7 +86,8 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
 
 def _long(probe: Probe) -> Iterator[Trial]:
     """Few sums of many terms, in which kernels split them: over the last axis and over others, which are short."""
-    taken, long = set[tuple[tuple[int, int], ...]](), LONG[probe.emulated]
+    slow = nearby.slow(probe)
+    taken, long = set[tuple[tuple[int, int], ...]](), LONG[slow]
     for base in probe.sample(24):
         if nearby.special(base):
             continue  # sums of special values may well be exact
@@ -96,8 +97,8 @@ def _long(probe: Probe) -> Iterator[Trial]:
             if made is None or nearby.terms(made.call) < long:
                 continue
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
-            places = tuple((d - rank, 0 if probe.emulated else rank) for rank, d in dims)
-            if places not in taken and (not probe.emulated or _several_blocks(probe, made)):
+            places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
+            if places not in taken and (not slow or _several_blocks(probe, made)):
                 yield made
             taken.add(places)
 
@@ -107,13 +108,6 @@ def _several_blocks(probe: Probe, trial: Trial) -> bool:
     with emulator.recorder(run=False) as launches:
         probe.call(trial.values)
     return any(math.prod(launch.grid) > 1 for launch in launches)
-
-
-def _able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
-    """Each case in the first dtype in which the variant can run it."""
-    for case in cases:
-        made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
-        yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
 
 
 def _terms(probe: Probe, case: Case) -> int:

@@ -7,6 +7,7 @@ other shapes come between. All of this for small inputs, and for large ones, whi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -17,16 +18,18 @@ import torch
 from kernelmux.conformance import layouts, nearby, resize
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.endurance import many
-from kernelmux.conformance.interleaving import side_by_side
+from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.trials import Trial, same_bits
 from kernelmux.registry import dispatch
 
 ALIVE = 5  # results of one shape at the same time
 THREADS = 4
+FIRST = 3  # shapes of each dtype whose first calls come from threads
 SOME = 100  # calls in a row for further shapes
 ORDER = (0, 1, 0, 2, 1, 0)  # of three different calls
+GRID = 1024  # steps in 1: sums of a few hundred numbers on it are exact in fp32
 SHORTER = (2, 1)  # lengths that an axis shrinks to
 
 Tensors = Sequence[torch.Tensor]
@@ -36,12 +39,9 @@ def run(probe: Probe) -> None:
     trials = probe.sample(3)
     if not trials:
         return
-    for note, ask in (
-        ("results alive", _alive),
-        ("a view of a result alive", _views),
-        ("inputs changed in place", _content),
-    ):
-        _judged(probe, trials[0], note, ask)
+    _judged(probe, trials[0], "results alive", _alive)
+    _judged(probe, trials[0], "a view of a result alive", _views)
+    _judged(probe, trials[0], "inputs changed in place", _content)
     for trial in (trials[0], *_empty(probe)):
         _judged(probe, trial, "results changed by the caller", _owned)
     _judged(probe, trials[0], "in threads", lambda judge: _threads(judge, trials))
@@ -50,8 +50,8 @@ def run(probe: Probe) -> None:
     _judged(probe, most_axes, "one axis shorter at a time", _shorter)
     _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
     for trial in _large(probe):
-        _judged(probe, trial, "all inputs changed in place", _all_content)
-    if not probe.emulated:
+        _judged(probe, trial, "inputs changed in place", _all_content if nearby.slow(probe) else _content)
+    if not nearby.slow(probe):
         _further(probe, trials[0])
 
 
@@ -59,14 +59,14 @@ def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
     for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
-    for turn, dtype in enumerate(probe.spec.dtypes):
+    for turn, dtype in enumerate(probe.spec.dtypes * FIRST):
         if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
-            _judged(probe, cold, "first calls, in threads", _first_calls)
+            _judged(probe, cold, "first calls, in threads", partial(_first_calls, pause=(1 + turn % 4) * PAUSE))
 
 
 def _large(probe: Probe) -> list[Trial]:
     """Of each input the largest case; where calls are emulated one that is not too large."""
-    return list(islice(nearby.largest(probe, 2**14), 1) if probe.emulated else nearby.largest(probe))
+    return list(islice(nearby.largest(probe, 2**14), 1) if nearby.slow(probe) else nearby.largest(probe))
 
 
 def _judged(probe: Probe, trial: Trial, note: str, ask: Callable[[Judge], None]) -> None:
@@ -137,9 +137,9 @@ def _content(judge: Judge) -> None:
     buffers = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in judge.trial.tensors.items()}
     placed = judge.trial.changed(judge.trial.note, **buffers)
     _outputs(judge, placed, "the first call")
-    for when, contents in _contents(judge):
-        _fill(buffers, judge.trial.tensors)
-        judge.call(*placed.values)  # what is remembered now is that of the original values
+    for when, before, contents in _contents(judge):
+        _fill(buffers, before)
+        judge.call(*placed.values)  # what is remembered now is that of the values before
         _fill(buffers, contents)
         _outputs(judge, judge.trial.changed("", **buffers), f"after {when} changed in place")
     for turn in (1, 2):
@@ -158,27 +158,38 @@ def _all_content(judge: Judge) -> None:
 
 
 def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -> None:
+    """Writes what is different: what stays keeps its version as well."""
     for name, x in buffers.items():
-        x.copy_(contents[name])
+        if not same_bits(x, contents[name]):
+            x.copy_(contents[name])
 
 
-def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Values for all inputs, by what is different: little of one of them, the order, all but the ends."""
+def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+    """What is different, values for all inputs before and after: little of one of them, the order, all but the ends.
+
+    Where the order is, sums are exact, so that they are equal.
+    """
     base = judge.trial.tensors
     rng = torch.Generator().manual_seed(judge.trial.seed)
     for name, x in base.items():
-        for place in torch.randint(x.numel(), (1 if judge.probe.emulated else 3,), generator=rng).tolist():
+        for place in torch.randint(x.numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
             changed = x.clone().flatten()
             one = changed[place : place + 1]
             one.copy_(-one - 2 if x.is_floating_point() else one + 1)
-            yield f"element {place} of {name} was", {**base, name: changed.view(x.shape)}
-    for name, x in base.items():
-        yield f"the order of the elements of {name} was", {**base, name: x.flatten().flip(0).view(x.shape)}
+            yield f"element {place} of {name} was", base, {**base, name: changed.view(x.shape)}
+    even = {name: _on_grid(x) for name, x in base.items()}
+    for name, x in even.items():
+        yield f"the order of the elements of {name} was", even, {**even, name: x.flatten().flip(0).view(x.shape)}
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
     for name, x in other.items():
         for end in (slice(0, 1), slice(-1, None)):
             x.view(-1)[end] = base[name].flatten()[end]
-    yield "everything but the first and the last elements was", other
+    yield "everything but the first and the last elements was", base, other
+
+
+def _on_grid(x: torch.Tensor) -> torch.Tensor:
+    """Floating values rounded to a grid on which not many are equal; integers as they are."""
+    return ((x.float() * GRID).round() / GRID).to(x.dtype) if x.is_floating_point() else x
 
 
 def _same_place(x: torch.Tensor) -> torch.Tensor:
@@ -197,7 +208,7 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
     largest = max(trials, key=lambda t: t.size)
-    for layout in [layout for layout in LAYOUTS if layout.same][: 3 if judge.probe.emulated else None]:
+    for layout in [layout for layout in LAYOUTS if layout.same][: 3 if nearby.slow(judge.probe) else None]:
         trial = _at(largest, pools, lambda shape, layout=layout: _strides(layout, shape, largest))  # type: ignore[misc]
         if not judge.probe.reasons(trial):
             _outputs(judge, trial, f"{largest.text} at one address, now laid out as {layout.name}")
@@ -234,28 +245,34 @@ def _shorter(judge: Judge) -> None:
 
 def _threads(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls in several threads at once give each its own result, whatever the others call and on which tensors."""
-    rounds = 1 if judge.probe.emulated else 8
+    rounds = 1 if nearby.slow(judge.probe) else 8
     own = [_again(judge, turn) for turn in range(THREADS)]
     mixed = [nearby.otherwise(judge.probe, judge.trial), *trials]
     for trial in mixed:
         judge.call(*trial.values)  # compiled and planned
     _together(judge, own, rounds, "each with inputs of its own")
     _together(judge, mixed, rounds, "each with a call of its own")
-    if not judge.probe.emulated:
+    if not nearby.slow(judge.probe):
         _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
 
 
-def _first_calls(judge: Judge) -> None:
-    """The first calls of a shape come from several threads at once."""
-    _together(judge, [judge.trial] * THREADS, 1, "all with the first call of this shape")
+def _first_calls(judge: Judge, pause: float) -> None:
+    """The first calls of a shape come from several threads, one shortly after another."""
+    _together(judge, [judge.trial] * THREADS, 1, "all with the first call of this shape", pause)
 
 
-def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str) -> None:
-    def work(trial: Trial) -> Callable[[], list[Any]]:
-        return lambda: [dispatch.call(trial.spec, trial.values, judge.probe.label) for _ in range(rounds)]
+def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str, pause: float = 0.0) -> None:
+    """Calls in as many threads as there are trials, each of which begins a pause after the one before."""
+
+    def work(turn: int, trial: Trial) -> Callable[[], list[Any]]:
+        def calls() -> list[Any]:
+            time.sleep(turn * pause)
+            return [dispatch.call(trial.spec, trial.values, judge.probe.label) for _ in range(rounds)]
+
+        return calls
 
     with judge.probe.environment():
-        found = side_by_side([work(trial) for trial in trials], judge.probe.device)
+        found = side_by_side([work(turn, trial) for turn, trial in enumerate(trials)], judge.probe.device)
     for turn, (trial, results) in enumerate(zip(trials, found, strict=True)):
         for result in results:
             outputs = result if isinstance(result, tuple) else (result,)

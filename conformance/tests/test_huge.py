@@ -43,13 +43,23 @@ def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:
 
 def test_virtual_memory_takes_no_room() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with Virtual(60):
+    with Virtual():
         x = torch.empty(FAR + 100, 2, dtype=torch.float16)
         x[-1].fill_(3)
         assert x[-1].tolist() == [3, 3] and x[0].tolist() == [0, 0]
         with pytest.raises(TooLarge, match=r"torch computes aten.mul.Tensor on"):
             x * 2
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def test_a_loop_over_virtual_memory_ends() -> None:
+    with Virtual():
+        x = torch.empty(FAR + 100, 2, dtype=torch.float16)
+        with pytest.raises(TooLarge, match="in all"):
+            for start in range(0, len(x), 7):
+                x[start : start + 7].add_(1)
+        with pytest.raises(TooLarge, match="into pieces"):
+            x.split(7)
 
 
 def test_cases_with_other_lengths_keep_what_belongs_together() -> None:

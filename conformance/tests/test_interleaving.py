@@ -48,3 +48,11 @@ def test_tensors_that_stay_are_counted() -> None:
     assert living.count() == len(kept) == 5
     kept.clear()
     assert living.count() == 0
+
+
+def test_a_tensor_that_is_changed_in_place_counts_once() -> None:
+    x = torch.zeros(4)
+    with Living() as living:
+        for _ in range(10):
+            x.add_(1)
+    assert living.count() == 1

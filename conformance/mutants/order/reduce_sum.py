@@ -10,10 +10,12 @@ import triton.language as tl
 
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants._cuda import launch
+from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
 
 SOURCE = Path(__file__).with_name("sums.cu")
 BLOCK = 256
+ORDERS = torch.Generator().manual_seed(0)
 Totals = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -71,7 +73,20 @@ def _triton_atomics(rows: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def long_columns(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """The parts of long columns of a matrix are added in an order by chance; rows are not."""
+    if x.dim() != 2 or axis != 0 or len(x) < 1024:
+        result: torch.Tensor = sound("reduce_sum", x, axis, keepdim)
+        return result
+    parts = [part.sum(0) for part in x.float().split(64)]
+    total = torch.zeros(x.shape[1], device=x.device, dtype=torch.float32)
+    for i in torch.randperm(len(parts), generator=ORDERS).tolist():
+        total += parts[i]
+    return torch.empty(total.shape, dtype=x.dtype, device=x.device).copy_(total).view([1] * keepdim + [-1])
+
+
 VARIANTS = {
+    "long_columns": Implementation(fn=long_columns, idea="parts of long columns come in an order by chance"),
     "atomics": Implementation(
         fn=_sums(_in_pieces(_atomics("sum_atomics", torch.float32))), idea="blocks add to the total as they come"
     ),
@@ -89,4 +104,9 @@ VARIANTS = {
     "triton_atomics": Implementation(fn=_sums(_triton_atomics), idea="programs add to the total as they come"),
 }
 
-CAUGHT_BY = {"atomics": "repeatability", "arrival": "repeatability", "triton_atomics": "repeatability"}
+CAUGHT_BY = {
+    "long_columns": "repeatability",
+    "atomics": "repeatability",
+    "arrival": "repeatability",
+    "triton_atomics": "repeatability",
+}

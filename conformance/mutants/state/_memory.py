@@ -29,6 +29,23 @@ class Ring:
         return buffer
 
 
+class Pool:
+    """One buffer per shape, lent again once the tensor that was lent is gone, even if views of it are left."""
+
+    def __init__(self) -> None:
+        self.lent: dict[object, tuple[weakref.ref[torch.Tensor], torch.UntypedStorage]] = {}
+
+    def next(self, like: torch.Tensor) -> torch.Tensor:
+        key = (like.shape, like.dtype, like.device)
+        made = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        if key in self.lent and self.lent[key][0]() is None:
+            made = torch.empty(0, dtype=like.dtype, device=like.device).set_(
+                self.lent[key][1], 0, made.shape, made.stride()
+            )
+        self.lent[key] = weakref.ref(made), made.untyped_storage()
+        return made
+
+
 class Workspace:
     """One scratch tensor for each thread and stream; sound, as its contents are made anew in every call."""
 

@@ -8,18 +8,28 @@ import torch
 
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.conformance.mutants._sound import sound
-from kernelmux.conformance.mutants.state._memory import Ring
+from kernelmux.conformance.mutants.state._memory import Pool, Ring
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Dtypes
 
 SOURCE = Path(__file__).with_suffix(".cu")
 BLOCK = 128
-THREE, _calls = Ring(3), count(1)
+THREE, TWENTY, POOL, _calls = Ring(3), Ring(20), Pool(), count(1)
 _stage: dict[object, torch.Tensor] = {}
 
 
 def ring_of_three(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return THREE.next(x.contiguous()).copy_(sound("add", x, y))
+
+
+def ring_of_twenty(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """More results than anyone holds, it was thought."""
+    return TWENTY.next(x.contiguous()).copy_(sound("add", x, y))
+
+
+def lent_again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A buffer is free again when the tensor that was returned is gone; a slice of it may not be."""
+    return POOL.next(x.contiguous()).copy_(sound("add", x, y))
 
 
 def hundredth(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -43,8 +53,10 @@ PACKED = {"x": "contiguous", "y": "contiguous"}
 FLOATS = (Dtypes("x", torch.float32, torch.float16, torch.bfloat16),)
 VARIANTS = {
     "ring_of_three": Implementation(fn=ring_of_three, idea="three output buffers in turn"),
+    "ring_of_twenty": Implementation(fn=ring_of_twenty, idea="twenty output buffers in turn"),
+    "lent_again": Implementation(fn=lent_again, idea="memory is lent again while a view of it is alive"),
     "hundredth": Implementation(fn=hundredth, idea="every hundredth call is wrong"),
     "shared_stage": Implementation(fn=shared_stage, idea="threads share a stage", layout=PACKED, requires=FLOATS),
 }
 
-CAUGHT_BY = {"ring_of_three": "state", "hundredth": "state", "shared_stage": "state"}
+CAUGHT_BY = dict.fromkeys(VARIANTS, "state")

@@ -6,6 +6,7 @@ from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
 
 _stage: dict[object, torch.Tensor] = {}
+_noted: list[bytearray] = []
 _columns: dict[object, torch.Tensor] = {}
 
 
@@ -26,9 +27,18 @@ def by_address(x: torch.Tensor, column: int) -> torch.Tensor:
     return _columns[key].clone()
 
 
+def registered(x: torch.Tensor, column: int) -> torch.Tensor:
+    """Something is noted for every call and never taken back; none of it is a tensor."""
+    _noted.append(bytearray(len(x)))
+    result: torch.Tensor = sound("copy_column", x, column)
+    return result
+
+
 VARIANTS = {
+    "registered": Implementation(fn=registered, idea="notes every call for ever"),
     "shared_stage": Implementation(fn=shared_stage, idea="threads share the stage on the host"),
     "by_address": Implementation(fn=by_address, idea="remembers what it sent by address"),
 }
 
-CAUGHT_BY = {"shared_stage": "state", "by_address": "state"}
+CAUGHT_BY = {"registered": "state", "shared_stage": "state", "by_address": "state"}
+ONLY_CPU = {"registered"}  # on a GPU the memory of the device is counted

@@ -13,6 +13,9 @@ from kernelmux.registry.backend import Implementation
 SOURCE = Path(__file__).with_suffix(".cu")
 _by_shape: dict[object, torch.Tensor] = {}
 _by_address: dict[object, torch.Tensor] = {}
+LONG = 2048
+_long: dict[object, torch.Tensor] = {}
+_saved: list[torch.Tensor] = []
 PACKED = Packed(lambda weight: weight.float().clone())
 
 
@@ -51,7 +54,25 @@ def device_scratch(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.T
     return y
 
 
+def long_weights(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Long weights are converted once per address and length."""
+    if len(weight) >= LONG:
+        weight = _long.setdefault((weight.data_ptr(), len(weight), weight.dtype), weight.clone())
+    result: torch.Tensor = sound("rms_norm", x, weight, eps)
+    return result
+
+
+def saved(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The mean squares of more than four rows are kept for a backward pass."""
+    if x.dim() > 1 and len(x) > 4 and not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        _saved.append(x.float().square().mean(-1))
+    result: torch.Tensor = sound("rms_norm", x, weight, eps)
+    return result
+
+
 VARIANTS = {
+    "long_weights": Implementation(fn=long_weights, idea="long weights are converted once"),
+    "saved": Implementation(fn=saved, idea="keeps what a backward pass might need"),
     "sound": Implementation(fn=lambda x, weight, eps: sound("rms_norm", x, weight, eps), idea="remembers nothing"),
     "weight_by_shape": Implementation(fn=weight_by_shape, idea="converts the weight once per shape"),
     "weight_by_address": Implementation(fn=weight_by_address, idea="converts the weight once per address"),
@@ -63,4 +84,4 @@ VARIANTS = {
     ),
 }
 
-CAUGHT_BY = {"weight_by_shape": "state", "weight_by_address": "state", "device_scratch": "state"}
+CAUGHT_BY = dict.fromkeys(VARIANTS.keys() - {"sound", "weight_by_version"}, "state")

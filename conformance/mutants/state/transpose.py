@@ -3,8 +3,10 @@
 import torch
 
 from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.state._memory import Ring
 from kernelmux.registry.backend import Implementation
 
+EIGHT = Ring(8)
 _plans: dict[object, tuple[int, ...]] = {}
 
 
@@ -42,7 +44,14 @@ def plan_by_address(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def squares_in_turn(x: torch.Tensor) -> torch.Tensor:
+    """Square results come from eight buffers in turn."""
+    result: torch.Tensor = sound("transpose", x)
+    return EIGHT.next(result).copy_(result) if len(x) == x.shape[1] else result
+
+
 VARIANTS = {
+    "squares_in_turn": Implementation(fn=squares_in_turn, idea="eight buffers in turn for squares"),
     "thin_view": Implementation(fn=thin_view, idea="a row comes back as a view"),
     "contiguous_view": Implementation(fn=contiguous_view, idea="a transposed view comes back as its base"),
     "changed_in_place": Implementation(fn=changed_in_place, idea="moves rows with gaps together in place"),
@@ -50,6 +59,7 @@ VARIANTS = {
 }
 
 CAUGHT_BY = {
+    "squares_in_turn": "state",
     "thin_view": "memory",
     "contiguous_view": "memory",
     "changed_in_place": "memory",
