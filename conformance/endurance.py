@@ -36,8 +36,7 @@ def many(judge: Judge, most: int = MANY) -> None:
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """What is there now is not looked at by the collections inside, which are short then."""
-    gc.collect()
+    """What is there now, garbage too, is not looked at by the collections inside, which are short then."""
     gc.freeze()
     try:
         yield

@@ -73,9 +73,13 @@ def judged(judge: Judge, base: Trial, number: int, got: torch.Tensor, ref: torch
 
 def set_aside(judge: Judge, reason: str) -> None:
     """The emulator can say nothing; a GPU runs it."""
+    skipped(judge, f"emulated: {reason}; a GPU runs it")
+
+
+def skipped(judge: Judge, reason: str) -> None:
+    """Nothing can be said of this call."""
     if not judge.record.assertions:
-        judge.record.status, judge.record.text = "skipped", f"emulated: {reason}; a GPU runs it"
-        judge.record.assertions = 1
+        judge.record.status, judge.record.text, judge.record.assertions = "skipped", reason, 1
 
 
 def limits(probe: Probe, trial: Trial) -> Sequence[Any]:

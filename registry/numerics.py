@@ -100,7 +100,9 @@ class ErrorModel:
     terms: number of terms that one output element accumulates, from the axes. roundings: to the output dtype.
     amplified: E, how much of the relative error of what is rounded to fp32 before a function amplifies it (scale * x
     before exp) arrives in the output, or None. intermediate: I, the magnitude of what is rounded once to the storage
-    dtype on the way, or None. flushes: subnormal numbers of fp32, inputs and results, may become zero.
+    dtype on the way, or None. sensitivity: S, by how much the output moves if all of those intermediates move by 1, or
+    None: below the smallest normal number rounding is an absolute error. flushes: subnormal numbers of fp32, inputs and
+    results, may become zero.
     """
 
     magnitude: Callable[..., Tensor]
@@ -108,6 +110,7 @@ class ErrorModel:
     roundings: int = 1
     amplified: Callable[..., Tensor] | None = None
     intermediate: Callable[..., Tensor] | None = None
+    sensitivity: Callable[..., Tensor] | None = None
     flushes: bool = False
 
 
@@ -171,7 +174,8 @@ def bound(
         accumulation=factor * how.unit * m,
         amplified=term(model.amplified, 2 * UNIT[torch.float32]),
         operands=2 * how.operand * m,
-        intermediate=term(model.intermediate, UNIT[in_dtype]),
+        intermediate=term(model.intermediate, UNIT[in_dtype])
+        + term(model.sensitivity, smallest(in_dtype, model.flushes)),
         flushed=torch.zeros_like(ref),
         floor=_floor(model, terms, out_dtype),
         formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",

@@ -36,11 +36,13 @@ def run(probe: Probe) -> None:
 
 
 def _bases(probe: Probe) -> list[Trial]:
-    """The smallest trial of each rank, two at most where calls are emulated: the highest ranks."""
-    ranks: dict[int, Trial] = {}
+    """The smallest trial of each rank with each choice; where calls are emulated of the two highest ranks, one each."""
+    found: dict[tuple[int, tuple[object, ...]], Trial] = {}
     for trial in probe.sample(12):
-        ranks.setdefault(max(x.dim() for x in trial.tensors.values()), trial)
-    ordered = [ranks[rank] for rank in sorted(ranks, reverse=True)]
+        rank = max(x.dim() for x in trial.tensors.values())
+        choices = tuple(v for v in trial.call.scalars.values() if isinstance(v, bool | str))
+        found.setdefault((rank, () if probe.emulated else choices), trial)
+    ordered = [found[key] for key in sorted(found, key=lambda key: key[0], reverse=True)]
     return ordered[:2] if probe.emulated else ordered
 
 

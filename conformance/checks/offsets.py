@@ -13,6 +13,7 @@ import torch
 
 from kernelmux.conformance import huge, layouts, resize
 from kernelmux.conformance import partial as some_blocks
+from kernelmux.conformance.alone import alone
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.huge import FAR
 from kernelmux.conformance.layouts import Strides
@@ -34,13 +35,15 @@ def run(probe: Probe) -> None:
     for base in _of_small(probe):
         for name, x in base.tensors.items():
             if any(n > 1 for n in x.shape):
-                _far_apart(probe, base, name, x)
+                with alone(probe.device):
+                    _far_apart(probe, base, name, x)
     if probe.spec.hosted:
         return  # copies by the driver would touch all of it
     for base in _bases(probe):
         case = resize.case_of(probe, base)
         for axis, (length, what, dimensions) in huge.lengths(probe.spec, case, base.dtype).items():
-            _large(probe, base, case, axis, length, what, dimensions)
+            with alone(probe.device):
+                _large(probe, base, case, axis, length, what, dimensions)
 
 
 def _of_small(probe: Probe) -> list[Trial]:
@@ -104,13 +107,8 @@ def _large(
     placed = base.changed(note, **huge.grown(probe.spec, case, axis, length, base.tensors))
     if not probe.able(placed):
         return
-    try:
-        with probe.judge(base.changed(note)) as judge:
-            _last_slices(judge, placed, base, dimensions)
-    finally:
-        del placed
-        if probe.device.type == "cuda":
-            torch.cuda.empty_cache()
+    with probe.judge(base.changed(note)) as judge:
+        _last_slices(judge, placed, base, dimensions)
 
 
 def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int]) -> str | None:
@@ -131,6 +129,9 @@ def _last_slices(judge: Judge, placed: Trial, base: Trial, dimensions: dict[int,
         outputs = some_blocks.call(probe, placed, SECONDS) if probe.emulated else probe.call(placed.values)
     except Unsuitable as reason:
         some_blocks.set_aside(judge, str(reason))
+        return
+    except torch.OutOfMemoryError:
+        some_blocks.skipped(judge, "the variant takes more memory on the way than the GPU has free")
         return
     for number, dimension in dimensions.items():
         ref = base.references[number]

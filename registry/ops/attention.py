@@ -54,6 +54,12 @@ def rounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sca
     return weights(q, k, causal, scale) @ _heads(v, q.shape[1]).abs()
 
 
+def sensitivity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+    """Kernels round exp(s - max s), of which the largest is 1, and divide by the sum at the end: sum|v| / sum of exp."""
+    largest = weights(q, k, causal, scale).amax(-1, keepdim=True)
+    return largest * _heads(v, q.shape[1]).abs().sum(-2, keepdim=True)
+
+
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Zero queries weigh 2^m visible keys equally, and integer values then have means that every format holds."""
     q, k = case.shapes["q"], case.shapes["k"]
@@ -114,7 +120,13 @@ SPEC = OpSpec(
     normalise=normalise,
     reference=reference,
     arithmetics=("fp32", "mma"),
-    error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"] + axes["D"], intermediate=rounded, flushes=True),
+    error=ErrorModel(
+        magnitude=magnitude,
+        terms=lambda axes: axes["N"] + axes["D"],
+        intermediate=rounded,
+        sensitivity=sensitivity,
+        flushes=True,
+    ),
     exact=exact,
     special=SpecialValues(
         # What lies behind the mask is read by some tilings, and not by others.

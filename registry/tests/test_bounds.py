@@ -10,7 +10,7 @@ import torch
 from kernelmux.registry import cases, catalog, numerics
 from kernelmux.registry.numerics import FP32, FP32_SEQUENTIAL, ErrorModel, compare
 from kernelmux.registry.ops import softmax
-from kernelmux.registry.spec import Axis, NoExact, Scalar
+from kernelmux.registry.spec import Axis, NoExact, Scalar, exact_arguments
 
 OPS = catalog.names()
 SUM = ErrorModel(magnitude=lambda m: m, terms=lambda axes: axes["N"])
@@ -228,3 +228,18 @@ def test_tiny_inputs_are_subnormal_for_the_most_part(dtype):
     x = cases.draw((1000,), dtype, cases.generator("tiny"), "tiny")
     share = ((x != 0) & (x.abs() < torch.finfo(dtype).smallest_normal)).float().mean()
     assert 0.5 < share < 0.99
+
+
+def test_weights_below_the_smallest_normal_number_may_be_dropped():
+    """Of two keys one weighs 2^-126 / 1.1, and the other one's value is 0: what is left is that weight times a value."""
+    spec, scale = catalog.spec("attention"), math.log(2.0**-126 / 1.1)
+    q, k, v = torch.zeros(1, 1, 1, 64), torch.zeros(1, 1, 2, 64), torch.zeros(1, 1, 2, 64)
+    q[..., 0], k[0, 0, 1, 0], v[0, 0, 1] = 1, 1, 1.5
+    call = spec.bind(*(x.bfloat16() for x in (q, k, v)), scale=scale)
+    (ref,) = spec.evaluate(call)
+    made = numerics.bound(
+        spec.errors[0], numerics.MMA, ref, torch.bfloat16, torch.bfloat16, exact_arguments(call), call.axes
+    )
+    assert float(ref.max()) > torch.finfo(torch.bfloat16).smallest_normal
+    assert compare(torch.zeros_like(ref).bfloat16(), ref, made.total).passed
+    assert not compare(torch.full_like(ref, 1e-37).bfloat16(), ref, made.total).passed

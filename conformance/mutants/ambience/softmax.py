@@ -15,7 +15,7 @@ def own_generator(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     """Draws from a generator of its own and puts torch's back: allowed, if odd."""
     if x.numel() == 0:
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)
         warm = torch.rand(4, dtype=torch.float32, device="cpu").sum().item() * 0.0
     z = x.double() * scale + warm

@@ -79,5 +79,7 @@ class Packed:
         ref, version, packed = self.kept.get(id(x), (lambda: None, -1, None))
         if ref() is not x or version != x._version:
             packed = self.pack(x)
+            if x.is_cuda and not capturing(x):
+                torch.cuda.current_stream(x.device).synchronize()  # other streams will read it
             self.kept[id(x)] = weakref.ref(x), x._version, packed
         return packed

@@ -47,7 +47,7 @@ def filled_later(x: torch.Tensor, approximate: str) -> torch.Tensor:
     key = (x.shape, x.device)
     if key not in _ones:
         ones = _ones[key] = torch.zeros(x.shape, device=x.device)
-        for row in ones.view(-1).split(max(x.numel() // 8, 1)):
+        for row in ones.view(-1).split(max(x.numel() // 64, 1)):
             row.fill_(1)
     y: torch.Tensor = sound("gelu", x, approximate)
     return y.mul_(_ones[key].to(y.dtype))
