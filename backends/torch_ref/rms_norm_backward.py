@@ -4,15 +4,18 @@ import torch
 
 from kernelmux.registry.backend import Implementation
 
+MANY_ROWS = 2**16  # beyond it torch's CUDA kernel keeps the parts of grad_weight's sums in the dtype of the weight
+
 
 def rms_norm_backward(
     grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     further = torch.is_grad_enabled() and any(t.requires_grad for t in (grad_out, x, weight))
+    dtype = torch.float32 if x.is_cuda and x.numel() > MANY_ROWS * len(weight) else x.dtype
     with torch.inference_mode(False), torch.enable_grad():
         x, weight = _leaf(x, further), _leaf(weight, further)
-        y = torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
-        grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad_out, create_graph=further)
+        y = torch.nn.functional.rms_norm(x.to(dtype), weight.shape, weight.to(dtype), eps)
+        grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad_out.to(dtype), create_graph=further)
     return grad_x.contiguous(), grad_weight.contiguous()
 
 

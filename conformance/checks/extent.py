@@ -16,7 +16,7 @@ from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import REQUIRED, OpSpec, Scalar
 
 LONG = 65537  # prime
 SHORT = 2  # the length of other axes, where that is allowed
@@ -36,14 +36,22 @@ def run(probe: Probe) -> None:
 
 
 def _bases(probe: Probe) -> list[Trial]:
-    """The smallest trial of each rank with each choice; where calls are emulated of the two highest ranks, one each."""
-    found: dict[tuple[int, tuple[object, ...]], Trial] = {}
+    """The smallest trial of each rank with the usual choices, and with its own; where calls are emulated, of two ranks."""
+    ranks: dict[int, Trial] = {}
     for trial in probe.sample(12):
-        rank = max(x.dim() for x in trial.tensors.values())
-        choices = tuple(v for v in trial.call.scalars.values() if isinstance(v, bool | str))
-        found.setdefault((rank, () if probe.emulated else choices), trial)
-    ordered = [found[key] for key in sorted(found, key=lambda key: key[0], reverse=True)]
-    return ordered[:2] if probe.emulated else ordered
+        ranks.setdefault(max(x.dim() for x in trial.tensors.values()), trial)
+    ordered = [ranks[rank] for rank in sorted(ranks, reverse=True)]
+    usual = [_usual(probe, trial) for trial in ordered]
+    return usual[:2] if probe.emulated else list({t.text: t for t in (*usual, *ordered)}.values())
+
+
+def _usual(probe: Probe, trial: Trial) -> Trial:
+    """The call with every choice at its default, if the variant can run it."""
+    choices = {i.name: i.default for i in probe.spec.scalars if isinstance(i, Scalar) and i.type in (bool, str)}
+    if not choices or REQUIRED in choices.values():
+        return trial
+    made = probe.make(generate.with_scalars(resize.case_of(probe, trial), choices), trial.dtype)
+    return trial if probe.reasons(made) else made
 
 
 def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, dimensions: dict[int, int]) -> None:
