@@ -12,12 +12,13 @@ def _softmax(z: torch.Tensor, top: torch.Tensor, axis: int, dtype: torch.dtype) 
 
 
 def own_generator(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
-    """Draws from a generator of its own and puts torch's back: allowed, if odd."""
+    """Draws from torch's generator and puts it back as it was: allowed, if odd."""
     if x.numel() == 0:
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(0)
-        warm = torch.rand(4, dtype=torch.float32, device="cpu").sum().item() * 0.0
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(0)
+    warm = torch.rand(4, dtype=torch.float32, device="cpu").sum().item() * 0.0
+    torch.set_rng_state(before)
     z = x.double() * scale + warm
     return _softmax(z, z.amax(axis, keepdim=True), axis, x.dtype)
 
