@@ -12,37 +12,41 @@ def _ops(files):
     packages = [file[:-len("/__init__.py")] for file in files if file.endswith("/__init__.py")]
     return [name for name in modules + packages if not name.startswith("_")]
 
-def _families(files):
-    """Files by the op they belong to: {"rms_norm": ["_rms_norm.py", "rms_norm.cu", "rms_norm_backward.py"]}."""
+def _owner(file, ops):
+    """The op with the longest name that the file's begins with, "" for what ops share."""
+    found = ""
+    for op in ops:
+        if len(op) > len(found) and (_stem(file) + "_").startswith(op + "_"):
+            found = op
+    return found
+
+def _members(files):
+    """Files by the op they belong to: {"rms_norm": ["_rms_norm.py", "rms_norm.cu", "rms_norm_registers.cu"]}."""
     ops = _ops(files)
-    roots = [op for op in ops if not [other for other in ops if op.startswith(other + "_")]]
-    return {
-        root: [file for file in files if (_stem(file) + "_").startswith(root + "_")]
-        for root in roots
-    }
+    return {op: [file for file in files if _owner(file, ops) == op] for op in ops}
 
 def op_libraries(name, files, deps = [], uses = {}):
-    """One py_library per op family, one of what they share (:<name>_base), and :<name> for everything.
+    """One py_library per op, one of what they share (:<name>_base), and :<name> for everything.
 
-    uses: families that call others, {"matmul": ["transpose"]}.
+    uses: ops that call others or their sources, {"matmul": ["transpose"]}.
     """
-    families = _families(files)
-    owned = [file for members in families.values() for file in members]
+    members = _members(files)
+    owned = [file for of_op in members.values() for file in of_op]
     py_library(
         name = name + "_base",
         srcs = [file for file in files if file not in owned],
         deps = deps,
     )
-    for family, members in families.items():
-        called = [":" + other for other in uses.get(family, [])]
-        py_library(name = family, srcs = members, deps = [":" + name + "_base"] + called)
-    py_library(name = name, deps = [":" + family for family in families] + [":" + name + "_base"])
+    for op, of_op in members.items():
+        used = [":" + other for other in uses.get(op, [])]
+        py_library(name = op, srcs = of_op, deps = [":" + name + "_base"] + used)
+    py_library(name = name, deps = [":" + op for op in members] + [":" + name + "_base"])
 
-def _needs(family, backend):
+def _needs(op, backend):
     """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline."""
     backends = [] if backend == "spec" else depset(["torch_ref", backend]).to_list()
-    contestants = ["//backends/%s:%s" % (name, family) for name in backends]
-    return contestants + ["//backends:root", "//conformance", "//registry/ops:" + family]
+    contestants = ["//backends/%s:%s" % (name, op) for name in backends]
+    return contestants + ["//backends:root", "//conformance", "//registry/ops:" + op]
 
 def conformance_tests(backend, files, gpu = False):
     """One conformance target per op of a backend, and one tagged gpu where the backend is for GPUs.
@@ -50,17 +54,16 @@ def conformance_tests(backend, files, gpu = False):
     The backend "spec" stands for the specs themselves: does every case tell right from wrong?
     """
     runs = [("_test", "cpu", [])] + ([("_gpu_test", "cuda", ["gpu", "exclusive", "no-cache"])] if gpu else [])
-    for family, members in _families(files).items():
-        for op in _ops(members):
-            for suffix, device, tags in runs:
-                py_test(
-                    name = op + suffix,
-                    size = "large",
-                    args = ["--op", op, "--backend", backend, "--device", device, "--tier", "ci", "-n", "1"],
-                    main = "kernelmux.conformance",
-                    tags = ["conformance"] + tags,
-                    deps = _needs(family, backend),
-                )
+    for op in _ops(files):
+        for suffix, device, tags in runs:
+            py_test(
+                name = op + suffix,
+                size = "large",
+                args = ["--op", op, "--backend", backend, "--device", device, "--tier", "ci", "-n", "1"],
+                main = "kernelmux.conformance",
+                tags = ["conformance"] + tags,
+                deps = _needs(op, backend),
+            )
 
 def unit_tests(files, deps, size = "medium"):
     """One pytest target per tests/test_*.py; other files of tests/ come along with each."""

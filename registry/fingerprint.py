@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,25 +22,47 @@ def digest(sources: Iterable[str]) -> str:
 def sources(home: Path, package: str, stem: str) -> set[Path]:
     """The files of the package in `home` that its module `stem` consists of.
 
-    The module, or the files of a package of that name; what these import of the same package, and so on; the CUDA
-    sources named after each (`stem.cu`, `stem_*.cu`), and all headers.
+    The module, or the files of a package of that name; the CUDA source of the same stem and those whose names stand in
+    it (`"softmax_registers.cu"`); the headers that these include; what the modules import of the same package, and so on.
     """
-    found, waiting, seen = set(home.glob("*.cuh")), [stem], set[str]()
+    found: set[Path] = set()
+    waiting = _module(home, stem)
     while waiting:
-        name = waiting.pop()
-        if name in seen:
+        file = waiting.pop()
+        if file in found or not file.is_file():
             continue
-        seen.add(name)
-        files = {p for pattern in (f"{name}.py", f"{name}.cu", f"{name}_*.cu", f"{name}/*") for p in home.glob(pattern)}
-        found |= {p for p in files if p.is_file()}
-        waiting += [module for p in files if p.suffix == ".py" for module in _imported(p, package)]
+        found.add(file)
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".py":
+            waiting += _used(home, package, file, ast.parse(text))
+        else:
+            waiting += [file.with_name(name) for name in _INCLUDE.findall(text)]
     return found
 
 
-def _imported(file: Path, package: str) -> Iterator[str]:
-    """Modules of `package` that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == package:
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
-            yield str(node.module).removeprefix(f"{package}.").partition(".")[0]
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def _module(home: Path, name: str) -> list[Path]:
+    """A module, or the files of a package of that name."""
+    return [home / f"{name}.py", *(home / name).glob("*")]
+
+
+def _used(home: Path, package: str, file: Path, tree: ast.Module) -> Iterator[Path]:
+    """What a module uses: CUDA sources beside it, and modules of the same package, wherever in it these are imported."""
+    yield file.with_suffix(".cu")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".cu"):
+            yield file.with_name(node.value)
+        for name in _imported(node, package):
+            yield from _module(home, name)
+
+
+def _imported(node: ast.AST, package: str) -> list[str]:
+    """The modules of `package` that a statement imports."""
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    if node.module == package:
+        return [alias.name for alias in node.names]
+    inner = (node.module or "").startswith(f"{package}.")
+    return [str(node.module).removeprefix(f"{package}.").partition(".")[0]] if inner else []

@@ -15,9 +15,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "hashed_backend"
     folder.mkdir()
     for name in ("__init__.py", "softmax.py", "softmax.cu", "softmax_rows.cu", "add.py", "_launch.py", "common.cuh",
-                 "_launch_emulated.py", "transpose.py", "transpose_tiled.cu", "_other.py"):  # fmt: skip
+                 "_launch_emulated.py", "transpose.py", "transpose_tiled.cu", "_other.py", "inner.cuh", "other.cuh",
+                 "softmax_backward.py", "softmax_backward.cu", "softmax_backward_rows.cu"):  # fmt: skip
         (folder / name).write_text(f"x = '{name}'\n")
-    (folder / "softmax.py").write_text("from hashed_backend._launch import x\nfrom hashed_backend import transpose\n")
+    (folder / "softmax.py").write_text(
+        "from hashed_backend._launch import x\nfrom hashed_backend import transpose\nROWS = 'softmax_rows.cu'\n"
+    )
+    (folder / "softmax.cu").write_text('#include "common.cuh"\n#include <cuda_fp16.h>\n')
+    (folder / "common.cuh").write_text('  # include "inner.cuh"\n')
+    (folder / "transpose.py").write_text("def f():\n    return Source(__file__, 'transpose_tiled.cu')\n")
     (folder / "_launch.py").write_text("def f():\n    from hashed_backend._launch_emulated import x\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registered, "_packages", lambda: {"hashed": "hashed_backend"})
@@ -27,8 +33,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "name",
-    ["softmax.py", "softmax.cu", "softmax_rows.cu", "_launch.py", "common.cuh", "transpose.py", "transpose_tiled.cu"],
-)
+    ["softmax.py", "softmax.cu", "softmax_rows.cu", "_launch.py", "common.cuh", "inner.cuh", "transpose.py",
+     "transpose_tiled.cu"],
+)  # fmt: skip
 def test_what_an_operator_is_made_of_counts(home: Path, name: str) -> None:
     before = registered.source_hash("hashed", "softmax")
     with (home / name).open("a") as file:
@@ -36,7 +43,11 @@ def test_what_an_operator_is_made_of_counts(home: Path, name: str) -> None:
     assert registered.source_hash("hashed", "softmax") != before
 
 
-@pytest.mark.parametrize("name", ["__init__.py", "add.py", "_launch_emulated.py", "_other.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["__init__.py", "add.py", "_launch_emulated.py", "_other.py", "other.cuh", "softmax_backward.py",
+     "softmax_backward.cu", "softmax_backward_rows.cu"],
+)  # fmt: skip
 def test_other_operators_and_what_never_runs_on_a_gpu_do_not(home: Path, name: str) -> None:
     before = registered.source_hash("hashed", "softmax")
     with (home / name).open("a") as file:
