@@ -10,7 +10,7 @@ import torch
 from kernelmux.conformance import expected, plan, spelt
 from kernelmux.conformance.options import PROGRAM, Options
 from kernelmux.registry import catalog, dtypes
-from kernelmux.registry.cases import TIERS, Case
+from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 
 MOST_WORKERS = 256
@@ -150,17 +150,11 @@ def _check_cases(chosen: Options) -> None:
 
 
 def _check_spelt(text: str, chosen: Options) -> None:
-    case = Case(text.replace(",", " "))
-    try:
-        _ = case.parsed
-    except ValueError as error:  # an ArgumentError among them
-        raise ArgumentError(f"--case {text}: {error}") from error
+    """ArgumentError unless some operator can be called so; of several refusals one of an operator with these tensors."""
     specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
-    refusals = [spelt.refusal(spec, case, chosen.dtypes) for spec in specs]
+    refusals = [spelt.refusal(spec, spelt.case(spec, text), chosen.dtypes) for spec in specs]
     if all(refusals):
-        near = [
-            r for r, spec in zip(refusals, specs, strict=True) if set(case.shapes) == {t.name for t in spec.tensors}
-        ]
+        near = [r for r, spec in zip(refusals, specs, strict=True) if spelt.names_tensors(spec, text)]
         raise ArgumentError(f"--case {text}: {(near or refusals)[0]}")
 
 

@@ -152,12 +152,14 @@ def _enter(row: Row, job: Job, theirs: list[Array]) -> None:
 
 def _within_bounds(job: Job, ours: list[tuple[str, Array]], theirs: list[Array]) -> bool:
     """Whether the two differ by no more than two results within their bounds can: integers not at all."""
-    if ours[0][0] == "integer":
-        return all(np.array_equal(mine, other) for (_, mine), other in zip(ours, theirs, strict=True))
-    limits = job.trial.bounds(job.probe.arithmetic(job.trial))
+    limits = job.trial.bounds(job.probe.arithmetics(job.trial))
     outputs = zip(job.trial.spec.outputs, limits, ours, theirs, job.trial.references, strict=True)
     for output, limit, (_, mine), other, reference in outputs:
-        dtype = job.trial.call.arguments[output.like].dtype
+        if limit is None:
+            if not np.array_equal(mine, other):
+                return False
+            continue
+        dtype = output.dtype_of(job.trial.call)
         a, b = (torch.from_numpy(x.view(f"i{x.itemsize}").copy()).view(dtype).double() for x in (mine, other))
         apart = (a - b).abs().nan_to_num(0.0, posinf=0.0, neginf=0.0).reshape(reference.shape)
         if (apart > 2 * limit.total).any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,7 +13,7 @@ from kernelmux.conformance.trials import shown
 from kernelmux.registry.cases import Case, generator
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar, Tensor
+from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar
 
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)
@@ -43,7 +44,7 @@ def cases(
     refused, empty, total = 0, 0, count
     for _ in range(total * TRIES):
         text = _text(spec, requires, KINDS[(total - count) % len(KINDS)], rng)
-        if text in seen or not _small(case := Case(text), elements):
+        if text in seen or not _small(case := spec.case(text), elements):
             continue
         seen.add(text)
         nothing = any(0 in shape for shape in case.shapes.values())
@@ -82,14 +83,14 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     words += [f"{name}={value}" for name, value in scalars.items() if name != "inputs"]
     inputs = scalars["inputs"]
     words += [f"inputs={inputs}"] if inputs != "normal" else []
-    return Case(" ".join(words), case.tier, case.dtypes)
+    return replace(case, text=" ".join(words), inputs="normal")
 
 
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
     """The case with these lengths of the named axes and of "...", scalars at their defaults or 0."""
     shapes = _shapes(spec, {**axes, "...": lead})
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
-    return Case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
+    return spec.case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
 
 
 def kind(spec: OpSpec, case: Case) -> tuple[object, ...]:
@@ -231,13 +232,7 @@ def _small(case: Case, elements: int) -> bool:
 
 def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
     """The call on tensors without data on the newest GPU, or None if the spec refuses it."""
-    arguments: list[Any] = []
-    for item in spec.inputs:
-        if isinstance(item, Tensor):
-            arguments.append(torch.empty(case.shapes[item.name], dtype=dtype, device="meta"))
-        else:
-            arguments.append(case.scalars.get(item.name, item.default))
     try:
-        return spec.bind(*arguments, device=torch.device("cpu"), capability=NEWEST)
+        return spec.hypothetical(case, dtype, capability=NEWEST)
     except ArgumentError:
         return None

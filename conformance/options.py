@@ -57,10 +57,10 @@ class Options:
         """Whether every item of the suite runs."""
         return self.complete and not (self.ops or self.backends or self.mutants)
 
-    @property
-    def own_cases(self) -> list[Case]:
-        """Cases that were spelt out: x=5x1025,axis=0."""
-        return [Case(text.replace(",", " ")) for text in self.cases if "=" in text]
+    def own_cases(self, spec: OpSpec) -> list[Case]:
+        """Cases that were spelt out, if the operator can be called so: x=5x1025,axis=0."""
+        spelt_out = (spelt.case(spec, text) for text in self.cases if "=" in text)
+        return [case for case in spelt_out if not spelt.refusal(spec, case, self.dtypes)]
 
     def wants_case(self, name: str) -> bool:
         return not self.cases or any(fnmatch(name, pattern) for pattern in self.cases)
@@ -68,8 +68,7 @@ class Options:
     def cases_of(self, spec: OpSpec) -> list[Case]:
         """The cases of the tier and of all smaller ones; one that is asked for comes whatever its tier."""
         if self.cases:
-            fitting = [c for c in self.own_cases if not spelt.refusal(spec, c, self.dtypes)]
-            return [c for c in spec.cases if self.wants_case(c.name)] + fitting
+            return [c for c in spec.cases if self.wants_case(c.name)] + self.own_cases(spec)
         within = TIERS[: TIERS.index(self.tier) + 1]
         return [c for c in spec.cases if c.tier in within]
 

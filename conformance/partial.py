@@ -5,7 +5,6 @@ New memory is zero, and zeros that should be something else count as not written
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -80,9 +79,3 @@ def skipped(judge: Judge, reason: str) -> None:
     """Nothing can be said of this call."""
     if not judge.record.assertions:
         judge.record.status, judge.record.text, judge.record.assertions = "skipped", reason, 1
-
-
-def limits(probe: Probe, trial: Trial) -> Sequence[Any]:
-    """The bound of each output, None for those that must be equal."""
-    floating = trial.dtype.is_floating_point
-    return trial.bounds(probe.arithmetic(trial)) if floating else [None] * len(trial.spec.outputs)

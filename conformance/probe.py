@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class Judge:
         call = self.trial.call
         self._are_tensors(outputs)
         for output, got in zip(call.spec.outputs, outputs, strict=True):
-            shape, dtype = output.shape(call), call.arguments[output.like].dtype
+            shape, dtype = output.shape(call), output.dtype_of(call)
             self.require(
                 tuple(got.shape) == shape, f"{output.name}: expected shape {list(shape)}, got {list(got.shape)}"
             )
@@ -124,17 +124,15 @@ class Judge:
     def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:
         """Every output is within its bound of the reference (integers: equal)."""
         self.well_formed(outputs)
-        how = self.probe.arithmetic(self.trial)
-        limits: Sequence[Any] = self.trial.bounds(how) if outputs[0].is_floating_point() else [None] * len(outputs)
+        limits = self.trial.bounds(self.probe.arithmetics(self.trial))
         for i, (output, got) in enumerate(zip(self.trial.spec.outputs, outputs, strict=True)):
             ref, left = self.trial.references[i], poison[i] if poison else None
-            if limits[i] is None:
+            if (limit := limits[i]) is None:
                 self.equal(output.name, got, ref.to(got.dtype), left)
                 continue
-            found = numerics.compare(got, ref, limits[i].total)
+            found = numerics.compare(got, ref, limit.total)
             self.record.budget = max(self.record.budget, found.budget)
-            limit = limits[i]
-            self.require(found.passed, lambda: failures.inaccurate(output.name, got, ref, limit, found, left))  # noqa: B023
+            self.require(found.passed, partial(failures.inaccurate, output.name, got, ref, limit, found, left))
 
     def equal(self, name: str, got: torch.Tensor, want: torch.Tensor, poison: torch.Tensor | None = None) -> None:
         """Two tensors have the same bits."""
@@ -190,16 +188,19 @@ class Probe:
     def emulated(self) -> bool:
         return self.device.type == "cpu" and registered.backend(self.backend).emulates
 
-    def arithmetic(self, trial: Trial) -> Arithmetic:
-        """How the variant may accumulate in this call: as it declares, but in tf32 only where the call asks for that.
+    def arithmetics(self, trial: Trial) -> list[Arithmetic]:
+        """How the variant may accumulate each output: as it declares, but in tf32 only where the call asks for that.
 
         A bound for operands rounded to tf32 is thousands of times looser. A call has to ask for it; a declaration that
         the kernel is like this does not make it right.
         """
-        declared, scalars = self.implementation.arithmetic, trial.call.scalars
+        return [self._arithmetic(self.implementation.accumulates(o.name), trial) for o in self.spec.outputs]
+
+    @staticmethod
+    def _arithmetic(declared: str, trial: Trial) -> Arithmetic:
         if declared == numerics.TF32.name:
             declared = numerics.MMA.name  # which is tf32 in fp32 if precision="tf32" asks for it, and else never
-        return numerics.arithmetic(declared, trial.dtype, scalars)
+        return numerics.arithmetic(declared, trial.dtype, trial.call.scalars)
 
     def reasons(self, trial: Trial) -> tuple[str, ...]:
         """Conditions of the variant that this call does not meet: the only reasons to skip it."""

@@ -27,7 +27,7 @@ class AxisName:
 
 def case_of(probe: Probe, trial: Trial) -> Case:
     """The case of a trial; one that stands in no list is read from its text."""
-    return next((c for c in probe.cases if c.name == trial.case), Case(trial.text))
+    return next((c for c in probe.cases if c.name == trial.case), probe.spec.case(trial.text))
 
 
 def axes(spec: OpSpec, case: Case) -> list[AxisName]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry.cases import Case, draw, generator
+from kernelmux.registry.cases import INPUTS, Case, draw, generator
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
@@ -72,20 +72,19 @@ class Trial:
         made = {k: torch.where(x.abs() < least, torch.zeros_like(x), x) for k, x in self.tensors.items() if _tiny(x)}
         return self.changed("", **made).references if made else ()
 
-    def bounds(self, how: Arithmetic) -> tuple[Bound, ...]:
-        """How far each output may be off for that arithmetic; a term that is NaN counts as nothing."""
-        arguments, axes = exact_arguments(self.call), self.call.axes
+    def bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
+        """How far each output may be off for its arithmetic, None for one that must be equal."""
+        floating = [output.dtype_of(self.call).is_floating_point for output in self.spec.outputs]
+        return tuple(self._bound(i, one) if floating[i] else None for i, one in enumerate(how))
+
+    def _bound(self, i: int, how: Arithmetic) -> Bound:
+        """How far an output may be off; a term that is NaN counts as nothing."""
+        model, ref, dtype = self.spec.errors[i], self.references[i], self.spec.outputs[i].dtype_of(self.call)
         repeated = any(repeats(x) for x in self.tensors.values())
-        found = []
-        for i, (model, output, ref) in enumerate(
-            zip(self.spec.errors, self.spec.outputs, self.references, strict=True)
-        ):
-            dtype = self.call.arguments[output.like].dtype
-            made = bound(model, how, ref, dtype, self.dtype, arguments, axes, repeated)
-            if model.flushes and self._flushed:
-                made = replace(made, flushed=(self._flushed[i] - ref).abs())
-            found.append(replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS}))
-        return tuple(found)
+        made = bound(model, how, ref, dtype, self.dtype, exact_arguments(self.call), self.call.axes, repeated)
+        if model.flushes and self._flushed:
+            made = replace(made, flushed=(self._flushed[i] - ref).abs())
+        return replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS})
 
 
 TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "flushed")
@@ -126,11 +125,11 @@ def drawn(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int) -> dict[str, 
     """
     rng = generator(spec.name, spec.version, case.name, SHORT[dtype], seed)
     found: dict[str, torch.Tensor] = {}
+    kinds = spec.dtypes_for(dtype, case.parsed[2])
     for item in spec.tensors:
         if item.name not in case.shapes:
             raise SpecError(f"{spec.name}: case {case.name} gives no shape for {item.name}")
-        own = case.parsed[2].get(item.name, found[item.like].dtype if item.like else dtype)
-        found[item.name] = draw(case.shapes[item.name], own, rng, case.scalars.get("inputs", case.inputs))
+        found[item.name] = draw(case.shapes[item.name], kinds[item.name], rng, case.scalars.get(INPUTS, case.inputs))
     return found
 
 

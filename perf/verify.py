@@ -70,7 +70,7 @@ class Oracle:
         if len(outputs) != len(wanted):
             raise WrongOutput(f"expected {len(wanted)} outputs, got {len(outputs)}")
         for output, got in zip(wanted, outputs, strict=True):
-            shape, dtype = output.shape(self.call), self.call.arguments[output.like].dtype
+            shape, dtype = output.shape(self.call), output.dtype_of(self.call)
             if tuple(got.shape) != shape or got.dtype != dtype:
                 raise WrongOutput(f"{output.name}: expected {dtype} {list(shape)}, got {got.dtype} {list(got.shape)}")
 
@@ -80,7 +80,7 @@ class Oracle:
             if not torch.equal(out, reference):
                 raise WrongOutput(f"{name}: differs from the reference, which is exact")
             return 0.0
-        how = numerics.arithmetic(implementation.arithmetic, self.call.dtype, self.call.scalars)
+        how = numerics.arithmetic(implementation.accumulates(name), self.call.dtype, self.call.scalars)
         model = self.call.spec.errors[i]
         limit = numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes).total
         found = numerics.compare(out, reference, limit)

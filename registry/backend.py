@@ -55,7 +55,7 @@ class Implementation:
     requires: conditions a call must meet.
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of
     the last two axes) or "contiguous"; what does not fit is copied first.
-    arithmetic: how it accumulates (`numerics.ARITHMETICS`); one of those that the spec allows.
+    arithmetic: how it accumulates (`numerics.ARITHMETICS`), or by output; one of those that the spec allows.
     deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
     """
 
@@ -63,8 +63,12 @@ class Implementation:
     idea: str
     requires: tuple[Condition, ...] = ()
     layout: Mapping[str, str] = field(default_factory=dict)
-    arithmetic: str = "fp32"
+    arithmetic: str | Mapping[str, str] = "fp32"
     deterministic: bool = True
+
+    def accumulates(self, output: str) -> str:
+        """The arithmetic of an output."""
+        return self.arithmetic if isinstance(self.arithmetic, str) else self.arithmetic[output]
 
     def reasons(self, call: Any) -> list[str]:
         """Why this implementation cannot run a call; empty if it can."""

@@ -54,7 +54,7 @@ def _check_room(call: Call) -> None:
         return
     for output in call.spec.outputs:
         shape = output.shape(call)
-        if lack := tracing.shortage(call.device, math.prod(shape) * call.arguments[output.like].element_size()):
+        if lack := tracing.shortage(call.device, math.prod(shape) * output.dtype_of(call).itemsize):
             raise ArgumentError(
                 f"{call.spec.name}: {output.name}: expected an output that fits, got {list(shape)}: {lack}"
             )

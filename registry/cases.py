@@ -12,14 +12,17 @@ import ast
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kernelmux.registry import dtypes
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, SpecError, unknown
+
+if TYPE_CHECKING:
+    from kernelmux.registry.spec import OpSpec
 
 TIERS = ("smoke", "ci", "full", "huge")
 Shape = tuple[int, ...]
@@ -30,7 +33,8 @@ class Case:
     """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
 
     tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
-    inputs: the distribution of the values (`DISTRIBUTIONS`).
+    inputs: the distribution of the values (`DISTRIBUTIONS`). spec: whose arguments the names are; a spec sets it in its
+    own cases, and `OpSpec.case` makes others.
     """
 
     text: str
@@ -38,6 +42,7 @@ class Case:
     dtypes: tuple[torch.dtype, ...] | None = None
     inputs: str = "normal"
     tags: frozenset[str] = frozenset()
+    spec: OpSpec | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -47,8 +52,10 @@ class Case:
 
     @cached_property
     def parsed(self) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
-        """Shapes, scalars and explicit dtypes."""
-        return parse(self.text)
+        """Shapes, scalars and explicit dtypes; SpecError for a case that belongs to no spec."""
+        if self.spec is None:
+            raise SpecError(f"case {self.text!r}: expected the case of a spec: OpSpec.case makes one from a text")
+        return parse(self.text, self.spec)
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -64,11 +71,12 @@ _SHAPE = re.compile(r"\d+(x\d+)*|scalar")
 MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
 
 
-def parse(text: str, spec: Any = None) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
+def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
     """Split "a=64x63:fp16, axis=0" into shapes, scalars and dtypes; ArgumentError shows the expected form.
 
-    With a spec its names decide what is a tensor and what a scalar; without one the look of the value does.
+    The spec says which names are tensors and which are scalars; `inputs` names a distribution (`DISTRIBUTIONS`).
     """
+    tensors = {tensor.name for tensor in spec.tensors}
     shapes: dict[str, Shape] = {}
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
@@ -79,25 +87,20 @@ def parse(text: str, spec: Any = None) -> tuple[dict[str, Shape], dict[str, Any]
         name, value, dtype = match.groups()
         if name in shapes or name in scalars:
             raise ArgumentError(f"shape: {name} is given twice, the second time as {item!r}")
-        if dtype or _is_tensor(name, value, spec):
+        if name not in spec.signature.parameters and name != INPUTS:
+            raise ArgumentError(str(unknown("argument", name, spec.signature.parameters, f"the shapes of {spec.name}")))
+        if name in tensors:
             shapes[name] = _shape(name, value)
             if dtype:
                 formats[name] = dtypes.parse(dtype)
+        elif dtype:
+            raise ArgumentError(f"shape: {name}: expected a value, as {spec.name} takes no tensor {name}, got {item!r}")
         else:
             scalars[name] = _literal(name, value)
     return shapes, scalars, formats
 
 
-# Scalars are spelt by these names in every spec; any other plain integer is the length of a vector.
-SCALAR_NAMES = frozenset({"axis", "column", "scale", "eps"})
-
-
-def _is_tensor(name: str, value: str, spec: Any) -> bool:
-    if spec is not None and name in spec.signature.parameters:
-        return name in {tensor.name for tensor in spec.tensors}
-    if value.isdigit():
-        return name not in SCALAR_NAMES
-    return value == "scalar" or re.match(r"\d+x", value) is not None
+INPUTS = "inputs"  # the name of a distribution in the text of a case, beside the arguments
 
 
 def _shape(name: str, value: str) -> Shape:

@@ -17,9 +17,9 @@ from rich.table import Table
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, selection, terminal
-from kernelmux.registry.cases import parse
+from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.spec import REQUIRED, Call, OpSpec
+from kernelmux.registry.spec import Call, OpSpec
 
 EXAMPLES = """examples:
   kernelmux list
@@ -133,7 +133,12 @@ def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
     for variant, i in ladder.items():
         layout = ", ".join(f"{k}: {v}" for k, v in i.layout.items()) or "any strides"
         conditions = "; ".join(c.text for c in i.requires) or "-"
-        yield tuple(map(escape, (f"{name}/{variant}", i.idea, conditions, layout, i.arithmetic)))
+        yield tuple(map(escape, (f"{name}/{variant}", i.idea, conditions, layout, _arithmetic(i))))
+
+
+def _arithmetic(found: Implementation) -> str:
+    given = found.arithmetic
+    return given if isinstance(given, str) else ", ".join(f"{output}: {name}" for output, name in given.items())
 
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
@@ -148,23 +153,8 @@ def _explain(console: Console, options: argparse.Namespace) -> int:
 
 def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
     """A call made of shapes only, as if its tensors were on `device` ("cpu", "cuda" or "sm_90")."""
-    shapes, scalars, formats = parse(text, spec)
-    missing = [t.name for t in spec.tensors if t.name not in shapes]
-    if missing or (extra := set(shapes) - {t.name for t in spec.tensors}):
-        got = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(sorted(extra))}"
-        raise ArgumentError(
-            f"{spec.name}: --shape: expected {', '.join(f'{t.name}=[{t.dims}]' for t in spec.tensors)}, got {got}"
-        )
-    first = next(iter(formats.values()), spec.dtypes[0])
-    tensors = {n: torch.empty(s, dtype=formats.get(n, first), device="meta") for n, s in shapes.items()}
-    if wrong := set(scalars) - {s.name for s in spec.scalars}:
-        unknown = ", ".join(sorted(wrong))
-        raise ArgumentError(f"{spec.name}: --shape: unknown argument {unknown}; the signature is {spec.signature}")
-    needed = [s.name for s in spec.scalars if s.default is REQUIRED and s.name not in scalars]
-    if needed:
-        raise ArgumentError(f"{spec.name}: --shape: missing {', '.join(needed)}; the signature is {spec.signature}")
     where, capability = _machine(device)
-    return spec.bind(**tensors, **scalars, device=where, capability=capability)
+    return spec.hypothetical(spec.case(text), device=where, capability=capability)
 
 
 def _machine(device: str | None) -> tuple[torch.device, tuple[int, int] | None]:

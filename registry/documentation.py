@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import OpSpec, Output
 
@@ -13,10 +15,16 @@ def documentation(spec: OpSpec) -> str:
     lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
     lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
     lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
-    lines += [f"    {o.name}: dtype of {o.like}, {_shape(o)}" for o in spec.outputs]
+    lines += [f"    {o.name}: {_dtype(o)}, {_shape(o)}{'; ' + o.doc if o.doc else ''}" for o in spec.outputs]
     lines += ["", "Raises: ArgumentError, UnsupportedError, BackendUnavailable, UnknownName"]
     lines += [f"Source: {s}" for s in spec.sources]
     return "\n".join(lines)
+
+
+def _dtype(output: Output) -> str:
+    if isinstance(output.dtype, torch.dtype):
+        return SHORT.get(output.dtype, str(output.dtype))
+    return "dtype by the arguments" if output.dtype else f"dtype of {output.like}"
 
 
 def _shape(output: Output) -> str:

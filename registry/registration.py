@@ -59,9 +59,22 @@ def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
         hasattr(c, "check") and hasattr(c, "text") for c in found.requires
     ):
         raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
-    if found.arithmetic not in spec.arithmetics:
-        allowed, got = ", ".join(spec.arithmetics), found.arithmetic
-        raise SpecError(f"{label} of {spec.name}: expected an arithmetic that the spec allows ({allowed}), got {got!r}")
+    _check_arithmetic(label, spec, found.arithmetic)
+
+
+def _check_arithmetic(label: str, spec: OpSpec, given: Any) -> None:
+    """One name, or one for each output by its name."""
+    outputs = [output.name for output in spec.outputs]
+    if isinstance(given, Mapping) and sorted(given) != sorted(outputs):
+        raise SpecError(
+            f"{label} of {spec.name}: arithmetic: expected one for each of {', '.join(outputs)}, got {given!r}"
+        )
+    for name in given.values() if isinstance(given, Mapping) else [given]:
+        if name not in spec.arithmetics:
+            allowed = ", ".join(spec.arithmetics)
+            raise SpecError(
+                f"{label} of {spec.name}: expected an arithmetic that the spec allows ({allowed}), got {name!r}"
+            )
 
 
 def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:

@@ -15,21 +15,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from kernelmux.registry.binding import bind
-from kernelmux.registry.cases import Case
+from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
-from kernelmux.registry.errors import SpecError
+from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.fingerprint import digest
 from kernelmux.registry.numerics import ErrorModel
 
 REQUIRED = inspect.Parameter.empty
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,25 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """A fresh contiguous tensor with the dtype of argument `like`; dims as for inputs, "like" for its shape, or a rule."""
+    """A fresh contiguous tensor.
+
+    like: the tensor argument whose dtype it has, unless `dtype` is another one or a rule that says which. dims: as for
+    inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
+    model; an output of another dtype, such as an index, must be equal to the reference.
+    """
 
     name: str
     like: str
     dims: str | Callable[[Call], tuple[int, ...]] = "like"
+    dtype: torch.dtype | Callable[[Call], torch.dtype] | None = None
+    doc: str = ""
+
+    def dtype_of(self, call: Call) -> torch.dtype:
+        """The dtype this output must have for a call."""
+        if isinstance(self.dtype, torch.dtype):
+            return self.dtype
+        found: torch.dtype = self.dtype(call) if self.dtype else call.arguments[self.like].dtype
+        return found
 
     def shape(self, call: Call) -> tuple[int, ...]:
         """The shape this output must have for a call."""
@@ -169,8 +185,8 @@ class Call:
 class OpSpec:
     """Everything that is true of an operator in every backend; see the module for the form.
 
-    arithmetics: how an implementation may accumulate (`numerics.ARITHMETICS`); one that declares another is refused,
-    since the arithmetic decides how far off a result may be.
+    error: per output; `EQUAL` for one that is not floating. arithmetics: how an implementation may accumulate
+    (`numerics.ARITHMETICS`); one that declares another is refused, since it decides how far off a result may be.
     """
 
     name: str
@@ -200,6 +216,12 @@ class OpSpec:
             raise SpecError(f"{self.name}: {len(self.outputs)} outputs, but {len(self.errors)} error models")
         if not self.cases or not self.workloads:
             raise SpecError(f"{self.name}: a spec needs cases (what must be right) and workloads (what must be fast)")
+        for name in ("cases", "workloads"):
+            object.__setattr__(self, name, tuple(replace(case, spec=self) for case in getattr(self, name)))
+
+    def case(self, text: str, **options: Any) -> Case:
+        """A case of this operator that it does not list, from text such as "x=37x1000 axis=0"; see `Case`."""
+        return Case(text, spec=self, **options)
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -222,6 +244,43 @@ class OpSpec:
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtypes of the first tensor."""
         return self.tensors[0].dtypes
+
+    def dtypes_for(
+        self, first: torch.dtype, given: Mapping[str, torch.dtype] = MappingProxyType({})
+    ) -> dict[str, torch.dtype]:
+        """The dtype of each tensor in a call whose first tensor has dtype `first`, but for those that are given.
+
+        A tensor that may not have it has the first one that it may have.
+        """
+        found: dict[str, torch.dtype] = {}
+        for tensor in self.tensors:
+            usual = found[tensor.like] if tensor.like else first if first in tensor.dtypes else tensor.dtypes[0]
+            found[tensor.name] = given.get(tensor.name, usual)
+        return found
+
+    def hypothetical(
+        self,
+        case: Case,
+        dtype: torch.dtype | None = None,
+        device: torch.device = CPU,
+        capability: tuple[int, int] | None = None,
+    ) -> Call:
+        """The call of a case on tensors without data, as if they were on `device`.
+
+        dtype: of the first tensor; without it what the case says, or the first that is allowed. ArgumentError if the case
+        leaves out an argument that has no default, or if the spec does not allow the call.
+        """
+        shapes, scalars, formats = case.parsed
+        needed = [i.name for i in self.inputs if isinstance(i, Tensor) or i.default is REQUIRED]
+        if missing := [name for name in needed if name not in shapes and name not in scalars]:
+            raise ArgumentError(
+                f"{self.name}: expected all of {', '.join(needed)} in {case.text!r}, got none for {', '.join(missing)};"
+                f" the signature is {self.signature}"
+            )
+        kinds = self.dtypes_for(dtype or next(iter(formats.values()), self.dtypes[0]), formats)
+        values = {n: torch.empty(shape, dtype=kinds[n], device="meta") for n, shape in shapes.items()}
+        values |= {name: value for name, value in scalars.items() if name != INPUTS}
+        return self.bind(**values, device=device, capability=capability)
 
     @cached_property
     def signature(self) -> inspect.Signature:

@@ -78,7 +78,8 @@ def _large(probe: Probe) -> Iterator[Trial]:
     for case in workloads if thorough else workloads[:1]:
         formats = probe.options.dtypes_of(probe.spec, case)
         for dtype in formats if thorough else formats[-1:]:
-            tensors = {t.name: torch.empty(case.shapes[t.name], dtype=dtype) for t in probe.spec.tensors}
+            kinds = probe.spec.dtypes_for(dtype)
+            tensors = {name: torch.empty(shape, dtype=kinds[name]) for name, shape in case.shapes.items()}
             given = trials.values(probe.spec, case, tensors, probe.device)
             trial = Trial(probe.spec, case.name, case.text, dtype, probe.options.seed, given)
             if not probe.reasons(trial):

@@ -98,7 +98,7 @@ def _some(judge: Judge, dimensions: dict[int, int]) -> bool:
     """Whether a few blocks write the last slices; what they write is right."""
     outputs = some_blocks.call(judge.probe, judge.trial, SECONDS)
     judge.well_formed(outputs)
-    bounds = some_blocks.limits(judge.probe, judge.trial)
+    bounds = judge.trial.bounds(judge.probe.arithmetics(judge.trial))
     for number, dimension in dimensions.items():
         got, ref = outputs[number], judge.trial.references[number]
         last = [x.narrow(dimension, LONG - 1, 1) for x in (got, ref)]

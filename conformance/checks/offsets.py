@@ -124,7 +124,7 @@ def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int])
 
 def _last_slices(judge: Judge, placed: Trial, base: Trial, dimensions: dict[int, int]) -> None:
     """The last slices of the outputs (on a GPU the first as well) are those of the small trial."""
-    probe, bounds = judge.probe, some_blocks.limits(judge.probe, base)
+    probe, bounds = judge.probe, base.bounds(judge.probe.arithmetics(base))
     try:
         outputs = some_blocks.call(probe, placed, SECONDS) if probe.emulated else probe.call(placed.values)
     except Unsuitable as reason:

@@ -10,7 +10,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch, numerics
-from kernelmux.registry.backend import Backend
+from kernelmux.registry.backend import Backend, Implementation
 
 BASELINE = "torch_ref"
 
@@ -26,21 +26,23 @@ def run(probe: Probe) -> None:
             probe.skip(trial, f"{BASELINE}: {'; '.join(verdict.reasons)}")
             continue
         with probe.judge(trial) as judge:
-            _compare(judge, dispatch.call(probe.spec, trial.values, verdict.name), ladder[verdict.variant].arithmetic)
+            _compare(judge, dispatch.call(probe.spec, trial.values, verdict.name), ladder[verdict.variant])
 
 
-def _compare(judge: Judge, theirs: Any, their_arithmetic: str) -> None:
-    ours, trial = judge.call(), judge.trial
+def _compare(judge: Judge, theirs: Any, baseline: Implementation) -> None:
+    ours, trial, outputs = judge.call(), judge.trial, judge.trial.spec.outputs
     judge.well_formed(ours)
     other = theirs if isinstance(theirs, tuple) else (theirs,)
-    if not ours[0].is_floating_point():
-        for output, got, want in zip(trial.spec.outputs, ours, other, strict=True):
-            judge.equal(output.name, got, want)
-        return
-    own = trial.bounds(judge.probe.arithmetic(trial))
-    their = trial.bounds(numerics.arithmetic(their_arithmetic, trial.dtype, trial.call.scalars))
-    for i, output in enumerate(trial.spec.outputs):
-        _judge_one(judge, output.name, (ours[i], other[i]), trial.references[i], (own[i].total, their[i].total))
+    named = (baseline.accumulates(output.name) for output in outputs)
+    own = trial.bounds(judge.probe.arithmetics(trial))
+    their = trial.bounds([numerics.arithmetic(name, trial.dtype, trial.call.scalars) for name in named])
+    for i, output in enumerate(outputs):
+        mine, base = own[i], their[i]
+        if mine is None or base is None:
+            judge.equal(output.name, ours[i], other[i])
+        else:
+            pair, limits = (ours[i], other[i]), (mine.total, base.total)
+            _judge_one(judge, output.name, pair, trial.references[i], limits)
 
 
 def _judge_one(

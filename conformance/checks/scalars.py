@@ -14,6 +14,7 @@ from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import numerics
 from kernelmux.registry.cases import Case
+from kernelmux.registry.numerics import Bound
 from kernelmux.registry.spec import REQUIRED, Scalar
 
 LEAST = 64  # elements of the largest tensor
@@ -102,13 +103,16 @@ def _differs(probe: Probe, case: Case, name: str) -> bool:
         return True
     ours = probe.make(case, dtype)
     theirs = probe.spec.evaluate(probe.spec.bind(*(default if i.name == name else v for i, v in _named(ours))))
-    if not ours.references[0].is_floating_point():
-        return not all(torch.equal(r, t) for r, t in zip(ours.references, theirs, strict=True))
-    limits = ours.bounds(probe.arithmetic(ours))
+    limits = ours.bounds(probe.arithmetics(ours))
+    outputs = zip(probe.spec.outputs, ours.references, theirs, limits, strict=True)
     return any(
-        ref.shape != other.shape or not numerics.compare(other.to(dtype), ref, limit.total).passed
-        for ref, other, limit in zip(ours.references, theirs, limits, strict=True)
+        ref.shape != other.shape or not _same(other.to(output.dtype_of(ours.call)), ref, limit)
+        for output, ref, other, limit in outputs
     )
+
+
+def _same(got: torch.Tensor, ref: torch.Tensor, limit: Bound | None) -> bool:
+    return torch.equal(got, ref.to(got.dtype)) if limit is None else numerics.compare(got, ref, limit.total).passed
 
 
 def _named(trial: Trial) -> Iterator[tuple[Any, Any]]:

@@ -25,7 +25,7 @@ def run(probe: Probe) -> None:
     made += [(case, spec.dtypes) for case in generate.corners(spec)]
     made = [(case, able) for case, able in made if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
-    for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases)]):
+    for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
         usable = [d for d in able if d in allowed] or allowed
         for dtype in usable if options.cases else usable[turn % max(len(usable), 1) :][:1]:
             trial = probe.make(case, dtype)

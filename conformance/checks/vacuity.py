@@ -58,9 +58,9 @@ def mutants(trial: Trial) -> Iterator[tuple[str, Tensors]]:
     """Wrong results in float64, each with its name."""
     refs = trial.references
     yield "zeros", tuple(torch.zeros_like(r) for r in refs)
-    if refs[0].is_floating_point():
-        yield "a constant", tuple(torch.full_like(r, float(r[r.isfinite()].mean())) for r in refs)
-        yield "a result that is 5 % too large", tuple(r * 1.05 for r in refs)
+    if any(r.is_floating_point() for r in refs):
+        yield "a constant", tuple(torch.full_like(r, float(r[r.isfinite()].double().mean())) for r in refs)
+        yield "a result that is 5 % too large", tuple(r * 1.05 if r.is_floating_point() else r for r in refs)
     for name, x in trial.tensors.items():
         if any(x.shape == r.shape for r in refs):
             yield f"a copy of {name}", tuple(x.to(r) if x.shape == r.shape else torch.zeros_like(r) for r in refs)
@@ -74,7 +74,7 @@ def telling_outputs(trial: Trial, mutant: Tensors) -> set[str]:
     return {
         output.name
         for output, ref, wrong, limit in zip(trial.spec.outputs, trial.references, mutant, limits(trial), strict=True)
-        if not _accepted(wrong.to(trial.call.arguments[output.like].dtype), ref, limit)
+        if not _accepted(wrong.to(output.dtype_of(trial.call)), ref, limit)
     }
 
 
@@ -85,16 +85,14 @@ def _accepted(got: torch.Tensor, ref: torch.Tensor, limit: torch.Tensor | None) 
 def _right(trial: Trial, mutant: Tensors) -> bool:
     """Whether the mutant rounds to the same numbers as the reference, in every output."""
     outputs = zip(trial.spec.outputs, trial.references, mutant, strict=True)
-    return all(torch.equal(w.to(d := trial.call.arguments[o.like].dtype), r.to(d)) for o, r, w in outputs)
+    return all(torch.equal(w.to(d := o.dtype_of(trial.call)), r.to(d)) for o, r, w in outputs)
 
 
 def limits(trial: Trial) -> list[torch.Tensor | None]:
     """The loosest bound that any arithmetic gets for this call; None where results must be equal."""
-    if not trial.references[0].is_floating_point():
-        return [None] * len(trial.references)
-    names = ("mma", "fp32_sequential")
-    all_of = [trial.bounds(numerics.arithmetic(n, trial.dtype, trial.call.scalars)) for n in names]
-    return [torch.maximum(a.total, b.total) for a, b in zip(*all_of, strict=True)]
+    ways = [numerics.arithmetic(name, trial.dtype, trial.call.scalars) for name in ("mma", "fp32_sequential")]
+    all_of = [trial.bounds([way] * len(trial.spec.outputs)) for way in ways]
+    return [torch.maximum(a.total, b.total) if a and b else None for a, b in zip(*all_of, strict=True)]
 
 
 def _dropped(judge: Judge, made: list[Trial], exact: Trial | None) -> None:

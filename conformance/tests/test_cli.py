@@ -60,8 +60,9 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "softmax", "--case", "x=4x5:fp99"], "fp99"),
         (["--op", "softmax", "--case", "x=4x5,axis=7"], "axis"),
         (["--op", "softmax", "--case", "x=4x5,axis=-3"], "axis"),
-        (["--op", "softmax", "--case", "y=4x5"], "expected a shape such as 4x100 for each of x"),
-        (["--op", "softmax", "--case", "x=4x5,scael=0.5"], "expected scalars among axis, scale, got scael"),
+        (["--op", "softmax", "--case", "y=4x5"], 'unknown argument "y" in the shapes of softmax; known: x, axis, scale'),
+        (["--op", "matmul", "--case", "a=4x5"], "expected a shape such as 4x100 for each of a, b, got shapes for a"),
+        (["--op", "softmax", "--case", "x=4x5,scael=0.5"], 'known: x, axis, scale; did you mean "scale"?'),
         (["--op", "softmax", "--case", "x=4x5,scale=abc"], "scale"),
         (["--op", "softmax", "--case", "x=1099511627776x2"], "GiB"),
         (

@@ -7,7 +7,6 @@ import torch
 
 from kernelmux.conformance import generate
 from kernelmux.registry import catalog
-from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import Dtypes, Multiple, OneOf
 from kernelmux.registry.spec import Scalar
 
@@ -101,11 +100,13 @@ def test_a_compact_call_has_no_axis_of_length_one_and_few_of_one_length() -> Non
 def test_kinds_of_calls_differ_in_rank_and_in_the_place_of_the_axis() -> None:
     spec = catalog.spec("softmax")
     kinds = [
-        generate.kind(spec, Case(text)) for text in ("x=4x5", "x=7x9 axis=-1", "x=4x5 axis=0", "x=2x4x5 axis=1", "x=5")
+        generate.kind(spec, spec.case(text))
+        for text in ("x=4x5", "x=7x9 axis=-1", "x=4x5 axis=0", "x=2x4x5 axis=1", "x=5")
     ]
     assert kinds[0] == kinds[1] and len(set(kinds)) == 4
 
 
 def test_a_case_with_other_scalars_keeps_its_distribution() -> None:
-    made = generate.with_scalars(Case("x=4x100 scale=2.0", inputs="wide"), {"scale": 0.0})
-    assert made.text == "x=4x100 scale=0.0 inputs=wide" and Case(made.text).scalars["inputs"] == "wide"
+    spec = catalog.spec("softmax")
+    made = generate.with_scalars(spec.case("x=4x100 scale=2.0", inputs="wide"), {"scale": 0.0})
+    assert made.text == "x=4x100 scale=0.0 inputs=wide" and spec.case(made.text).scalars["inputs"] == "wide"

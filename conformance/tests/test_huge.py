@@ -11,13 +11,13 @@ from kernelmux.conformance import huge, resize
 from kernelmux.conformance.huge import FAR, TooLarge, Virtual
 from kernelmux.conformance.resize import AxisName
 from kernelmux.registry import catalog
-from kernelmux.registry.cases import Case
 
 ROWS, MIDDLE = AxisName("...", 0), AxisName("...", 1)
 
 
 def _independent(op: str, text: str, dtype: torch.dtype = torch.float32) -> dict[AxisName, dict[int, int]]:
-    spec, case = catalog.spec(op), Case(text)
+    spec = catalog.spec(op)
+    case = spec.case(text)
     found = {axis: huge.independent(spec, case, axis, dtype) for axis in resize.axes(spec, case)}
     return {axis: dimensions for axis, dimensions in found.items() if dimensions}
 
@@ -35,7 +35,8 @@ def test_independent_axes_are_found_by_asking_the_reference() -> None:
 
 
 def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:
-    found = huge.lengths(catalog.spec("matmul"), Case("a=30x40 b=40x50"), torch.float16)
+    spec = catalog.spec("matmul")
+    found = huge.lengths(spec, spec.case("a=30x40 b=40x50"), torch.float16)
     assert {axis.letter for axis in found} == {"M", "N"}
     assert found[AxisName("M")][0] * 40 > FAR and found[AxisName("M")][0] % 30 == 0
     assert found[AxisName("N")][0] * 40 > FAR and found[AxisName("N")][0] % 50 == 0
@@ -63,5 +64,6 @@ def test_a_loop_over_virtual_memory_ends() -> None:
 
 
 def test_cases_with_other_lengths_keep_what_belongs_together() -> None:
-    case = resize.resized(catalog.spec("rms_norm"), Case("x=3x5x65 weight=65 eps=1e-5"), {AxisName("N"): 7, MIDDLE: 1})
+    spec = catalog.spec("rms_norm")
+    case = resize.resized(spec, spec.case("x=3x5x65 weight=65 eps=1e-5"), {AxisName("N"): 7, MIDDLE: 1})
     assert case.shapes == {"x": (3, 1, 7), "weight": (7,)} and case.scalars == {"eps": 1e-5}

@@ -8,7 +8,6 @@ from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.cases import Case
 
 
 def _probe(op: str) -> Probe:
@@ -18,7 +17,7 @@ def _probe(op: str) -> Probe:
 
 
 def _trial(probe: Probe, text: str, dtype: torch.dtype = torch.float32) -> Trial:
-    return probe.make(Case(text), dtype)
+    return probe.make(probe.spec.case(text), dtype)
 
 
 def test_all_scalars_take_other_values() -> None:

@@ -14,7 +14,6 @@ from kernelmux.emulator.settings import current_checks, current_time_limit
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cases import Case
 
 
 @pytest.mark.parametrize(("tier", "seconds"), [("smoke", 60), ("ci", 60), ("full", 600), ("huge", 3600)])
@@ -41,7 +40,7 @@ def test_a_changed_input_is_told_and_given_back() -> None:
         return x.copy_(x.t().clone()).clone()
 
     probe = probe_of(square_in_place, "transpose")
-    trial = probe.make(Case("x=64x64"), torch.float32)
+    trial = probe.make(probe.spec.case("x=64x64"), torch.float32)
     before = trial.values[0].clone()
     with probe.judge(trial) as judge:
         judge.call()
@@ -65,14 +64,14 @@ def test_a_changed_input_is_told_and_given_back() -> None:
 )
 def test_outputs_that_are_no_fresh_contiguous_tensors_are_told(result: Callable[..., Any], text: str) -> None:
     probe = probe_of(result, "transpose")
-    with probe.judge(probe.make(Case("x=7x9"), torch.float32)) as judge:
+    with probe.judge(probe.make(probe.spec.case("x=7x9"), torch.float32)) as judge:
         judge.well_formed(judge.call())
     assert text in probe.records[0].text
 
 
 def test_a_list_in_place_of_several_outputs_is_told() -> None:
     probe = probe_of(lambda g, x, w, eps: [x.clone(), w.clone()], "rms_norm_backward")
-    with probe.judge(probe.make(Case("grad_out=4x8 x=4x8 weight=8"), torch.float32)) as judge:
+    with probe.judge(probe.make(probe.spec.case("grad_out=4x8 x=4x8 weight=8"), torch.float32)) as judge:
         judge.call()
     assert "expected a tuple of 2 tensors, got list" in probe.records[0].text
 
@@ -90,5 +89,5 @@ def test_a_sample_takes_values_of_scalars_in_turn() -> None:
 )
 def test_a_declaration_of_tf32_counts_where_the_call_asks_for_it(precision: str, dtype: torch.dtype, name: str) -> None:
     probe = probe_of(lambda a, b, precision: a, "matmul", arithmetic="tf32")
-    trial = probe.make(Case(f"a=8x8 b=8x8 precision={precision}"), dtype)
-    assert probe.arithmetic(trial).name == name
+    trial = probe.make(probe.spec.case(f"a=8x8 b=8x8 precision={precision}"), dtype)
+    assert [how.name for how in probe.arithmetics(trial)] == [name]

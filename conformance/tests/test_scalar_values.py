@@ -12,7 +12,7 @@ import torch
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import catalog, dispatch, numerics
 from kernelmux.registry.backend import backends, variants
-from kernelmux.registry.cases import Case, draw, generator
+from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.spec import Scalar
 
 VALUED = {
@@ -34,7 +34,8 @@ def large(shape: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
 
 def trial(op: str, text: str, name: str, value: float, dtype: torch.dtype, inputs: Inputs | None = None) -> Trial:
     """The call of a case with one scalar set."""
-    spec, case, rng = catalog.spec(op), Case(text), generator(op, text, value)
+    spec = catalog.spec(op)
+    case, rng = spec.case(text), generator(op, text, value)
     values: list[Any] = []
     for item in spec.inputs:
         if item.name in case.shapes:
@@ -54,7 +55,12 @@ def budgets(made: Trial) -> Iterator[tuple[str, float]]:
                 continue
             outputs = dispatch.call(made.spec, made.values, f"{backend}/{variant}")
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            limits = made.bounds(numerics.arithmetic(implementation.arithmetic, made.dtype, made.call.scalars))
+            limits = made.bounds(
+                [
+                    numerics.arithmetic(implementation.accumulates(o.name), made.dtype, made.call.scalars)
+                    for o in made.spec.outputs
+                ]
+            )
             found = zip(outputs, made.references, limits, strict=True)
             yield f"{backend}/{variant}", max(numerics.compare(o, r, b.total).budget for o, r, b in found)
 

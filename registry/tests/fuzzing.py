@@ -280,16 +280,17 @@ def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str |
     spec = draft.spec
     call = spec.bind(*(_plain(v) for v in draft.arguments.values()))
     name, _, variant = chosen.partition("/")
-    how = numerics.arithmetic(registered.variants(name, spec.name)[variant].arithmetic, call.dtype, call.scalars)
+    implementation = registered.variants(name, spec.name)[variant]
     references = spec.evaluate(call)
     for i, (output, got, ref) in enumerate(zip(spec.outputs, outputs, references, strict=True)):
-        want = call.arguments[output.like].dtype
+        want = output.dtype_of(call)
         if tuple(got.shape) != output.shape(call) or got.dtype != want or not got.is_contiguous() or got.is_neg():
             return f"{output.name}: {list(got.shape)} {got.dtype} {got.stride()}"
         if not got.dtype.is_floating_point:
             if not torch.equal(got, ref.to(got.dtype)):
                 return f"{output.name}: other numbers"
             continue
+        how = numerics.arithmetic(implementation.accumulates(output.name), call.dtype, call.scalars)
         limit = numerics.bound(spec.errors[i], how, ref, want, call.dtype, exact_arguments(call), call.axes).total
         found = numerics.compare(got.detach().as_subclass(torch.Tensor), ref, limit)
         if not found.passed:

@@ -5,18 +5,34 @@ import math
 import pytest
 import torch
 
-from kernelmux.registry import cases
+from kernelmux.registry import cases, catalog
 from kernelmux.registry.cases import Case
-from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.spec import OpSpec, Scalar, Tensor
+from kernelmux.registry.errors import ArgumentError, SpecError
+from kernelmux.registry.spec import Axis, OpSpec, Scalar, Tensor
+
+
+def spec_of(*inputs):
+    """A spec that is nothing but its arguments."""
+    spec = OpSpec.__new__(OpSpec)
+    object.__setattr__(spec, "name", "example")
+    object.__setattr__(spec, "inputs", inputs)
+    return spec
+
+
+EXAMPLE = spec_of(
+    Tensor("x", "M N"), Tensor("w", "N"), Tensor("s", ""), Axis("axis", of="x"), Scalar("scale", float, 1.0),
+    Scalar("eps", float, 0.0), Scalar("stride", int, 1), Scalar("keepdim", bool, False), Scalar("approximate", str, ""),
+)  # fmt: skip
 
 
 def test_text_is_parsed_into_shapes_scalars_and_dtypes():
     shapes, scalars, formats = cases.parse(
-        "x=37x1000:fp16,axis=-1 scale=0.5 w=7 keepdim=True approximate=tanh s=scalar"
+        "x=37x1000:fp16,axis=-1 scale=0.5 w=7 keepdim=True approximate=tanh s=scalar stride=2 inputs=wide", EXAMPLE
     )
     assert shapes == {"x": (37, 1000), "w": (7,), "s": ()}
-    assert scalars == {"axis": -1, "scale": 0.5, "keepdim": True, "approximate": "tanh"}
+    assert scalars == {
+        "axis": -1, "scale": 0.5, "keepdim": True, "approximate": "tanh", "stride": 2, "inputs": "wide"
+    }  # fmt: skip
     assert formats == {"x": torch.float16}
 
 
@@ -48,17 +64,22 @@ def test_text_is_parsed_into_shapes_scalars_and_dtypes():
         ("scale=1j", "scale: expected a number"),
         ("scale=(((", "scale: expected a number"),
         ("scale=0.5junk", "scale: expected a number"),
+        ("stride=2x2", "stride: expected a number"),
+        ("scale=3:fp16", "scale: expected a value, as example takes no tensor scale"),
+        (
+            "x=4x5 strid=2",
+            'unknown argument "strid" in the shapes of example; known: x, w, s, axis, scale, eps, stride',
+        ),
     ],
 )
 def test_malformed_text_is_refused(text, says):
     with pytest.raises(ArgumentError) as raised:
-        cases.parse(text)
+        cases.parse(text, EXAMPLE)
     assert says in str(raised.value)
 
 
 def test_a_spec_says_what_is_a_tensor():
-    spec = OpSpec.__new__(OpSpec)
-    object.__setattr__(spec, "inputs", (Tensor("x", "N"), Scalar("count", int), Scalar("power", float, 1.0)))
+    spec = spec_of(Tensor("x", "N"), Scalar("count", int), Scalar("power", float, 1.0))
     assert cases.parse("x=7 count=3 power=2", spec)[:2] == ({"x": (7,)}, {"count": 3, "power": 2})
     with pytest.raises(ArgumentError, match="x: expected lengths such as 4x1000"):
         cases.parse("x=tanh", spec)
@@ -66,8 +87,14 @@ def test_a_spec_says_what_is_a_tensor():
         cases.parse("count=4x5", spec)
 
 
+def test_a_case_without_a_spec_is_not_read():
+    with pytest.raises(SpecError, match="expected the case of a spec"):
+        _ = Case("x=4x5").shapes
+    assert catalog.spec("softmax").case("x=4x5 axis=0").scalars == {"axis": 0}
+
+
 def test_special_numbers_are_values():
-    values = cases.parse("scale=-inf eps=nan")[1]
+    values = cases.parse("scale=-inf eps=nan", EXAMPLE)[1]
     assert values["scale"] == -math.inf and math.isnan(values["eps"])
 
 

@@ -33,7 +33,7 @@ def run(op, tensors, scalars, outputs=None):
     bound = spec.bind(**tensors, **scalars)
     how = numerics.arithmetic("mma" if "mma" in spec.arithmetics else "fp32", bound.dtype, bound.scalars)
     for output, got, ref, model in zip(spec.outputs, outputs, spec.evaluate(bound), spec.errors, strict=True):
-        assert got.dtype == bound.arguments[output.like].dtype and got.is_contiguous()
+        assert got.dtype == output.dtype_of(bound) and got.is_contiguous()
         limit = numerics.bound(model, how, ref, got.dtype, bound.dtype, exact_arguments(bound), bound.axes).total
         found = numerics.compare(got, ref, limit)
         assert found.passed, f"{op} {scalars}: {found.budget} of the bound at {found.index}"
