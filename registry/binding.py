@@ -12,17 +12,16 @@ import torch
 from kernelmux.registry import tracing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.signature import Axis, Call, Scalar, Tensor
 
 if TYPE_CHECKING:
-    from kernelmux.registry.spec import Axis, Call, OpSpec, Scalar, Tensor
+    from kernelmux.registry.spec import OpSpec
 
 
 def bind(
     spec: OpSpec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None
 ) -> Call:
     """The checked call; see `OpSpec.bind`. `device` and `capability` describe the machine of data-less tensors."""
-    from kernelmux.registry.spec import Call, Tensor
-
     axes: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for item in spec.inputs:
@@ -128,8 +127,6 @@ def _agree(spec: OpSpec, letter: str, value: Any, place: str, axes: dict[str, An
 
 
 def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, Any]) -> Any:
-    from kernelmux.registry.spec import Axis
-
     if value is None and item.optional:
         return None
     if isinstance(item, Axis):

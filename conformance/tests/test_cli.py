@@ -60,7 +60,10 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "softmax", "--case", "x=4x5:fp99"], "fp99"),
         (["--op", "softmax", "--case", "x=4x5,axis=7"], "axis"),
         (["--op", "softmax", "--case", "x=4x5,axis=-3"], "axis"),
-        (["--op", "softmax", "--case", "y=4x5"], 'unknown argument "y" in the shapes of softmax; known: x, axis, scale'),
+        (
+            ["--op", "softmax", "--case", "y=4x5"],
+            'unknown argument "y" in the shapes of softmax; known: x, axis, scale',
+        ),
         (["--op", "matmul", "--case", "a=4x5"], "expected a shape such as 4x100 for each of a, b, got shapes for a"),
         (["--op", "softmax", "--case", "x=4x5,scael=0.5"], 'known: x, axis, scale; did you mean "scale"?'),
         (["--op", "softmax", "--case", "x=4x5,scale=abc"], "scale"),

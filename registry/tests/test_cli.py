@@ -38,9 +38,15 @@ def test_explain_judges_a_call_from_its_shapes(capsys):
     ("arguments", "text"),
     [
         (("explain", "softmx", "--shape", "x=3"), 'did you mean "softmax"'),
-        (("explain", "softmax", "--shape", "y=3"), "missing x"),
-        (("explain", "softmax", "--shape", "x=3x4,y=3x4"), "unknown y"),
-        (("explain", "softmax", "--shape", "x=3x4,dim=0.5"), "unknown argument dim"),
+        (
+            ("explain", "softmax", "--shape", "y=3"),
+            'unknown argument "y" in the shapes of softmax; known: x, axis, scale',
+        ),
+        (
+            ("explain", "softmax", "--shape", "axis=0"),
+            "expected all of x in 'axis=0', got none for x; the signature is (x, axis=-1, scale=1.0)",
+        ),
+        (("explain", "softmax", "--shape", "x=3x4,dim=0.5"), 'unknown argument "dim"'),
         (("explain", "softmax", "--shape", "x=3x4", "--device", "tpu"), "expected cpu, cuda"),
         (("explain", "softmax", "--shape", "x=3x4", "--backend", "cudda"), 'did you mean "cuda"'),
         (("explain", "softmax", "--shape", "x=3x4", "--device", "sm_9"), "a capability such as sm_90, got 'sm_9'"),
@@ -51,7 +57,7 @@ def test_explain_judges_a_call_from_its_shapes(capsys):
         (("explain", "softmax", "--shape", "x=999999999999x99999999999"), "at most 2**58 elements"),
         (("explain", "softmax", "--shape", "x=4x5,axis=4x5"), "axis: expected a number"),
         (("explain", "softmax", "--shape", "x=4x5,scale=0.5.5"), "scale: expected a number"),
-        (("explain", "copy_column", "--shape", "x=4x5"), "missing column"),
+        (("explain", "copy_column", "--shape", "x=4x5"), "got none for column"),
     ],
 )
 def test_mistakes_are_explained(capsys, arguments, text):
