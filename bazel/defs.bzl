@@ -6,7 +6,7 @@ the repository> whatever the workspace is called, so the import name holds under
 load("@python_env//:env.bzl", "PYTHON")
 
 _ROOT = "kernelmux"
-_FACE = "registry/_face/"
+_PUBLIC = "registry/public/"
 
 PyFiles = provider(
     doc = "What a Python target needs at run time.",
@@ -16,7 +16,7 @@ PyFiles = provider(
 def _place(file):
     """Path of a file in the runfiles; the public face is the package `kernelmux` itself."""
     path = file.short_path
-    return _ROOT + "/" + (path[len(_FACE):] if path.startswith(_FACE) else path)
+    return _ROOT + "/" + (path[len(_PUBLIC):] if path.startswith(_PUBLIC) else path)
 
 def _files(ctx):
     return depset(ctx.files.srcs + ctx.files.data, transitive = [dep[PyFiles].files for dep in ctx.attr.deps])

@@ -1,6 +1,6 @@
 """The types of the public face, for mypy, pyright and editors: `python -m kernelmux.registry.stubs` writes them.
 
-`registry/_face/__init__.pyi` follows from the specs and the table of names in `registry/_face`; a test holds it fresh.
+`registry/public/__init__.pyi` follows from the specs and the table of names in `registry/public`; a test holds it fresh.
 """
 
 from __future__ import annotations

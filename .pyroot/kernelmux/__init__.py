@@ -1,1 +1,1 @@
-../../registry/_face/__init__.py
+../../registry/public/__init__.py

@@ -1,1 +1,1 @@
-../../registry/_face/__init__.pyi
+../../registry/public/__init__.pyi

@@ -1,1 +1,1 @@
-../../registry/_face/__main__.py
+../../registry/public/__main__.py

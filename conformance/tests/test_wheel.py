@@ -36,7 +36,7 @@ def expected() -> set[str]:
     found = set()
     for path in (path.relative_to(TOP) for part in PARTS for path in (TOP / part).rglob("*")):
         if path.suffix in SHIPPED and "tests" not in path.parts and "__pycache__" not in path.parts:
-            inside = path.relative_to("registry/_face") if path.is_relative_to("registry/_face") else path
+            inside = path.relative_to("registry/public") if path.is_relative_to("registry/public") else path
             found.add(Path("kernelmux", inside).as_posix())
     return found
 
