@@ -5,7 +5,7 @@
     --compare bits.npz --record FILE  and writes the record
     --update docs/emulator.md         writes the recorded table between its markers
 
-Exit status: 0 done, 1 a result is farther from the GPU's than its error bound allows, 2 the command made no sense.
+Exit status: 0 done, 1 a result is farther from the GPU's than its error bound allows, 2 a usage error.
 """
 
 from __future__ import annotations

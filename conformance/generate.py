@@ -1,4 +1,4 @@
-"""Calls that nobody listed: drawn from the symbolic axes of a spec, around tile edges, as a variant declares."""
+"""Calls that no spec lists: drawn from the symbolic axes of a spec, around tile edges, as a variant declares."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def variants(name: str, op: str) -> dict[str, Implementation]:
 
 
 def split(name: str, where: str = "") -> tuple[str, str | None]:
-    """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName if nobody registered the backend."""
+    """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName if the backend is not registered."""
     if name in _packages():
         return name, None
     head, _, tail = name.partition("/")

@@ -35,7 +35,7 @@ def _warn_emulated(name: str) -> None:
         return
     _told.add(name)
     warnings.warn(
-        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: right, checked, and slow',
+        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
         EmulationWarning,
         stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
     )

@@ -37,7 +37,7 @@ class BackendUnavailable(KernelmuxError, RuntimeError):
 
 
 class UnknownName(KernelmuxError, LookupError):
-    """A name of an operator, backend or variant that nobody registered."""
+    """A name of an operator, backend or variant that is not registered."""
 
 
 class SpecError(KernelmuxError, TypeError):
@@ -45,7 +45,7 @@ class SpecError(KernelmuxError, TypeError):
 
 
 class EmulationWarning(UserWarning):
-    """A backend for GPUs was asked for by name, and its kernels run on the emulator: right, checked, and slow."""
+    """A backend for GPUs was asked for by name, and its kernels run on the emulator: correct but slow."""
 
 
 def shown(value: object) -> str:

@@ -42,7 +42,7 @@ def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     found: dict[object, tuple[Trial, Launch]] = {}
     for trial, launch in (*small, *large):
         if launch.recipe is None:
-            raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
+            raise LookupError(f"{launch.kernel}: launched, but not recorded is how it was compiled")
         known = found.get(key := (launch.kernel, launch.recipe.key))
         if known is None or known[1].shared < launch.shared:
             found[key] = (trial, launch)
@@ -72,7 +72,7 @@ def _able(probe: Probe, cases: list[Case]) -> list[Trial]:
 
 
 def _large(probe: Probe) -> Iterator[Trial]:
-    """Workloads, on memory that nobody touches: these choose the tiles that matter for speed."""
+    """Workloads, on memory that is never touched: these choose the tiles that matter for speed."""
     thorough = probe.options.tier in ("full", "huge")
     workloads = () if probe.options.cases else probe.spec.workloads
     for case in workloads if thorough else workloads[:1]:

@@ -1,4 +1,4 @@
-"""Shapes that nobody listed: zero, one, primes, both sides of tile edges, every rank, from the symbolic axes."""
+"""Shapes that no spec lists: zero, one, primes, both sides of tile edges, every rank, from the symbolic axes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ VARIANTS = {
     "sound": _kernel("add_sound", "nothing is wrong with it"),
     "no_bound": _kernel("add_no_bound", "the last block reads and writes beyond the end"),
     "missing_barrier": _kernel("add_missing_barrier", "reads what a neighbour may not have written yet"),
-    "uninitialised": _kernel("add_uninitialised", "reads shared memory that nobody filled"),
+    "uninitialised": _kernel("add_uninitialised", "reads shared memory that was never filled"),
     "racing_blocks": _kernel("add_racing_blocks", "two blocks write different values to one place"),
 }
 
