@@ -118,7 +118,7 @@ class _Operator:
 
     def __init__(self, op: str, backend: str, shape: str) -> None:
         self.spec, self.backend = catalog.spec(op), backend
-        shapes, self.scalars, formats = parse(shape)
+        shapes, self.scalars, formats = parse(shape, self.spec)
         self.tensors = {n: draw(s, formats.get(n, dtypes.parse("fp32")), generator(op, n)) for n, s in shapes.items()}
 
     @property
