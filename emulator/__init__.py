@@ -10,22 +10,26 @@ _HOMES = {
     "time_limit": "settings",
     "block_order": "settings",
     "only_blocks": "settings",
-    "load": "launch",
-    "compile_ptx": "nvrtc",
-    "compile_cubin": "nvrtc",
-    "CompileError": "nvrtc",
-    "TensorMap": "tensor_map",
-    "Im2colMap": "tensor_map",
-    "recorder": "recording",
+    "load": "running.launch",
+    "compile_ptx": "compilers.nvrtc",
+    "compile_cubin": "compilers.nvrtc",
+    "CompileError": "compilers.nvrtc",
+    "TensorMap": "tma.tensor_map",
+    "Im2colMap": "tma.tensor_map",
+    "recorder": "compilers.launch_log",
     "trace": "tracing.collector",
-    "triton_active": "triton_driver",
+    "triton_active": "compilers.triton_driver",
     "EmulatorError": "errors",
+    "RedundantStore": "memory.redundant_stores",
 }
+_MODULES = {"triton_cache": "compilers.triton_cache", "triton_driver": "compilers.triton_driver"}  # import Triton
 
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"kernelmux.emulator.{_MODULES[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"kernelmux.emulator.{_HOMES[name]}"), name)

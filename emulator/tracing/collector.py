@@ -20,8 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator import observing, recording
-from kernelmux.emulator.resources import Occupancy, Resources, occupancy, resources
+from kernelmux.emulator.compilers import launch_log
+from kernelmux.emulator.compilers.resources import Occupancy, Resources, occupancy, resources
+from kernelmux.emulator.tracing import watch_hook
 from kernelmux.emulator.tracing.owners import Owners, array_arguments
 from kernelmux.emulator.tracing.source import Places, numbered
 from kernelmux.emulator.tracing.traffic import Traffic
@@ -65,7 +66,7 @@ class LaunchTrace:
         self.kernel, self.grid, self.block, self.counts = kernel.name, grid, block, counts
         self.dynamic_shared, self.static_shared = shared, kernel.shared_size
         self.drawn = counts.drawn
-        self.recipe = recording.recipe(kernel.module.ptx)
+        self.recipe = launch_log.recipe(kernel.module.ptx)
         instructions = kernel.function.instructions
         self._places = Places(kernel.module.parsed.files, (i.location for i in instructions))
         self.file = Path(self._places.file).name
@@ -173,7 +174,7 @@ class Trace:
         self.launches: list[LaunchTrace] = []
 
     def begin(self, kernel: Any, grid: Triple, block: Triple, shared: int, arguments: Any) -> LaunchCounts:
-        """See `observing.Watcher`."""
+        """See `watch_hook.Watcher`."""
         counts = LaunchCounts(self.drawn, array_arguments(arguments))
         self.launches.append(LaunchTrace(kernel, grid, block, shared, counts))
         return counts
@@ -189,5 +190,5 @@ class Trace:
 def trace(block: int = 0, warp: int = 0) -> Iterator[Trace]:
     """Counts what the launches inside the `with` do; `block` (linear number) and `warp` are the ones to be drawn."""
     collected = Trace(block, warp)
-    with observing.watching(collected):
+    with watch_hook.watching(collected):
         yield collected
