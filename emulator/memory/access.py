@@ -248,8 +248,8 @@ class Access:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
-            if redundant_stores.allowed(group, place, values, different):
-                redundant_stores.warn(self, group)
+            if redundant_stores.allowed(group, place.view, place.rows, values, different):
+                redundant_stores.warn(group)
                 return
             kind = "shared" if place.shared is not None else "global"
             first = int(np.argmax(different))

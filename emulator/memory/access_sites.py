@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmux.emulator.analysis.flow import Step
-    from kernelmux.emulator.running.executor import Program, Run
+    from kernelmux.emulator.running.chunk import Chunk, Program
     from kernelmux.emulator.running.group import Group
 
 UNKNOWN = 0
@@ -23,7 +23,7 @@ class Places:
         self._numbers: dict[tuple[int, int], int] = {}
         self._seen: list[tuple[Program, CodeType, int]] = []
 
-    def here(self, run: Run) -> int:
+    def here(self, run: Chunk) -> int:
         """The number of the instruction that is running: where the generated code has got to."""
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_code.co_name is not GENERATED:
@@ -34,7 +34,7 @@ class Places:
         number = self._numbers.get((id(code), at))
         return number if number is not None else self._enter(run, code, at)
 
-    def _enter(self, run: Run, code: CodeType, at: int) -> int:
+    def _enter(self, run: Chunk, code: CodeType, at: int) -> int:
         if len(self._seen) + 1 >= 1 << BITS or code not in run.activation.program.compiler.places:
             return UNKNOWN
         self._seen.append((run.activation.program, code, at))  # holds the code, and so its id

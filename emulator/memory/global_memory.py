@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelmux.emulator.memory.global_races import Readers
+from kernelmux.emulator.memory.access_records import Owners, Readers
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.memory.global_races import Owners
     from kernelmux.emulator.running.group import Group
 
 SHIFT = 40

@@ -21,7 +21,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from kernelmux.emulator.analysis.flow import Step
-    from kernelmux.emulator.memory.access import Access, Place
     from kernelmux.emulator.running.group import Group
 
 ULPS = {4: 8, 8: 8}  # by bytes of a word
@@ -33,13 +32,16 @@ class RedundantStore(UserWarning):
     """Threads of one block store results of different rounding to one place."""
 
 
-def allowed(group: Group, place: Place, values: Any, different: np.ndarray) -> bool:
-    """Whether the lanes that do not find their own value after a store differ from what stays as the rule allows."""
-    rows = np.broadcast_to(place.rows, (group.n,))
+def allowed(group: Group, view: np.ndarray, rows: Any, values: Any, different: np.ndarray) -> bool:
+    """Whether the lanes that do not find their own value after a store differ from what stays as the rule allows.
+
+    The lanes of the group have stored `values` at `rows` of `view`; `different` says which find another one there.
+    """
+    rows = np.broadcast_to(rows, (group.n,))
     concerned = np.isin(rows, rows[different])
     if not _one_block(rows[concerned], group.block[concerned]):
         return False
-    kept, stored = place.view[rows[concerned]], np.broadcast_to(values, (group.n, *np.shape(values)[1:]))[concerned]
+    kept, stored = view[rows[concerned]], np.broadcast_to(values, (group.n, *np.shape(values)[1:]))[concerned]
     return bool(_near(np.ascontiguousarray(kept), np.ascontiguousarray(stored)).all())
 
 
@@ -62,11 +64,11 @@ def _near(a: np.ndarray, b: np.ndarray) -> Any:
     return (x == y) | (normal & ((x < 0) == (y < 0)) & (high - low <= ULPS[size]))
 
 
-def warn(access: Access, group: Group) -> None:
+def warn(group: Group) -> None:
     """One line about the store that is running."""
     step = _running(group)
     text = "threads of a block store results that differ in the last bits to one place; which one stays is not defined"
-    found = access.error("redundant store", text, group.run.activation.program.name, step, None, None)
+    found = group.run.access.error("redundant store", text, group.run.activation.program.name, step, None, None)
     warnings.warn(f"{str(found).splitlines()[0]} (seen on the emulator)", RedundantStore, stacklevel=3)
 
 

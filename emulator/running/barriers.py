@@ -10,7 +10,7 @@ from kernelmux.emulator.errors import Fault
 
 if TYPE_CHECKING:
     from kernelmux.emulator.ops.barrier import BarrierAction
-    from kernelmux.emulator.running.executor import Run
+    from kernelmux.emulator.running.chunk import Chunk
     from kernelmux.emulator.running.group import Group
 
 NUMBER = 16  # barriers per block
@@ -19,7 +19,7 @@ NUMBER = 16  # barriers per block
 class Barriers:
     """Who waits where. A lane that was let through asks once more and finds `passed` set."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Chunk) -> None:
         self.run = run
         self.reduction: str | None = None  # of the barrier that lanes wait at now
         self._reduced: Any = None

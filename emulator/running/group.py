@@ -10,7 +10,7 @@ from kernelmux.emulator.errors import Fault
 from kernelmux.emulator.running.lanes import Lanes
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.running.executor import Run
+    from kernelmux.emulator.running.chunk import Chunk
 
 STOPPED = -1  # what a block returns when the executor must choose the next lanes
 DEEPEST = 40  # splits below splits, before a group copies its registers and forgets where they came from
@@ -53,7 +53,7 @@ class Group:
 
     __slots__ = ("R", "fetched", "lanes", "n", "origin", "pc", "positions", "run", "turn")
 
-    def __init__(self, run: Run, lanes: Lanes, registers: list[Any], pc: int) -> None:
+    def __init__(self, run: Chunk, lanes: Lanes, registers: list[Any], pc: int) -> None:
         self.run, self.lanes, self.n, self.R, self.pc = run, lanes, lanes.n, registers, pc
         self.origin: Origin | None = None
         self.positions: np.ndarray | None = None  # of our lanes in the origin's

@@ -9,7 +9,7 @@ import numpy as np
 from kernelmux.emulator.running.lanes import WARP
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.running.executor import Run
+    from kernelmux.emulator.running.chunk import Chunk
     from kernelmux.emulator.running.group import Group
 
 EVERY = np.uint32(0xFFFFFFFF)
@@ -23,7 +23,7 @@ def lane_bits(lane: np.ndarray) -> np.ndarray:
 class Warps:
     """The lanes of each warp of a chunk that have not exited."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Chunk) -> None:
         self.run = run
         self._alive: np.ndarray | None = None
 
