@@ -27,7 +27,7 @@ class Gap:
     high: int
 
 
-class Layout:
+class VariableAddresses:
     """The names of one function as addresses; shared memory is that of the kernel it runs for."""
 
     def __init__(self, module: Module, kernel: Function, addresses: dict[str, int]) -> None:
@@ -54,14 +54,14 @@ class Layout:
         self.local, self.frame_size = _offsets(v for v in self.function.variables.values() if v.space == "local")
         self.frame_size = _align(self.frame_size, 16)
 
-    def of(self, function: Function) -> Layout:
-        """The layout of a device function called by this kernel."""
+    def of(self, function: Function) -> VariableAddresses:
+        """The same of a device function that this kernel calls."""
         if function is self.function:
             return self
-        layout = Layout(self.module, self.function, self.addresses)
-        layout.function = function
-        layout._locals()
-        return layout
+        found = VariableAddresses(self.module, self.function, self.addresses)
+        found.function = function
+        found._locals()
+        return found
 
     def shared_size(self, dynamic: int) -> int:
         """Bytes of shared memory that a block needs, `dynamic` of them asked for at launch."""

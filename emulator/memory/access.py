@@ -25,7 +25,7 @@ WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}
 
 
 @dataclass(slots=True)
-class Place:
+class Target:
     """Where an access goes: rows of `view`, in shared memory or in a segment of global memory."""
 
     view: np.ndarray
@@ -125,7 +125,7 @@ class Access:
             return
         self._put(group, place, values, dtype.itemsize * count)
 
-    def locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any]) -> Place:
+    def locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any]) -> Target:
         """Checked place of one element per lane, for atomics; raises `Elsewhere` for addresses in several segments."""
         return self._locate(group, space, address, dtype, 1, write=True)
 
@@ -136,12 +136,12 @@ class Access:
 
     # ---- places
 
-    def _locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+    def _locate(self, group: Group, space: str, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Target:
         if space == "generic":
             space, address = self._window(address)
         if space in ("global", "const"):
             segment, rows = self.memory.locate(group, address, dtype, count, write)
-            return Place(segment.view(dtype, count), rows, segment=segment)
+            return Target(segment.view(dtype, count), rows, segment=segment)
         if space == "shared":
             return self._shared(group, address, dtype, count, write)
         if space == "local":
@@ -156,11 +156,11 @@ class Access:
         space = WINDOWS.get(int(first))
         return ("global", address) if space is None else (space, address & OFFSET)
 
-    def _shared(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+    def _shared(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Target:
         spot = self.shared.spot(group, address, dtype.itemsize * count, write)
-        return Place(self.shared.view(dtype, count)[spot.start :], spot.rows, shared=spot)
+        return Target(self.shared.view(dtype, count)[spot.start :], spot.rows, shared=spot)
 
-    def _local(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Place:
+    def _local(self, group: Group, address: Any, dtype: np.dtype[Any], count: int, write: bool) -> Target:
         size = dtype.itemsize * count
         width = self.local.bytes.shape[1]
         offset = np.broadcast_to(address, (group.n,))
@@ -182,16 +182,16 @@ class Access:
         rows = (group.index * width + offset) // size
         if self.local.written is not None and (bad := self.local.unwritten(rows, size, write)).any():
             group.fail("uninitialised", f"read of local memory at offset {offset[bad][0]} before any write", bad)
-        return Place(view if count == 1 else view.reshape(-1, count), rows)
+        return Target(view if count == 1 else view.reshape(-1, count), rows)
 
-    def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Place:
+    def _parameter(self, group: Group, address: Any, dtype: np.dtype[Any], count: int) -> Target:
         size = dtype.itemsize * count
         bad = (address < 0) | (address + size > len(self.parameters)) | (address % size != 0)
         if bad if np.ndim(bad) == 0 else bad.any():
             end = len(self.parameters)
             group.fail("out of bounds", f"read of {size} bytes of the kernel's parameters, which have {end}", bad)
         whole = self.parameters[: len(self.parameters) // size * size].view(dtype)
-        return Place(whole if count == 1 else whole.reshape(-1, count), address // size)
+        return Target(whole if count == 1 else whole.reshape(-1, count), address // size)
 
     # ---- some lanes only
 
@@ -232,7 +232,7 @@ class Access:
 
     # ---- data
 
-    def _put(self, group: Group, place: Place, values: Any, size: int) -> None:
+    def _put(self, group: Group, place: Target, values: Any, size: int) -> None:
         view, rows = place.view, place.rows
         if place.shared is not None and self.shared.shadow is not None:
             self.shared.shadow.write(group, place.shared, _changer(view, rows, values))
@@ -242,7 +242,7 @@ class Access:
         if self.shared.shadow is not None or self.writers is not None:
             self._require_agreement(group, place, values)
 
-    def _require_agreement(self, group: Group, place: Place, values: Any) -> None:
+    def _require_agreement(self, group: Group, place: Target, values: Any) -> None:
         """Fails if two lanes have just written different values to one place: one does not find its own."""
         if place.rows.__class__ is not np.ndarray and np.ndim(values) == 0:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmux.emulator.analysis.flow import Step
-    from kernelmux.emulator.running.chunk import Chunk, Program
+    from kernelmux.emulator.running.chunk import Chunk, CompiledFunction
     from kernelmux.emulator.running.group import Group
 
 UNKNOWN = 0
@@ -16,12 +16,12 @@ BITS = 16  # of a number
 GENERATED = "block"  # the name of every function that `codegen` makes
 
 
-class Places:
+class Sites:
     """Numbers of the instructions that have accessed memory in one launch."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
-        self._seen: list[tuple[Program, CodeType, int]] = []
+        self._seen: list[tuple[CompiledFunction, CodeType, int]] = []
 
     def here(self, run: Chunk) -> int:
         """The number of the instruction that is running: where the generated code has got to."""
@@ -35,7 +35,7 @@ class Places:
         return number if number is not None else self._enter(run, code, at)
 
     def _enter(self, run: Chunk, code: CodeType, at: int) -> int:
-        if len(self._seen) + 1 >= 1 << BITS or code not in run.activation.program.compiler.places:
+        if len(self._seen) + 1 >= 1 << BITS or code not in run.activation.program.compiler.steps_of:
             return UNKNOWN
         self._seen.append((run.activation.program, code, at))  # holds the code, and so its id
         number = self._numbers[id(code), at] = len(self._seen)
@@ -47,12 +47,12 @@ class Places:
             return None
         program, code, at = self._seen[number - 1]
         line = next((line for start, end, line in code.co_lines() if start <= at < end), None)
-        return None if line is None else program.flow.steps[program.compiler.places[code][line - 1]]
+        return None if line is None else program.flow.steps[program.compiler.steps_of[code][line - 1]]
 
 
-def places(group: Group) -> Places:
+def sites(group: Group) -> Sites:
     """The numbers of the launch that a group belongs to."""
-    return group.run.access.writers.history.places  # type: ignore[no-any-return]
+    return group.run.access.writers.history.sites  # type: ignore[no-any-return]
 
 
 class Trail:

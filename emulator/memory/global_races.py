@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelmux.emulator.memory.access_records import NOBODY, Now, Owners
-from kernelmux.emulator.memory.access_sites import BITS, Places
+from kernelmux.emulator.memory.access_sites import BITS, Sites
 from kernelmux.emulator.memory.shared_races import THREAD_BITS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class History:
     order: Order | None = None
     tick: int = 0
     fences: dict[int, int] = field(default_factory=dict)
-    places: Places = field(default_factory=Places)
+    sites: Sites = field(default_factory=Sites)
 
 
 class GlobalWriters:
@@ -91,7 +91,7 @@ class GlobalWriters:
         thread = group.index + self.first_block * self.threads
         stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
         epoch = np.broadcast_to(stamps, (group.n,))
-        tick = self.history.tick | self.history.places.here(group.run)
+        tick = self.history.tick | self.history.sites.here(group.run)
         return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, tick, self.threads)
 
     def _unfenced(self, owners: Owners, now: Now, thread: np.ndarray) -> Any:
@@ -120,5 +120,5 @@ class GlobalWriters:
             other, tick = (int(owners.rows(name, now.size)[now.where][row, column]) for name in ("thread", "tick"))
             place, thread = divmod(other, self.threads)
             block = place if self.history.order is None else self.history.order(place)
-            step = self.history.places.step(tick & (1 << BITS) - 1)
+            step = self.history.sites.step(tick & (1 << BITS) - 1)
             group.fail("race", text.format(thread, block), [int(row)], step)

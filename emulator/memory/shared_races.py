@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelmux.emulator.memory.access_sites import Trail, places
+from kernelmux.emulator.memory.access_sites import Trail, sites
 
 if TYPE_CHECKING:
     from kernelmux.emulator.memory.shared_address import Spot
@@ -177,7 +177,7 @@ class Shadow:
         if not entries or entries[-1].lanes is not lanes:
             entries.append(Reads(lanes, []))
         self.logged += entries[-1].add(spot)
-        self.trail.note(False, lanes.stamps, spot, places(group).here(group.run))
+        self.trail.note(False, lanes.stamps, spot, sites(group).here(group.run))
 
     def write(self, group: Group, spot: Spot, changes: Callable[[], Any]) -> None:
         """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
@@ -195,7 +195,7 @@ class Shadow:
                 self._race(group, old, lanes, rows, ("write", "wrote"))
         self._stamp(self.writes, rows, lanes.stamps)
         self._note_write(parts)
-        self.trail.note(True, lanes.stamps, spot, places(group).here(group.run))
+        self.trail.note(True, lanes.stamps, spot, sites(group).here(group.run))
 
     def atomic(self, group: Group, spot: Spot) -> None:
         """Atomics are ordered among themselves; they need an initialised place."""
@@ -362,7 +362,7 @@ class Shadow:
         row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
         byte = (rows.start + int(rows.index[row])) * rows.count + column << self.shift
         stamp = UNINITIALISED if old is None else int(old.reshape(len(rows.index), -1)[row, column])
-        step = places(group).step(self.trail.find(text.endswith("wrote it"), stamp, byte))
+        step = sites(group).step(self.trail.find(text.endswith("wrote it"), stamp, byte))
         group.fail(kind, text.format(byte % self.stride, stamp & OWN_THREAD), [row], step)
 
 

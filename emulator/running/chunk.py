@@ -15,13 +15,13 @@ from kernelmux.emulator.analysis.flow import Flow
 from kernelmux.emulator.running.lanes import Geometry, Lanes
 
 
-class Compiler(Protocol):
-    """places: the number of the step of each line of generated code."""
+class GeneratedCode(Protocol):
+    """steps_of: the number of the step of each line of each generated function."""
 
-    places: dict[CodeType, list[int]]
+    steps_of: dict[CodeType, list[int]]
 
 
-class Program(Protocol):
+class CompiledFunction(Protocol):
     """One function, compiled block by block."""
 
     flow: Flow
@@ -29,16 +29,16 @@ class Program(Protocol):
     name: str
 
     @property
-    def compiler(self) -> Compiler: ...
+    def compiler(self) -> GeneratedCode: ...
 
 
-class Activation(Protocol):
+class CallInProgress(Protocol):
     """One call of a function: the groups that can run and those that wait."""
 
     idle_rounds: int
 
     @property
-    def program(self) -> Program: ...
+    def program(self) -> CompiledFunction: ...
 
     def runnable(self, *groups: Any) -> None:
         """These groups can run."""
@@ -50,7 +50,7 @@ class Activation(Protocol):
         """Something happened that waiting lanes may have waited for."""
 
 
-class Barriers(Protocol):
+class BlockBarriers(Protocol):
     """The barriers of the blocks."""
 
     def arrive(self, group: Any, pc: int, action: Any, number: Any, count: Any, predicate: Any = None) -> bool:
@@ -60,7 +60,7 @@ class Barriers(Protocol):
         """The result of the reduction that the group has just passed."""
 
 
-class Warps(Protocol):
+class WarpsAlive(Protocol):
     """The lanes of each warp that have not exited."""
 
     def stops(self, group: Any, pc: int, scope: str, mask: Any) -> bool:
@@ -88,13 +88,13 @@ class Chunk(Protocol):
     ticks: int
 
     @property
-    def activation(self) -> Activation: ...
+    def activation(self) -> CallInProgress: ...
 
     @property
-    def barriers(self) -> Barriers: ...
+    def barriers(self) -> BlockBarriers: ...
 
     @property
-    def warps(self) -> Warps: ...
+    def warps(self) -> WarpsAlive: ...
 
     @property
     def on_exit(self) -> list[Callable[[Any], None]]: ...

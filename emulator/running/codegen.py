@@ -74,7 +74,7 @@ class BlockCompiler:
         self.flow, self.resolve, self.watched = flow, resolve, watched
         self.registers = Registers(flow)
         self.used: dict[tuple[int, bool], tuple[int, ...]] = {}
-        self.places: dict[CodeType, list[int]] = {}
+        self.steps_of: dict[CodeType, list[int]] = {}
 
     def compile(self, pc: int, coarse: bool) -> BlockFunction:
         """The function of the block at `pc`; `used[pc, coarse]` then holds the numbers of the registers it reads."""
@@ -84,7 +84,7 @@ class BlockCompiler:
         kind = "coarse" if coarse else "fine"
         exec(compile(source, f"<{self.flow.function.name} block {pc} {kind}>", "exec"), emitter.names)
         function: BlockFunction = emitter.names["block"]
-        self.places[function.__code__] = emitter.steps
+        self.steps_of[function.__code__] = emitter.steps
         self.used[pc, coarse] = tuple(sorted(emitter.loaded))
         return function
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.analysis.flow import Flow
-from kernelmux.emulator.analysis.variables import Layout, variable_segments
+from kernelmux.emulator.analysis.variables import VariableAddresses, variable_segments
 from kernelmux.emulator.analysis.wgmma_hazards import checked
 from kernelmux.emulator.compilers import launch_log
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
@@ -102,7 +102,7 @@ class Kernel:
 
     def __init__(self, module: Module, function: Function) -> None:
         self.module, self.function, self.name = module, function, function.name
-        self.layout = Layout(module.parsed, function, module.addresses)
+        self.variables = VariableAddresses(module.parsed, function, module.addresses)
         self._programs: dict[tuple[str, bool], Program] = {}
 
     @property
@@ -112,7 +112,7 @@ class Kernel:
     @property
     def shared_size(self) -> int:
         """Bytes of static shared memory."""
-        return self.layout.static_size
+        return self.variables.static_size
 
     def program(self, name: str, watched: bool = False) -> Program | None:
         """A function compiled for this kernel, None if the module does not define it; watched: see `watch_hook`."""
@@ -120,10 +120,10 @@ class Kernel:
             function = self.module.parsed.functions.get(name)
             if function is None:
                 return None
-            layout = self.layout.of(function)
+            variables = self.variables.of(function)
             flow = self.module.flow(name, self.name)
             try:
-                self._programs[name, watched] = Program(flow, layout.resolve, layout.frame_size, watched)
+                self._programs[name, watched] = Program(flow, variables.resolve, variables.frame_size, watched)
             except Unsupported as error:
                 raise self.module._unsupported(error, self.name) from error
         return self._programs[name, watched]
@@ -162,7 +162,7 @@ class Kernel:
         for segment in self.module.segments:
             memory.add(segment.again())
         arguments.place(memory)
-        parameters = arguments.pack(self.layout.parameter_offsets, self.layout.parameter_size)
+        parameters = arguments.pack(self.variables.parameter_offsets, self.variables.parameter_size)
         watch = watch_hook.begin(self, grid3, block3, shared, arguments)
         with np.errstate(all="ignore"):
             self._run(grid3, block3, cluster3, memory, parameters, shared, checks, watch, deadline)
@@ -184,7 +184,7 @@ class Kernel:
             if deadline.passed:
                 raise EmulatorError(str(deadline), kind="time limit", kernel=self.name)
             geometry = Geometry(grid, block, first, count, size, numbers)
-            window = memory_kind(geometry, self.layout.window(shared), shared, checks, self.layout.gaps)
+            window = memory_kind(geometry, self.variables.window(shared), shared, checks, self.variables.gaps)
             access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
                 access.writers = GlobalWriters(first, threads, window.shadow, history)
@@ -225,7 +225,7 @@ class Kernel:
             )
         if any(g < 0 or g > most for g, most in zip(grid, MAX_GRID, strict=True)):
             raise self._error(f"grid {grid} is not possible: at most {MAX_GRID} blocks per dimension")
-        total = self.layout.shared_size(shared)
+        total = self.variables.shared_size(shared)
         if shared < 0 or total > MAX_SHARED:
             raise self._error(
                 f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {MAX_SHARED}"

@@ -16,7 +16,7 @@ _LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"([^"]*)")?')
 _TOOLKIT = re.compile(r"/nvidia/|/cuda[\w.-]*/(?:include|targets)/|/cupy/|/triton/language/")  # headers of others
 
 
-class Places:
+class SourceLines:
     """Attributes instructions to lines of the kernel's own file, call sites in it for what was inlined from elsewhere.
 
     What has no place in that file belongs to the innermost line that is not of a toolkit's header.
