@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmux.emulator.analysis.flow import Step
-    from kernelmux.emulator.running.chunk import Chunk, CompiledFunction
+    from kernelmux.emulator.running.chunk_protocol import Chunk, CompiledFunction
     from kernelmux.emulator.running.group import Group
 
 UNKNOWN = 0

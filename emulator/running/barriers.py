@@ -10,7 +10,7 @@ from kernelmux.emulator.errors import Fault
 
 if TYPE_CHECKING:
     from kernelmux.emulator.ops.barrier import BarrierAction
-    from kernelmux.emulator.running.chunk import Chunk
+    from kernelmux.emulator.running.chunk_protocol import Chunk
     from kernelmux.emulator.running.group import Group
 
 NUMBER = 16  # barriers per block

@@ -10,7 +10,7 @@ from kernelmux.emulator.errors import Fault
 from kernelmux.emulator.running.lanes import Lanes
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.running.chunk import Chunk
+    from kernelmux.emulator.running.chunk_protocol import Chunk
 
 STOPPED = -1  # what a block returns when the executor must choose the next lanes
 DEEPEST = 40  # splits below splits, before a group copies its registers and forgets where they came from

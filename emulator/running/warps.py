@@ -9,7 +9,7 @@ import numpy as np
 from kernelmux.emulator.running.lanes import WARP
 
 if TYPE_CHECKING:
-    from kernelmux.emulator.running.chunk import Chunk
+    from kernelmux.emulator.running.chunk_protocol import Chunk
     from kernelmux.emulator.running.group import Group
 
 EVERY = np.uint32(0xFFFFFFFF)
