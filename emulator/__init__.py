@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelmux.emulator.compilers import triton_cache as triton_cache
+    from kernelmux.emulator.compilers import triton_driver as triton_driver
 
 _HOMES = {
     "checks": "settings",
@@ -22,7 +26,7 @@ _HOMES = {
     "EmulatorError": "errors",
     "RedundantStore": "memory.redundant_stores",
 }
-_MODULES = {"triton_cache": "compilers.triton_cache", "triton_driver": "compilers.triton_driver"}  # import Triton
+_MODULES = {"triton_cache": "compilers.triton_cache", "triton_driver": "compilers.triton_driver"}  # these import Triton
 
 __all__ = sorted(_HOMES)
 
