@@ -17,8 +17,8 @@ from rich.progress import Progress
 from rich.text import Text
 
 from kernelmux import emulator
-from kernelmux.emulator.recording import Launch
-from kernelmux.emulator.resources import occupancy, resources
+from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.resources import occupancy, resources
 from kernelmux.perf import plan
 from kernelmux.perf.columns import Columns
 from kernelmux.perf.options import Options

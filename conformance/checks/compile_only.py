@@ -13,8 +13,8 @@ from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator.recording import Launch
-from kernelmux.emulator.resources import Resources, multiprocessor, resources
+from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.resources import Resources, multiprocessor, resources
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 

@@ -12,8 +12,9 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator import nvrtc, recording
-from kernelmux.emulator.recording import Compiled, Launch, Recipe
+from kernelmux.emulator import nvrtc
+from kernelmux.emulator.compilers import launch_log
+from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 
@@ -65,7 +66,7 @@ def test_a_kernel_that_does_not_compile_fails(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_recorder_knows_how_a_kernel_was_compiled() -> None:
     ptx = nvrtc.compile_ptx(SOURCE, ("-DBROKEN=",), "sm_90a", "tail.cu")
-    with recording.recorder() as launches:
-        recording.note(ptx, "tail", (1, 1, 1), (32, 1, 1), 0)
+    with launch_log.recorder() as launches:
+        launch_log.note(ptx, "tail", (1, 1, 1), (32, 1, 1), 0)
     assert launches[0].recipe is not None
     assert launches[0].recipe.compile("sm_80").image[:4] == b"\x7fELF"

@@ -22,9 +22,9 @@ ARROWS = {
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
 FOREIGN = {"emulator": {"torch", "cupy"}, "registry": {"triton", "cupy"}, "backends/torch_ref": {"triton", "cupy"}}
 EXCEPT = {
-    Path("emulator/triton_driver.py"),
-    Path("emulator/hardware/gpu.py"),
-    *(Path(f"emulator/defects/families/triton_{stem}.py") for stem in ("rows", "matmul")),
+    Path("emulator/compilers/triton_driver.py"),
+    Path("emulator/validation/hardware/gpu.py"),
+    *(Path(f"emulator/validation/defects/families/triton_{stem}.py") for stem in ("rows", "matmul")),
 }
 
 BANNED = {

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kernelmux.emulator.parser import Address, Instruction, Operand, Vector
+from kernelmux.emulator.ptx.parser import Address, Instruction, Operand, Vector
 
 Builder = Callable[[Instruction], "Action"]
 Slot = tuple[Operand, Any]
@@ -51,7 +51,7 @@ class Action:
     bits     integer code that gives the same bits for signed and unsigned operands.
     exact    `run` always returns arrays (n,) or numpy scalars of the output dtypes, which then need not be looked at.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
-    near     an `Address` in shared memory with a 32-bit base may arrive as (base, offset): see `spot`.
+    near     an `Address` in shared memory with a 32-bit base may arrive as (base, offset): see `shared_address`.
     partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
     effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
     """

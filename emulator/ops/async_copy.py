@@ -16,7 +16,7 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
 from kernelmux.emulator.ops.proxy import fenced
-from kernelmux.emulator.parser import Address, Immediate, Instruction, Register
+from kernelmux.emulator.ptx.parser import Address, Immediate, Instruction, Register
 
 Array = NDArray[Any]
 SIZES = (4, 8, 16)

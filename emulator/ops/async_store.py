@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.cluster import split
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.atomic import update_of
 from kernelmux.emulator.ops.bulk_reduce import SHARED, kind_of
 from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.cluster import split
 
 Array = NDArray[Any]
 REPORT = "mbarrier::complete_tx::bytes"

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.arithmetic.floats import flush, from_bf16, to_bf16
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.memory import Elsewhere
-from kernelmux.emulator.numeric import flush, from_bf16, to_bf16
-from kernelmux.emulator.operands import SINK, Operand, Vector
+from kernelmux.emulator.memory.global_memory import Elsewhere
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.floating import larger, smaller
 from kernelmux.emulator.ops.pairs import halves, joined
 from kernelmux.emulator.ops.wide import WHOLE, from_words, slot
 from kernelmux.emulator.ops.wide import halves as halves_of
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import SINK, Operand, Vector
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
 
 Update = Callable[..., Any]
 KINDS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")

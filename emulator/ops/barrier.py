@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import Immediate, Operand
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.operands import Immediate, Operand
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.bulk_copy import check_inside, per_lane, refuse
 from kernelmux.emulator.ops.bulk_group import source, start_store, unchanged
 from kernelmux.emulator.ops.bulk_load import BULK_ALIGNMENT, Report, goals, known, places, take_off
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
 

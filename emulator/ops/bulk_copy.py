@@ -17,9 +17,9 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.bulk_group import start_store
 from kernelmux.emulator.ops.bulk_load import Report, goals, known, places, take_off
-from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
-from kernelmux.emulator.swizzle import swizzled
-from kernelmux.emulator.tensor_map import TileMap, decode
+from kernelmux.emulator.ptx.parser import Instruction, TensorAddress, Vector
+from kernelmux.emulator.tma.swizzle import swizzled
+from kernelmux.emulator.tma.tensor_map import TileMap, decode
 
 Array = NDArray[Any]
 TILE_ALIGNMENT = 128  # of a tile in shared memory, bytes

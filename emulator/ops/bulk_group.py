@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops.pending_at_exit import never_waited_for
 from kernelmux.emulator.ops.proxy import require_visible
-from kernelmux.emulator.ops.unfinished import never_waited_for
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
 Combine = Callable[[Array, Array], Array]

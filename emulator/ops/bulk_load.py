@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.cluster import ranks, split, tagged
 from kernelmux.emulator.ops.mbarrier import WORD, Barriers, Flight
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.cluster import ranks, split, tagged
 
 Array = NDArray[Any]
 BULK_ALIGNMENT = 16  # of both ends and the size of a plain bulk copy, bytes

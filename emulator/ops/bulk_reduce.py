@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmux.emulator.arithmetic.floats import flush
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.numeric import flush
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.atomic import update_of
 from kernelmux.emulator.ops.bulk_bytes import Sent, check_plain, sent_to_blocks
 from kernelmux.emulator.ops.bulk_copy import per_lane, refuse, store_tile
 from kernelmux.emulator.ops.bulk_group import Combine, start_store
 from kernelmux.emulator.ops.bulk_load import Report
-from kernelmux.emulator.parser import Instruction, TensorAddress, Vector
-from kernelmux.emulator.ptx_types import dtype_of
-from kernelmux.emulator.tensor_map import TileMap
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Instruction, TensorAddress, Vector
+from kernelmux.emulator.tma.tensor_map import TileMap
 
 Array = NDArray[Any]
 INTEGERS = ("u32", "s32", "u64")

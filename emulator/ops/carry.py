@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.operands import Register
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.integer import high_product
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import bits_of, dtype_of
+from kernelmux.emulator.ptx.dtypes import bits_of, dtype_of
+from kernelmux.emulator.ptx.operands import Register
+from kernelmux.emulator.ptx.parser import Instruction
 
 CARRY = Register("%cc", "pred")
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from kernelmux.emulator import ops
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 
 @lru_cache(maxsize=1)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.cluster import TAG, ranks, tagged
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.cluster import TAG, ranks, tagged
 
 
 @operation("mapa")

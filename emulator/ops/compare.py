@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.arithmetic.floats import flush, from_bf16
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.numeric import flush, from_bf16
-from kernelmux.emulator.operands import SINK, Pair
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.pairs import halves
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import SINK, Pair
+from kernelmux.emulator.ptx.parser import Instruction
 
 F2, F4, I4, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "i4", "u2", "u4"))
 SYMBOLS = {

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import Register, Symbol, Vector
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.printing import print_lanes
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.operands import Register, Symbol, Vector
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
 
 NOTHING = Action(code="None", pure=True)
 

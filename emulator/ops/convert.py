@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.directed import directed, stepped, vanishes, whole_lost
+from kernelmux.emulator.arithmetic.directed_rounding import directed, stepped, vanishes, whole_lost
+from kernelmux.emulator.arithmetic.float8 import from_float8, to_float8
+from kernelmux.emulator.arithmetic.floats import flush, from_bf16, round_to_odd_float, to_bf16, to_f16, to_odd
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.float8 import from_float8, to_float8
-from kernelmux.emulator.numeric import flush, from_bf16, round_to_odd_float, to_bf16, to_f16, to_odd
 from kernelmux.emulator.ops import Action, operation
 from kernelmux.emulator.ops.floating import canonical, saturate
 from kernelmux.emulator.ops.pairs import halves, joined
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Instruction
 
 F2, F4, F8, U1, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "f8", "u1", "u2", "u4"))
 INTEGRAL = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

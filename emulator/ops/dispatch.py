@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import OPERATIONS, Action, Builder
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 _TYPED: dict[str, dict[str, Builder]] = {}
 

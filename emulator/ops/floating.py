@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.directed import (
+from kernelmux.emulator.arithmetic.directed_rounding import (
     add_lost,
     directed,
     divide_lost,
@@ -18,12 +18,12 @@ from kernelmux.emulator.directed import (
     vanishes,
     zero_of_sum,
 )
-from kernelmux.emulator.function_forms import approximation
-from kernelmux.emulator.numeric import NAN, flush, fma32, fma64, fma64_lost, fma_odd
+from kernelmux.emulator.arithmetic.floats import NAN, flush, fma32, fma64, fma64_lost, fma_odd
+from kernelmux.emulator.arithmetic.mufu_forms import approximation
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Instruction
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 FLOATS = ("f32", "f64")

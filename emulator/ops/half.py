@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator import function_units as units
-from kernelmux.emulator.directed import vanishes
-from kernelmux.emulator.function_forms import shortened
-from kernelmux.emulator.numeric import NAN, double_to_bf16, fma_double, from_bf16, to_bf16, to_f16
-from kernelmux.emulator.operands import Immediate
+from kernelmux.emulator.arithmetic import mufu_units as units
+from kernelmux.emulator.arithmetic.directed_rounding import vanishes
+from kernelmux.emulator.arithmetic.floats import NAN, double_to_bf16, fma_double, from_bf16, to_bf16, to_f16
+from kernelmux.emulator.arithmetic.mufu_forms import shortened
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.ops.floating import Run, extreme, larger, saturate, smaller
 from kernelmux.emulator.ops.pairs import packed
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.operands import Immediate
+from kernelmux.emulator.ptx.parser import Instruction
 
 F2, F4, F8, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "f8", "u2", "u4"))
 HALVES = ("f16", "f16x2", "bf16", "bf16x2")

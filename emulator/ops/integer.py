@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.operands import Immediate, Operand
 from kernelmux.emulator.ops import Action
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.ops.pairs import packed
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import Immediate, Operand
+from kernelmux.emulator.ptx.parser import Instruction
 
 I4, I8, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u4", "u8"))
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")

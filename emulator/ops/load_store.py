@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import Address, Register
 from kernelmux.emulator.ops import Action, address, operation, registers, wide
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import Address, Register
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
 
 PARAMETER = "param"
 

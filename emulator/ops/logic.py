@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.operands import SINK, Immediate, Pair
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import SINK, Immediate, Pair
+from kernelmux.emulator.ptx.parser import Instruction
 
 I4, I8, U1, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u1", "u4", "u8"))
 

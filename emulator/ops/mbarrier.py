@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.cluster import split
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.memory import OFFSET, SHARED, SHIFT
-from kernelmux.emulator.operands import SINK
+from kernelmux.emulator.memory.global_memory import OFFSET, SHARED, SHIFT
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.ops.unfinished import at_the_end, never_waited_for
-from kernelmux.emulator.parser import Address, Instruction
+from kernelmux.emulator.ops.pending_at_exit import at_the_end, never_waited_for
+from kernelmux.emulator.ptx.operands import SINK
+from kernelmux.emulator.ptx.parser import Address, Instruction
+from kernelmux.emulator.running.cluster import split
 
 Array = NDArray[Any]
 WORD = 8  # bytes of a barrier; those of a block are numbered by offset / 8

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.executor import PATIENCE
 from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.mbarrier import COUNT_BITS, MAX_COUNT, Barriers, shared_offsets
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.executor import PATIENCE
 
 Array = NDArray[Any]
 REFUSALS = 8  # times that try_wait gives up waiting while nothing else happens, before it is a deadlock

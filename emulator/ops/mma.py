@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.elements import STORAGE, from_float, to_float
+from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
 from kernelmux.emulator.ops.tensor_core import add_integers, shape_of, transposed
 from kernelmux.emulator.ops.tensor_core import mma as m16n8
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
 U32 = np.uint32

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.elements import STORAGE
+from kernelmux.emulator.arithmetic.matrix_elements import STORAGE
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
 from kernelmux.emulator.ops.mma import NARROW, REGISTER, elements, left, right, stacked, sums, unstacked
 from kernelmux.emulator.ops.tensor_core import add_integers, fused, integer_product, shape_of
-from kernelmux.emulator.parser import Immediate, Instruction
+from kernelmux.emulator.ptx.parser import Immediate, Instruction
 
 Array = NDArray[Any]
 U32 = np.uint32

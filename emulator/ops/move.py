@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.cluster import TAG, ranks
-from kernelmux.emulator.codegen import MOVE
-from kernelmux.emulator.memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT
-from kernelmux.emulator.operands import Immediate, Vector
+from kernelmux.emulator.memory.global_memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT
 from kernelmux.emulator.ops import Action, operation, wide
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import Immediate, Vector
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.cluster import TAG, ranks
+from kernelmux.emulator.running.codegen import MOVE
 
 WINDOW = {"shared": SHARED, "local": LOCAL, "param": PARAM}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 I4, I8, U4 = (np.dtype(t) for t in ("i4", "i8", "u4"))
 TWO = ("u16", "s16")  # fill the register

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.group import Group
+from kernelmux.emulator.running.group import Group
 
 _FIELD = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?(hh|h|ll|l|z|t|j)?([diouxXeEfFgGcsp%])")
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.errors import Fault
-from kernelmux.emulator.lanes import WARP
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.lanes import WARP
 
 Array = NDArray[Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Immediate, Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.parser import Immediate, Instruction
 
 ALIGNMENT = 8  # bytes, where the instruction names none
 MOST = 512 * 1024  # bytes of local memory of a thread

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.elements import STORAGE, from_float, to_float
+from kernelmux.emulator.arithmetic.fused_dot import fused_dot
+from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.fused_dot import fused_dot
 from kernelmux.emulator.ops import Action, address, operation, registers
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
 U32, F32, S32 = np.uint32, np.float32, np.int32

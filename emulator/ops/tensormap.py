@@ -8,8 +8,8 @@ import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.tensor_map import replaced
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.tma.tensor_map import replaced
 
 SIZE = 128  # bytes of a tensor map
 

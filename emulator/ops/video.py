@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.operands import Immediate, Register, Special
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.operands import Immediate, Register, Special
+from kernelmux.emulator.ptx.parser import Instruction
 
 I8, U4 = np.dtype("i8"), np.dtype("u4")
 

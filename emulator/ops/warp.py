@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import SINK, Pair
 from kernelmux.emulator.ops import Action, operation
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
-from kernelmux.emulator.warps import EVERY, lane_bits
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import SINK, Pair
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
+from kernelmux.emulator.running.warps import EVERY, lane_bits
 
 U4, I8 = np.dtype("u4"), np.dtype("i8")
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.elements import STORAGE, from_float, to_float
+from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, fused_dot
+from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.fused_dot import FP8, FULL, fused_dot
 from kernelmux.emulator.ops import Action, operation, registers
+from kernelmux.emulator.ops.pending_at_exit import never_waited_for
 from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import (
     F32,
@@ -29,9 +30,8 @@ from kernelmux.emulator.ops.tensor_core import (
     integer_product,
     shape_of,
 )
-from kernelmux.emulator.ops.unfinished import never_waited_for
-from kernelmux.emulator.parser import Immediate, Instruction, Vector
-from kernelmux.emulator.swizzle import swizzled
+from kernelmux.emulator.ptx.parser import Immediate, Instruction, Vector
+from kernelmux.emulator.tma.swizzle import swizzled
 
 Array = NDArray[Any]
 UNIT = 16  # bytes that every layout keeps together

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.group import Group
-from kernelmux.emulator.operands import Register, Vector
 from kernelmux.emulator.ops import Action, address
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.operands import Register, Vector
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.running.group import Group
 
 TYPE = "b128"
 BYTES, U8 = 16, np.dtype("u8")

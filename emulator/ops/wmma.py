@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.elements import STORAGE, from_float, to_float
+from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.mma import NARROW, multiplied, narrow_elements
 from kernelmux.emulator.ops.tensor_core import INTEGERS, U32, add_integers, fused, integer_product, shape_of, unwrapped
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
 CHUNK = 16  # bytes a lane moves at a time: rows are aligned to that

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator import checks, time_limit
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 # %a: the barrier; %tile and %other: two places in shared memory; %remote..: the same in the next block of the cluster.

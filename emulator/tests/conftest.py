@@ -11,7 +11,7 @@ from kernelmux.emulator import checks
 def arch(request: pytest.FixtureRequest) -> Iterator[str]:
     """The emulator as Triton's active device, compiling for one target after the other, with full checks."""
     triton = pytest.importorskip("triton")
-    from kernelmux.emulator import triton_driver
+    from kernelmux.emulator.compilers import triton_driver
 
     before = triton.runtime.driver._active
     triton_driver.activate()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.launch import Kernel, load
+from kernelmux.emulator.running.launch import Kernel, load
 from kernelmux.emulator.settings import checks
 
 BITS = {"b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "pred": np.uint32}

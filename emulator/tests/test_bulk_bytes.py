@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, TensorMap
-from kernelmux.emulator.numeric import from_bf16, to_bf16
+from kernelmux.emulator.arithmetic.floats import from_bf16, to_bf16
 from kernelmux.emulator.tests.cluster_ptx import EXPECT, INIT, SYNC, WAIT, arrays, place, run
 
 FENCE = "fence.proxy.async.shared::cta; bar.sync 0;\n"

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load, nvrtc
-from kernelmux.emulator.tensor_map import decode
+from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load
+from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.tests.tile_cuda import HEAD, tile_source
+from kernelmux.emulator.tma.tensor_map import decode
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

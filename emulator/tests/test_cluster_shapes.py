@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.launch import Kernel, load
+from kernelmux.emulator.running.launch import Kernel, load
 
 NAMES = (
     *(f"{n}.{axis}" for n in ("ctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),

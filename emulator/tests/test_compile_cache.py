@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.emulator import compile_cache
+from kernelmux.emulator.compilers import compile_cache
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners and modes are POSIX's")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 from kernelmux.emulator.settings import checks
 
 REGISTERS, THREADS, BLOCKS = 5, 80, 2

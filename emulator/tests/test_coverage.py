@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.emulator import coverage, ops
+from kernelmux.emulator import ops
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.parser import Instruction
+from kernelmux.emulator.ptx.parser import Instruction
+from kernelmux.emulator.validation import coverage
 
-DOCUMENT = Path(coverage.__file__).resolve().parents[1] / "docs" / "emulator.md"
+DOCUMENT = Path(coverage.__file__).resolve().parents[2] / "docs" / "emulator.md"
 
 needs_document = pytest.mark.skipif(not DOCUMENT.exists(), reason="the documentation is not installed")
 

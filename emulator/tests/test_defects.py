@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kernelmux.emulator.defects import catalogue, cli, families
-from kernelmux.emulator.defects.model import MARK, Defect
-from kernelmux.emulator.defects.running import Judge
 from kernelmux.emulator.errors import KINDS
 from kernelmux.emulator.tests.launching import needs_nvrtc
+from kernelmux.emulator.validation.defects import catalogue, cli, families
+from kernelmux.emulator.validation.defects.model import MARK, Defect
+from kernelmux.emulator.validation.defects.running import Judge
 
 DEFECTS = catalogue.defects()
 JUDGE = Judge()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelmux.emulator.numeric import fma32
+from kernelmux.emulator.arithmetic.floats import fma32
 from kernelmux.emulator.tests.exact import (
     INF,
     NAN,

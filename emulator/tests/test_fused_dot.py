@@ -6,7 +6,7 @@ from math import floor, log2
 import numpy as np
 import pytest
 
-from kernelmux.emulator.fused_dot import FP8, FULL, Rule, fused_dot
+from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, Rule, fused_dot
 
 
 def cut(value: Fraction, unit: Fraction) -> Fraction:

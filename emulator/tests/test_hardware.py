@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelmux.emulator.hardware import cli, comparing, record
-from kernelmux.emulator.hardware.catalogue import cases
-from kernelmux.emulator.hardware.launching import emulate
-from kernelmux.emulator.hardware.matrices import draw
-from kernelmux.emulator.hardware.values import KINDS, operands
+from kernelmux.emulator.validation.hardware import cli, comparing, record
+from kernelmux.emulator.validation.hardware.catalogue import cases
+from kernelmux.emulator.validation.hardware.launching import emulate
+from kernelmux.emulator.validation.hardware.matrices import draw
+from kernelmux.emulator.validation.hardware.values import KINDS, operands
 
 ADD = next(case for case in cases() if case.name == "add.rn.f32")
 
@@ -56,7 +56,7 @@ def test_special_values_come_in_every_combination(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "e4m3", "e5m2", "f32"])
 def test_extreme_elements_are_finite(kind: str) -> None:
-    from kernelmux.emulator.elements import STORAGE, to_float
+    from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, to_float
 
     values = to_float(draw("x", 4096, kind, "extreme").view(STORAGE[kind]), kind)
     assert np.isfinite(values).all()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, Im2colMap, TensorMap, checks
-from kernelmux.emulator.launch import load
-from kernelmux.emulator.tensor_map import decode
+from kernelmux.emulator.running.launch import load
+from kernelmux.emulator.tma.tensor_map import decode
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 

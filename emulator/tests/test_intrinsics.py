@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernelmux.emulator import checks, compile_ptx, load, nvrtc
+from kernelmux.emulator import checks, compile_ptx, load
+from kernelmux.emulator.compilers import nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

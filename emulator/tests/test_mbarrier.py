@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, nvrtc, time_limit
+from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, time_limit
+from kernelmux.emulator.compilers import nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

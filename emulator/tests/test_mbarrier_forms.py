@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks, time_limit
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 START = """.shared .align 8 .b64 bar; .shared .align 16 .b8 tile[256];

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 from kernelmux.emulator.settings import checks
 from kernelmux.emulator.tests.launching import launch, needs_nvrtc
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 from kernelmux.emulator.tests.fragments import BITS, packed, unpacked
 
 INTEGERS = ("s8", "u8", "s4", "u4")

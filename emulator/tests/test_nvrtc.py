@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.emulator import compile_cache, nvrtc
+from kernelmux.emulator.compilers import compile_cache, nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

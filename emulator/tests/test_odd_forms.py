@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError
-from kernelmux.emulator.numeric import from_bf16, to_bf16
+from kernelmux.emulator.arithmetic.floats import from_bf16, to_bf16
 from kernelmux.emulator.tests.single import run
 
 EDGES = {

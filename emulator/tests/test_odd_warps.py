@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import checks
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 
 
 def kernel(body: str, threads: int, **options: Any) -> np.ndarray:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator.errors import EmulatorError, Unsupported
-from kernelmux.emulator.launch import load
-from kernelmux.emulator.operands import Address, Immediate, Pair, Register, Special, Symbol, TensorAddress, Vector
-from kernelmux.emulator.parser import Instruction, parse
+from kernelmux.emulator.ptx.operands import Address, Immediate, Pair, Register, Special, Symbol, TensorAddress, Vector
+from kernelmux.emulator.ptx.parser import Instruction, parse
+from kernelmux.emulator.running.launch import load
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator import checks, compile_ptx, load, observing
+from kernelmux.emulator import checks, compile_ptx, load
 from kernelmux.emulator.tests.launching import needs_nvrtc
+from kernelmux.emulator.tracing import watch_hook
 
 # All launches write the same values to an array that they share, each by other threads.
 TEXT = """__device__ float stage[64];
@@ -35,7 +36,7 @@ class Between:
     def step(self, pc: int, group: Any) -> None:
         if self.stored and not self.done:
             self.done = True
-            with observing.watching(None):  # type: ignore[arg-type]
+            with watch_hook.watching(None):  # type: ignore[arg-type]
                 self.then()
         self.stored |= self.steps[pc].name == "st"
 
@@ -57,6 +58,6 @@ def test_launches_have_records_of_their_own() -> None:
         assert (y == 2 * x).all()
 
     between = Between(lambda: run(5))
-    with checks("full"), observing.watching(between):
+    with checks("full"), watch_hook.watching(between):
         run(0)
     assert between.done

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.emulator.speed import cases, cli, report
 from kernelmux.emulator.tests.launching import needs_nvrtc
+from kernelmux.emulator.validation.speed import cases, cli, report
 
 CASES = """
 import numpy as np

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 
 HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 # Returns the sum of the squares below n, through an array of n numbers on its stack.

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernelmux import emulator
-from kernelmux.emulator import triton_driver
+from kernelmux.emulator.compilers import triton_driver
 
 driver = triton.runtime.driver
 

@@ -10,7 +10,8 @@ pytest.importorskip("triton")
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.emulator import checks, triton_driver
+from kernelmux.emulator import checks
+from kernelmux.emulator.compilers import triton_driver
 from kernelmux.emulator.tests.near import FP32, assert_near
 from kernelmux.emulator.tests.triton_kernels import language, matmul, reductions, rows, shapes
 from kernelmux.emulator.tests.triton_version import VERSION, needs

@@ -11,7 +11,8 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from kernelmux.emulator import EmulatorError, checks, compile_cache, triton_cache, triton_driver
+from kernelmux.emulator import EmulatorError, checks
+from kernelmux.emulator.compilers import compile_cache, triton_cache, triton_driver
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.redundant import RedundantStore
+from kernelmux.emulator.memory.redundant_stores import RedundantStore
 from kernelmux.emulator.tests.triton_kernels import tutorial as kernels
 
 pytestmark = pytest.mark.usefixtures("arch")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.launch import load
+from kernelmux.emulator.running.launch import load
 
 START = """.reg .b64 %x, %y, %at, %to, %lo, %hi; .reg .b128 %a, %b, %d; .reg .b32 %t; .reg .pred %p;
 .shared .align 16 .b8 tile[1024];

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import checks, compile_ptx, load, nvrtc
+from kernelmux.emulator import checks, compile_ptx, load
+from kernelmux.emulator.compilers import nvrtc
 
 pytestmark = pytest.mark.skipif(
     nvrtc.unavailable() is not None or not any((f / "crt" / "mma.h").is_file() for f in nvrtc._headers()),

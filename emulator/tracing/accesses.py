@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernelmux.emulator.flow import Step, value_name
-from kernelmux.emulator.memory import LOCAL, PARAM, SHARED, SHIFT
-from kernelmux.emulator.operands import Address, Immediate, Operand, Register, TensorAddress, Vector
-from kernelmux.emulator.parser import Instruction
-from kernelmux.emulator.ptx_types import dtype_of
+from kernelmux.emulator.analysis.flow import Step, value_name
+from kernelmux.emulator.memory.global_memory import LOCAL, PARAM, SHARED, SHIFT
+from kernelmux.emulator.ptx.dtypes import dtype_of
+from kernelmux.emulator.ptx.operands import Address, Immediate, Operand, Register, TensorAddress, Vector
+from kernelmux.emulator.ptx.parser import Instruction
 
 SPACES = ("global", "shared", "local")
 WINDOWS = {SHARED: "shared", LOCAL: "local", PARAM: "param"}

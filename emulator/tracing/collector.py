@@ -20,10 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator import observing, recording
-from kernelmux.emulator.resources import Occupancy, Resources, occupancy, resources
+from kernelmux.emulator.compilers import launch_log
+from kernelmux.emulator.compilers.resources import Occupancy, Resources, occupancy, resources
+from kernelmux.emulator.tracing import watch_hook
 from kernelmux.emulator.tracing.owners import Owners, array_arguments
-from kernelmux.emulator.tracing.source import Places, numbered
+from kernelmux.emulator.tracing.source import SourceLines, numbered
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.watch import Drawn, LaunchCounts
 
@@ -65,10 +66,10 @@ class LaunchTrace:
         self.kernel, self.grid, self.block, self.counts = kernel.name, grid, block, counts
         self.dynamic_shared, self.static_shared = shared, kernel.shared_size
         self.drawn = counts.drawn
-        self.recipe = recording.recipe(kernel.module.ptx)
+        self.recipe = launch_log.recipe(kernel.module.ptx)
         instructions = kernel.function.instructions
-        self._places = Places(kernel.module.parsed.files, (i.location for i in instructions))
-        self.file = Path(self._places.file).name
+        self._source_lines = SourceLines(kernel.module.parsed.files, (i.location for i in instructions))
+        self.file = Path(self._source_lines.file).name
 
     @property
     def threads(self) -> int:
@@ -86,7 +87,7 @@ class LaunchTrace:
         found: dict[tuple[str, int], Line] = {}
         for function in self.counts.functions.values():
             for pc, step in enumerate(function.flow.steps):
-                place = self._places.place(step.instruction.location)
+                place = self._source_lines.place(step.instruction.location)
                 if place not in found:
                     found[place] = Line(Path(place[0]).name, place[1], self._source(place[0]).get(place[1], ""))
                 line = found[place]
@@ -96,16 +97,16 @@ class LaunchTrace:
                 line.divergent += function.divergent[pc]
                 for traffic in function.traffic[pc].values():
                     line.add(traffic)
-        ordered = sorted(found, key=lambda place: (place[0] != self._places.file, place))
+        ordered = sorted(found, key=lambda place: (place[0] != self._source_lines.file, place))
         return [found[place] for place in ordered if found[place].warps]
 
     def text(self, number: int) -> str:
         """A line of the kernel's file."""
-        return self._source(self._places.file).get(number, "")
+        return self._source(self._source_lines.file).get(number, "")
 
     def _source(self, file: str) -> dict[int, str]:
         """The lines of a file by their numbers; the compiled text holds those of the kernel's own file."""
-        given = self.recipe.source if self.recipe and file == self._places.file else None
+        given = self.recipe.source if self.recipe and file == self._source_lines.file else None
         return numbered(given, file)
 
     @property
@@ -173,7 +174,7 @@ class Trace:
         self.launches: list[LaunchTrace] = []
 
     def begin(self, kernel: Any, grid: Triple, block: Triple, shared: int, arguments: Any) -> LaunchCounts:
-        """See `observing.Watcher`."""
+        """See `watch_hook.Watcher`."""
         counts = LaunchCounts(self.drawn, array_arguments(arguments))
         self.launches.append(LaunchTrace(kernel, grid, block, shared, counts))
         return counts
@@ -189,5 +190,5 @@ class Trace:
 def trace(block: int = 0, warp: int = 0) -> Iterator[Trace]:
     """Counts what the launches inside the `with` do; `block` (linear number) and `warp` are the ones to be drawn."""
     collected = Trace(block, warp)
-    with observing.watching(collected):
+    with watch_hook.watching(collected):
         yield collected

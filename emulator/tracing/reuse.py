@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.memory import OFFSET, SHIFT
+from kernelmux.emulator.memory.global_memory import OFFSET, SHIFT
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import SECTOR
 

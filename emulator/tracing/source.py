@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from kernelmux.emulator.parser import Location
+from kernelmux.emulator.ptx.parser import Location
 
 _LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"([^"]*)")?')
 
@@ -16,7 +16,7 @@ _LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"([^"]*)")?')
 _TOOLKIT = re.compile(r"/nvidia/|/cuda[\w.-]*/(?:include|targets)/|/cupy/|/triton/language/")  # headers of others
 
 
-class Places:
+class SourceLines:
     """Attributes instructions to lines of the kernel's own file, call sites in it for what was inlined from elsewhere.
 
     What has no place in that file belongs to the innermost line that is not of a toolkit's header.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.flow import Flow, Step, uses
-from kernelmux.emulator.memory import OFFSET, SHIFT
+from kernelmux.emulator.analysis.flow import Flow, Step, uses
+from kernelmux.emulator.memory.global_memory import OFFSET, SHIFT
 from kernelmux.emulator.ops.bulk_copy import tensor_maps
 from kernelmux.emulator.tracing import warp_requests
 from kernelmux.emulator.tracing.accesses import Access, accesses, space_of
@@ -41,14 +41,14 @@ class LaunchCounts:
         self.argument_at = sorted((a.address, a.name) for a in arrays.values())
 
     def of(self, flow: Flow) -> FunctionCounts:
-        """See `observing.LaunchWatch`."""
+        """See `watch_hook.LaunchWatch`."""
         found = self.functions.get(id(flow))
         if found is None:
             found = self.functions[id(flow)] = FunctionCounts(self, flow)
         return found
 
     def finish(self) -> None:
-        """See `observing.LaunchWatch`."""
+        """See `watch_hook.LaunchWatch`."""
         self.reuse.forget()
 
     def argument(self, address: int) -> str:
@@ -71,7 +71,7 @@ class LaunchCounts:
 
 
 class FunctionCounts:
-    """Counts per step of one function; see `observing.FunctionWatch` for the hooks."""
+    """Counts per step of one function; see `watch_hook.FunctionWatch` for the hooks."""
 
     def __init__(self, launch: LaunchCounts, flow: Flow) -> None:
         self.launch, self.flow = launch, flow

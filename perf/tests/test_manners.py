@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ BACKEND = Backend(name="theirs", summary="a test", priority=5, unavailable=lambd
 """
 ADD = """
 import time
+from functools import partial
 from kernelmux.registry.backend import Implementation
 
 def right(x, y):
@@ -200,6 +202,8 @@ def test_ctrl_c_keeps_the_rows_that_were_timed(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "kernelmux.perf", *words], cwd=tmp_path, env=env | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # What runs in the background inherits that the signal is ignored.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     while "theirs/right" not in (line := process.stdout.readline()):
         assert line, process.stderr.read()

@@ -13,7 +13,7 @@ from kernelmux.perf import ncu_calls, ncu_check
 # Its calls run on the emulator on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")
 
-RECORDS = sorted((Path(emulator.__file__).parent / "records").glob("ncu_*.json"))
+RECORDS = sorted((Path(emulator.__file__).parent / "validation" / "records").glob("ncu_*.json"))
 HEAD = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 TABLE = f"""==PROF== Connected to process 7
 {HEAD}

@@ -1,0 +1,81 @@
+"""Redundant stores: threads of one block store what should be one number, each rounded in its own way.
+
+A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it.
+Where a product was fused into the first addition the lanes differ in the last bits, and which of them stays is the
+hardware's choice: each is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and
+no race.
+
+The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal
+floats (as fp32 or fp64) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero, subnormals,
+NaN and infinities are near to nothing, and so integers below 2^23, which have the bits of subnormals, are not either.
+Words of 16 bits have to be equal: sums are wider, and indices of 16 bits would look like floats from 1024 on.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kernelmux.emulator.analysis.flow import Step
+    from kernelmux.emulator.running.group import Group
+
+ULPS = {4: 8, 8: 8}  # by bytes of a word
+SMALLEST = {4: 0x0080_0000, 8: 0x0010_0000_0000_0000}  # the smallest normal number
+INFINITY = {4: 0x7F80_0000, 8: 0x7FF0_0000_0000_0000}
+
+
+class RedundantStore(UserWarning):
+    """Threads of one block store results of different rounding to one place."""
+
+
+def allowed(group: Group, view: np.ndarray, rows: Any, values: Any, different: np.ndarray) -> bool:
+    """Whether the lanes that do not find their own value after a store differ from what stays as the rule allows.
+
+    The lanes of the group have stored `values` at `rows` of `view`; `different` says which find another one there.
+    """
+    rows = np.broadcast_to(rows, (group.n,))
+    concerned = np.isin(rows, rows[different])
+    if not _one_block(rows[concerned], group.block[concerned]):
+        return False
+    kept, stored = view[rows[concerned]], np.broadcast_to(values, (group.n, *np.shape(values)[1:]))[concerned]
+    return bool(_near(np.ascontiguousarray(kept), np.ascontiguousarray(stored)).all())
+
+
+def _one_block(rows: np.ndarray, blocks: np.ndarray) -> bool:
+    """Whether all lanes of each place are of one block."""
+    order = np.lexsort((blocks, rows))
+    rows, blocks = rows[order], blocks[order]
+    return not bool(((rows[1:] == rows[:-1]) & (blocks[1:] != blocks[:-1])).any())
+
+
+def _near(a: np.ndarray, b: np.ndarray) -> Any:
+    """Which words are the same, or normal floats of one sign that are at most `ULPS` apart."""
+    size = a.dtype.itemsize
+    if size not in ULPS:
+        return a == b
+    x, y = (v.view(f"i{size}") for v in (a, b))
+    most = x.dtype.type(np.iinfo(x.dtype).max)
+    low, high = (np.minimum(x & most, y & most), np.maximum(x & most, y & most))
+    normal = (low >= SMALLEST[size]) & (high < INFINITY[size])
+    return (x == y) | (normal & ((x < 0) == (y < 0)) & (high - low <= ULPS[size]))
+
+
+def warn(group: Group) -> None:
+    """One line about the store that is running."""
+    step = _running(group)
+    text = "threads of a block store results that differ in the last bits to one place; which one stays is not defined"
+    found = group.run.access.error("redundant store", text, group.run.activation.program.name, step, None, None)
+    warnings.warn(f"{str(found).splitlines()[0]} (seen on the emulator)", RedundantStore, stacklevel=3)
+
+
+def _running(group: Group) -> Step | None:
+    """The step whose code is being executed."""
+    program, frame = group.run.activation.program, sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        if lines := program.compiler.steps_of.get(frame.f_code):
+            return program.flow.steps[lines[frame.f_lineno - 1]]
+    return None

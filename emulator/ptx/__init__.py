@@ -1,0 +1,1 @@
+"""PTX as text and as what the text says: functions, instructions, operands, types."""

@@ -1,0 +1,1 @@
+"""Runs kernels: launches, generated code, groups of lanes, warps, barriers, clusters."""

@@ -1,0 +1,1 @@
+"""Tensor maps, im2col and swizzles: where the copies of TMA find their elements."""

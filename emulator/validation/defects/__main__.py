@@ -1,0 +1,7 @@
+"""python -m kernelmux.emulator.validation.defects"""
+
+import sys
+
+from kernelmux.emulator.validation.defects.cli import main
+
+sys.exit(main())
