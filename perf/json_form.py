@@ -17,7 +17,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from kernelmux.registry.errors import shown
@@ -54,7 +53,8 @@ def decode(kind: type[T], value: object, where: str) -> T:
     if not isinstance(value, dict):
         raise Malformed(f"{where or 'the whole'}: expected an object, got {shown(value)}")
     try:
-        made: type[T] = kind.chosen(value) if hasattr(kind, "chosen") else kind
+        choose = getattr(kind, "chosen", None)
+        made: type[T] = choose(value) if choose else kind
         return made(**dict(_fields(made, value, where)))
     except Malformed:
         raise
@@ -63,7 +63,7 @@ def decode(kind: type[T], value: object, where: str) -> T:
 
 
 def _fields(kind: type[Any], value: dict[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    hints = _hints(kind)
+    hints = get_type_hints(kind)
     for field in fields(kind):
         form, expected = field.metadata.get("form"), hints[field.name]
         if form == "part":
@@ -78,11 +78,6 @@ def _fields(kind: type[Any], value: dict[str, Any], where: str) -> Iterator[tupl
 
 def _at(where: str, name: str) -> str:
     return f"{where}: {name}" if where else name
-
-
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _required(field: Field[Any]) -> bool:
@@ -106,7 +101,7 @@ def _value(expected: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise Malformed(f"{where}: expected an object, got {shown(value)}")
         return {key: _value(inner[1], item, f"{where}: {key}") for key, item in value.items()}
-    if is_dataclass(expected):
+    if isinstance(expected, type) and is_dataclass(expected):
         return decode(expected, value, where)
     return _scalar(expected, value, where)
 

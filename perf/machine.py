@@ -22,11 +22,11 @@ class Machine:
     kind: "cuda" or "cpu". memory, l2: bytes. processors: multiprocessors of a GPU; threads: of torch on a CPU.
     """
 
-    name: str = "unknown"
-    kind: str = field(default="", metadata=SPARSE)
     python: str = field(default="", metadata=SPARSE)
     platform: str = field(default="", metadata=SPARSE)
     versions: dict[str, str] = field(default_factory=dict)
+    name: str = "unknown"
+    kind: str = field(default="", metadata=SPARSE)
     capability: str = field(default="", metadata=SPARSE)
     processors: int | None = field(default=None, metadata=SPARSE)
     memory: int | None = field(default=None, metadata=SPARSE)
@@ -47,6 +47,7 @@ def describe(device: str) -> Machine:
 
 def _gpu() -> Machine:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    told = _smi()
     return Machine(
         name=properties.name,
         kind="cuda",
@@ -55,7 +56,9 @@ def _gpu() -> Machine:
         memory=properties.total_memory,
         l2=int(getattr(properties, "L2_cache_size", 0)),
         cuda=torch.version.cuda,
-        **_smi(),
+        driver=told.get("driver", ""),
+        clock=told.get("clock", ""),
+        power_limit=told.get("power_limit", ""),
     )
 
 
