@@ -32,7 +32,7 @@ examples:
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
-Without one: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
+Without a GPU: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
 results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, or its two timings disagree (--aa), 2
 usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Results with rows that a run has not
 are not overwritten by it: they stay in the folder of --out, as results-<time>.json.

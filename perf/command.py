@@ -201,9 +201,10 @@ def update(console: Console, path: Path) -> int:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--update: {path}: expected a text in UTF-8: {error}") from error
+    content = markdown.best_tables()
     try:
-        text = between(text, BEGIN, END, markdown.best_tables())
-    except LookupError as error:
+        text = between(text, BEGIN, END, content)
+    except ValueError as error:
         raise ArgumentError(f"--update: {path} has no {BEGIN} ... {END}") from error
     files.write(path, text)
     console.print(f"updated {path}", markup=False)

@@ -230,7 +230,7 @@ def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) ->
 
 
 def _on_gpu(found: Timed, call: Callable[[int], Any], inputs: Inputs, ceilings: Ceilings) -> Timed:
-    """The row with what only a GPU has: its place under the roofs, and the time in a CUDA graph."""
+    """The row with what only a GPU has: its point under the roofs, and the time in a CUDA graph."""
     point = against(found, inputs.work, ceilings)
     graph_us, note = _replayed(call, inputs, found.median_us)
     return replace(found, point=point, graph_us=graph_us, graph_note=note)

@@ -34,7 +34,7 @@ def record(found: Results, folder: Path | None = None) -> Path:
         raise ArgumentError("--record: only times of a real GPU are recorded")
     path = (folder or FOLDER) / f"{file_stem(found.machine.name)}.json"
     known = read(path).timed if path.exists() else ()
-    files.write(path, text(_form(replace(found, rows=merged(known, found)))))
+    files.write(path, text(form(replace(found, rows=merged(known, found)))))
     recorded.cache_clear()
     return path
 
@@ -50,7 +50,7 @@ def merged(known: Iterable[Timed], found: Results) -> tuple[Timed, ...]:
     return tuple(sorted(rows.values(), key=_rank))
 
 
-def _form(found: Results) -> dict[str, Any]:
+def form(found: Results) -> dict[str, Any]:
     """The JSON of a record: the rows first, of each the kept fields, with as many digits as say something."""
     head = encode(found)
     rows = [{k: _rounded(row[k]) for k in KEPT if k in row} for row in head.pop("rows")]

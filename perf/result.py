@@ -25,7 +25,7 @@ class Contestant:
     dtype: str
     backend: str
     variant: str
-    again: bool = field(default=False, kw_only=True, metadata=SPARSE)
+    again: bool = field(default=False, kw_only=True)
 
     @property
     def id(self) -> str:
@@ -124,8 +124,8 @@ class Timed(Result):
     spread: float
     least_us: float
     rounds: int
-    bytes: int
-    flops: int
+    bytes: float
+    flops: float
     unit: str
     link: str
     budget: float

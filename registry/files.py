@@ -11,9 +11,9 @@ def file_stem(gpu: str) -> str:
 
 
 def between(text: str, begin: str, end: str, content: str) -> str:
-    """A document with new content between two markers; LookupError if it does not have them in this order."""
+    """A document with new content between two markers; ValueError if it does not have them in this order."""
     before, opened, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not (opened and closed):
-        raise LookupError(f"expected {begin} ... {end}")
+        raise ValueError(f"expected {begin} ... {end}")
     return f"{before}{begin}\n{content}\n{end}{after}"

@@ -37,7 +37,7 @@ EPILOG = """examples:
   kernelmux emulate softmax --backend triton --shape x=37x1000:fp16 --block 3 --warp 1 --picture softmax.html
   kernelmux emulate matmul --backend cuda/tiled --shape a=64x64,b=64x64 --lines 6 --json matmul.json
 
-Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 the command makes no sense.
+Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 usage error.
 """
 
 

@@ -91,7 +91,7 @@ def large_groups(rows: Iterable[Result]) -> list[Group]:
 
 
 def drawable(rows: Iterable[Result]) -> list[Group]:
-    """The same for charts, which need the rows' places under the roofs."""
+    """The same for charts, which need the point of each row under the roofs."""
     return large_groups(row for row in rows if isinstance(row, Timed) and row.point is not None)
 
 

@@ -1,4 +1,4 @@
-"""A/A: the second contestants, what they say of the first, the gate, and who may be called faster."""
+"""A/A: the second contestants, what they say of the first, the limits, and which variant may be called faster."""
 
 import subprocess
 import sys
@@ -18,12 +18,10 @@ from kernelmux.perf.tests import synthetic
 
 def ladder(*times):
     """Folded rows of one group; each time a pair (first, second)."""
-    rows = [
-        row
-        for i, (a, b) in enumerate(times)
-        for row in synthetic.pair(a, b, variant=("naive", "online", "registers")[i])
-    ]
-    return aa.fold(rows)
+    names = ("naive", "online", "registers")
+    return aa.fold(
+        [row for (a, b), name in zip(times, names, strict=False) for row in synthetic.pair(a, b, variant=name)]
+    )
 
 
 def test_each_group_comes_again_in_reverse_order():
@@ -84,12 +82,12 @@ def test_without_a_second_time_three_percent_are_no_difference():
         (4.0, 4.9, 0.01, 0),  # within a microsecond
     ],
 )
-def test_the_gate_knows_a_variant_that_differs_from_itself(first, second, spread, beyond):
+def test_two_timings_of_a_variant_fail_the_run_beyond_all_three_limits(first, second, spread, beyond):
     found = noise(aa.fold(synthetic.pair(first, second, spread=spread)))
     assert len(found.beyond) == beyond
 
 
-def test_the_terminal_says_how_far_is_noise():
+def test_the_terminal_says_how_large_the_noise_is():
     console = Console(width=120, record=True)
     rows = ladder((100.0, 101.0), (100.0, 110.0))
     assert tables.noise(console, noise(rows)) == 1

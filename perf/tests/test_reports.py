@@ -20,12 +20,12 @@ def printed(show, *arguments):
 
 def test_a_group_knows_its_best_row_torch_and_the_rung_below():
     (group,) = groups(synthetic.ladder())
-    naive, registers = group.rows[2:]
+    naive, registers = group.good[2:]
     assert group.best is registers
     assert group.times_torch(registers) == pytest.approx(300 / 130)
     assert group.times_previous(registers) == pytest.approx(600 / 130)
     assert group.times_previous(naive) is None
-    assert group.best_of("triton") is group.rows[1]
+    assert group.best_of("triton") is group.good[1]
 
 
 def test_the_terminal_table_fits_and_marks_the_best():
