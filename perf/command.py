@@ -74,7 +74,7 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
     found = _results(outcome, command)
-    _introduce(console, found)
+    _introduce(console, found, options)
     tables.show(console, found.rows, options.device == "cuda")
     if not outcome.interrupted:
         found = _further(console, found, options)
@@ -127,11 +127,11 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
     return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
-def _introduce(console: Console, found: Results) -> None:
+def _introduce(console: Console, found: Results, options: Options) -> None:
     console.print(wording.where(found.machine), style="bold", markup=False, soft_wrap=True)
     if found.ceilings:
         console.print(wording.roofs(found.ceilings), markup=False)
-    if found.machine.kind != "cuda":
+    if options.device != "cuda":
         text = "no GPU: torch on this CPU by the wall clock, with small inputs; nothing emulated is ever timed"
         console.print(text, style="yellow")
 
@@ -189,7 +189,12 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
     found, before = results.read(source), results.read(Path(earlier)) if earlier else None
     files.writable(Path(target), "--html", made=True)
     rows = tuple(replace(row, stale=records.stale(row)) if isinstance(row, Timed) else row for row in found.rows)
-    page.write(replace(found, rows=rows), before, Path(target))
+    try:
+        text = page.html(replace(found, rows=rows), before)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"--render: {source} holds values that no run gives ({told})") from error
+    files.write(Path(target), text)
     console.print(f"wrote {target}", markup=False, soft_wrap=True)
     return OK
 

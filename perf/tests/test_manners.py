@@ -138,6 +138,21 @@ def test_a_file_that_is_no_result_takes_one_line(kind, option, here, capsys):
     assert not (here / "x.html").exists()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rows": [GOOD | {"bytes": 0}]},
+        {"rows": [GOOD | {"workload": "axis=0"}]},
+        {"rows": [GOOD], "ceilings": encode(synthetic.H200) | {"copy": 0.0}},
+    ],
+)
+def test_values_that_no_run_gives_take_one_line(damage, here, capsys):
+    pytest.importorskip("matplotlib")  # only charts mind
+    (here / "x.json").write_text(json.dumps(HEAD | {"ceilings": encode(synthetic.H200)} | damage))
+    status, lines = told(capsys, "--render", "x.json", "--html", "x.html")
+    assert (status, len(lines)) == (2, 1) and "x.json holds values that no run gives" in lines[0]
+
+
 def test_rows_of_a_backend_or_an_operator_that_is_not_here_are_rendered(here, capsys):
     rows = [GOOD | {"backend": "elsewhere", "variant": "<b>bold</b>"}, GOOD | {"op": "unheard_of"}, GOOD]
     (here / "x.json").write_text(json.dumps(HEAD | {"ceilings": encode(synthetic.H200), "rows": rows}))
