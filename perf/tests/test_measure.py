@@ -1,17 +1,20 @@
 """A row against its ceilings, and what is known without a GPU."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from kernelmux.perf import inputs, measure, overhead
+from kernelmux.perf import inputs, measure, overhead, roofline
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.emulated import resources
+from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.measure import AboveCeiling, Timing
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
+from kernelmux.perf.result import Result
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked
@@ -86,18 +89,22 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     made = inputs.make(ROW, "cpu")
     call = SimpleNamespace(arguments={}, device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
     oracle: Any = SimpleNamespace(check=lambda result, implementation: Checked(0.5, ""))
-    fake: Any = SimpleNamespace(arguments=made.arguments, call=call, work=made.work)
+    fake: Any = SimpleNamespace(arguments=made.arguments, call=call, calls=(call,), work=made.work)
     steps = {
         "_issue_us": told("issue", 10.0),
         "rest": told("rest"),
         "rounds": rounds,
         "_stopwatch": lambda *a: stopwatch,
+        "replay_us": told("graph", (950.0, "")),
     }
     for name, step in steps.items():
         monkeypatch.setattr(measure, name, step)
     monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
     implementation = registered.variants("torch_ref", "softmax")["eager"]
     shared = measure.Shared(fake, {0: oracle})
-    found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), Options(device="cuda"), None)
-    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD]
-    assert (found.host_us, found.held_us, found.mhz) == (12.0, 1000.0, None)
+    found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), Options(device="cuda"), H200)
+    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD, "rest", "graph"]
+    assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
+    assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/eager", implementation.idea, 0.5, 1)
+    assert found.point == roofline.point(1e-3, made.work, H200, 0.01, 12.0)
+    assert decode(Result, json.loads(json.dumps(encode(found))), "") == found
