@@ -60,7 +60,7 @@ class Watch:
 
 def _line(row: Result) -> str:
     if not isinstance(row, Timed):
-        return f"FAILED {row.id}: {getattr(row, 'error', row.status)}"
+        return f"FAILED {row.id}: {row.error}"
     share = f", {row.point.share:.0%} of the floor" if row.point else ""
     return f"{row.id}: {wording.microseconds(row.median_us)} us{share}, {row.seconds:.1f} s"
 

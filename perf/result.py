@@ -62,9 +62,10 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Result(Contestant):
-    """What came of a contestant. status: "ok", "failed" or "skipped". seconds: of all work on it."""
+    """What came of a contestant. status: "ok", "failed" or "skipped"; error: why there is no time. seconds: of all work."""
 
     status: str = field(default=OK, kw_only=True)
+    error: str = field(default="", kw_only=True, metadata=SPARSE)
     seconds: float = field(default=0.0, kw_only=True)
 
     @classmethod
@@ -78,10 +79,10 @@ class Result(Contestant):
 
 @dataclass(frozen=True, kw_only=True)
 class NotTimed(Result):
-    """A row without a time: status is "failed", or "skipped" for what cannot run here; error: why."""
+    """A row without a time: status is "failed", or "skipped" for what cannot run here; both are told, and why."""
 
     status: str = field()
-    error: str
+    error: str = field()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelmux.perf import files, records, roofline
 from kernelmux.perf.report import picture, wording
 from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
-from kernelmux.perf.result import NotTimed, Result, Timed
+from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KernelNeed, Overhead, Results
 
 LEGEND = (
@@ -77,8 +77,7 @@ def _ladder_cells(group: Group, row: Result) -> list[str]:
 
 
 def _failed_cells(row: Result) -> list[str]:
-    reason = row.error.partition("\n")[0] if isinstance(row, NotTimed) else ""
-    return ["FAILED", *[""] * 9, reason]
+    return ["FAILED", *[""] * 9, row.error.partition("\n")[0]]
 
 
 def _timed_cells(group: Group, row: Timed) -> list[str]:

@@ -13,7 +13,7 @@ from kernelmux.perf import files, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import charts, compare, noise, picture, wording
 from kernelmux.perf.report.groups import UNKNOWN, Group, backends_of, drawable, groups, large_groups
-from kernelmux.perf.result import FAILED, SKIPPED, NotTimed, Result, RooflinePoint, Timed
+from kernelmux.perf.result import FAILED, SKIPPED, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import catalog
@@ -45,7 +45,6 @@ def context(found: Results, earlier: Results | None = None) -> Context:
     """Everything that the template names."""
     together = groups(found.rows)
     backends = backends_of(row for group in together for row in group.rows)
-    untimed = [row for row in found.rows if isinstance(row, NotTimed)]
     return {
         "machine": found.machine,
         "date": found.date,
@@ -62,8 +61,8 @@ def context(found: Results, earlier: Results | None = None) -> Context:
         "not_rested": sum(not row.held_us for row in found.timed),
         "changes": compare.changes(earlier, found) if earlier else [],
         "compared": earlier.date if earlier else "",
-        "failed": [row for row in untimed if row.status == FAILED],
-        "skipped": sorted({f"{row.label}: {row.error}" for row in untimed if row.status == SKIPPED}),
+        "failed": [row for row in found.rows if row.status == FAILED],
+        "skipped": sorted({f"{row.label}: {row.error}" for row in found.rows if row.status == SKIPPED}),
         "errors": found.errors,
         "busy": wording.busy(found.rows, found.overhead),
         "stale": sum(row.stale for row in found.timed),

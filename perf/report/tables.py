@@ -13,7 +13,7 @@ from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
 from kernelmux.perf.report.noise import Noise
-from kernelmux.perf.result import FAILED, OK, SKIPPED, NotTimed, Result, Timed
+from kernelmux.perf.result import FAILED, OK, SKIPPED, Result, Timed
 from kernelmux.perf.results import Overhead
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
@@ -33,7 +33,7 @@ def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
         if on_gpu:
             console.print(_table(console, group))
         for row in group.rows:
-            if isinstance(row, NotTimed):
+            if row.status == FAILED:
                 console.print(f"  FAILED {row.label}: {escape(row.error)}", style="red", soft_wrap=True)
     if on_gpu:
         console.print(LEGEND, style="dim", highlight=False)
@@ -99,7 +99,7 @@ def summary(console: Console, rows: Iterable[Result], errors: Iterable[str]) -> 
     count = {status: sum(row.status == status for row in rows) for status in (OK, FAILED, SKIPPED)}
     for error in errors:
         console.print(error, style="red", markup=False, highlight=False)
-    reasons = {f"{r.label}: {r.error}" for r in rows if isinstance(r, NotTimed) and r.status == SKIPPED}
+    reasons = {f"{r.label}: {r.error}" for r in rows if r.status == SKIPPED}
     for reason in sorted(reasons)[:6]:
         console.print(f"not run: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if len(reasons) > 6:
