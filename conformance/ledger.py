@@ -22,6 +22,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
+from kernelmux.registry.files import between, file_stem
 
 FOLDER = Path(__file__).with_name("verified")
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
@@ -39,7 +40,7 @@ def check_recordable(options: Options) -> None:
 
 def path_for(gpu: str) -> Path:
     """NVIDIA H200 -> verified/nvidia_h200.json."""
-    return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
+    return FOLDER / f"{file_stem(gpu)}.json"
 
 
 def record(options: Options, outcomes: list[Outcome]) -> str:
@@ -131,11 +132,13 @@ def command(file: str, console: Console) -> int:
         return 0
     path = Path(file).resolve()
     text = _text(path, file)
-    if BEGIN not in text or END not in text.partition(BEGIN)[2]:
-        raise ArgumentError(f"--matrix {file}: expected {BEGIN} ... {END} in the file")
-    before, rest = text.split(BEGIN, 1)
+    content = table()
     try:
-        files.write(path, f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END, 1)[1]}")
+        text = between(text, BEGIN, END, content)
+    except ValueError as error:
+        raise ArgumentError(f"--matrix {file}: {error} in the file") from error
+    try:
+        files.write(path, text)
     except OSError as error:
         raise ArgumentError(f"--matrix {file}: cannot be written: {error.strerror}") from error
     return 0

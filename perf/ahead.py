@@ -16,6 +16,7 @@ import torch
 
 from kernelmux.perf import inputs
 from kernelmux.perf.harness import PLAN
+from kernelmux.perf.json_form import decode
 from kernelmux.perf.options import from_dict
 from kernelmux.perf.plan import Row
 from kernelmux.registry import backend as registered
@@ -26,7 +27,7 @@ WORTH = 12  # rows; fewer are compiled before the processes have imported torch
 
 
 def compile_all(folder: Path, rows: int, jobs: int, environment: dict[str, str]) -> None:
-    """Run the processes to their end; their failures are left for the timing worker to tell."""
+    """Run the processes to their end; the timing worker reports what fails."""
     if jobs < 1 or rows < WORTH:
         return
     with (folder / "ahead.log").open("w") as log:
@@ -51,7 +52,7 @@ def main(folder: Path, share: int, of: int) -> None:
     told = json.loads((folder / PLAN).read_text())
     device = from_dict(told["options"]).device
     groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in (Row(**fields) for fields in told["rows"]):
+    for row in (decode(Row, fields, PLAN) for fields in told["rows"]):
         groups.setdefault(row.group, []).append(row)
     for rows in list(groups.values())[share::of]:
         call = inputs.one(rows[0], device)

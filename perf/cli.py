@@ -17,7 +17,7 @@ from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
 
-PLACES = ("--out", "--html")
+OUTPUTS = ("--out", "--html")
 OK = 0
 
 EPILOG = """
@@ -26,15 +26,15 @@ examples:
   python -m kernelmux.perf --op softmax --backend cuda/online     one variant, beside torch
   python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
-  python -m kernelmux.perf --aa                                   every variant twice: how far is noise?
+  python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
-Without one: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
-results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower or differs from itself (--aa), 2 the
-command made no sense or nothing ran, 130 Ctrl-C (the rows that were timed are kept). Results with rows that a run has not
+Without a GPU: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
+results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, or its two timings disagree (--aa), 2
+usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Results with rows that a run has not
 are not overwritten by it: they stay in the folder of --out, as results-<time>.json.
 """
 
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         help="processes that compile ahead (default: half the CPUs, at most 8)",
     )
     made.add_argument(
-        "--aa", action="store_true", help="time every variant twice, as if it were two; the difference is the noise"
+        "--aa", action="store_true", help="time every variant twice; how far the two times lie apart is the noise"
     )
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
@@ -98,7 +98,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """The options of a command line; KernelmuxError for what makes no sense."""
+    """The options of a command line; KernelmuxError for what cannot be."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
@@ -136,8 +136,8 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
 
 
 def _told(words: list[str]) -> str:
-    """The command line for the record, without the places where the reports of this run went."""
-    kept = [w for i, w in enumerate(words) if w not in PLACES and not (i and words[i - 1] in PLACES)]
+    """The command line for the record, without the options that say where the reports went."""
+    kept = [w for i, w in enumerate(words) if w not in OUTPUTS and not (i and words[i - 1] in OUTPUTS)]
     return shlex.join(["python", "-m", "kernelmux.perf", *kept])
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import jinja2
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.perf import aa, compare, files, markdown, overhead, page, report, resources, results, tables
+from kernelmux.perf import aa, files, machine, overhead, records, results
 from kernelmux.perf import run as running
+from kernelmux.perf.emulated import resources
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, Row
-from kernelmux.perf.run import Event
+from kernelmux.perf.records import GpuRecord
+from kernelmux.perf.report import compare, markdown, noise, page, tables, wording
+from kernelmux.perf.result import FAILED as ROW_FAILED
+from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.results import Results
 from kernelmux.registry import backend as registered
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.files import between
 
 OK, FAILED = 0, 1
 BEGIN, END = "<!-- perf -->", "<!-- /perf -->"
@@ -42,56 +48,72 @@ class Watch:
     def __exit__(self, *details: object) -> None:
         self.bar.stop()
 
-    def __call__(self, event: Event) -> None:
-        if event["event"] == "start":
-            self.bar.update(self.task, last=event["id"])
-        elif event["event"] == "row":
-            self.failed += event["status"] == "failed"
-            self.bar.update(self.task, advance=1, failed=f"[red]{self.failed} failed" if self.failed else "")
-            if not self.console.is_terminal:
-                self.console.print(_line(event), markup=False, soft_wrap=True)
+    def __call__(self, seen: str | Result) -> None:
+        if isinstance(seen, str):
+            self.bar.update(self.task, last=seen)
+            return
+        self.failed += seen.status == ROW_FAILED
+        self.bar.update(self.task, advance=1, failed=f"[red]{self.failed} failed" if self.failed else "")
+        if not self.console.is_terminal:
+            self.console.print(_line(seen), markup=False, soft_wrap=True)
 
 
-def _line(event: Event) -> str:
-    if event["status"] != "ok":
-        return f"FAILED {event['id']}: {event['error']}"
-    share = f", {event['share']:.0%} of the floor" if "share" in event else ""
-    return f"{event['id']}: {report.microseconds(event['median_us'])} us{share}, {event['seconds']:.1f} s"
+def _line(row: Result) -> str:
+    if not isinstance(row, Timed):
+        return f"FAILED {row.id}: {row.error}"
+    share = f", {row.point.share:.0%} of the floor" if row.point else ""
+    return f"{row.id}: {wording.microseconds(row.median_us)} us{share}, {row.seconds:.1f} s"
 
 
 def run(console: Console, rows: list[Row], options: Options, args: argparse.Namespace, command: str) -> int:
     """Run the rows, report, and return the exit status."""
     earlier = results.read(Path(args.compare)) if args.compare else None
-    _check_places(args)
+    _check_outputs(args)
     with Watch(console, sum(not row.problem for row in rows)) as watch:
         outcome = running.run(rows, options, watch)
-    if outcome.interrupted and not any(row["status"] == "ok" for row in outcome.rows):
+    if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
-    outcome.rows = aa.fold(outcome.rows)
-    on_gpu = options.device == "cuda"
-    _introduce(console, outcome, on_gpu)
-    tables.show(console, outcome.rows, on_gpu)
-    more: dict[str, Any] = {}
-    if not options.quick and not outcome.interrupted:
-        more["overhead"] = overhead.measure(options.ops, _overhead_backends(options), options.device)
-        tables.overhead(console, more["overhead"])
-    if not on_gpu and not outcome.interrupted:
-        more["resources"] = resources.command(console, options)
-        _show_records(console, options)
-    found = results.of_run(outcome, command, more)
+    found = _results(outcome, command)
+    _introduce(console, found, options)
+    tables.show(console, found.rows, options.device == "cuda")
+    if not outcome.interrupted:
+        found = _further(console, found, options)
     _write(console, found, earlier, args)
+    return _conclude(console, found, earlier, outcome.interrupted)
+
+
+def _results(outcome: running.Outcome, command: str) -> Results:
+    return Results(
+        date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings,
+        rows=tuple(aa.fold(outcome.rows)), errors=tuple(outcome.errors),
+    )  # fmt: skip
+
+
+def _further(console: Console, found: Results, options: Options) -> Results:
+    """The dispatcher's overhead; without a GPU also what each kernel needs, and what is on record."""
+    if not options.quick:
+        found = replace(found, overhead=overhead.measure(options.ops, _overhead_backends(options), options.device))
+        tables.overhead(console, found.overhead)
+    if options.device != "cuda":
+        found = replace(found, resources=resources.command(console, options))
+        _show_records(console, options)
+    return found
+
+
+def _conclude(console: Console, found: Results, earlier: Results | None, interrupted: bool) -> int:
+    """The last lines and the exit status."""
     slower = compare.show(console, earlier, found) if earlier else 0
-    unstable = tables.noise(console, aa.noise(outcome.rows))
-    tables.busy(console, outcome.rows, more.get("overhead", []))
-    tables.summary(console, outcome.rows, outcome.errors)
-    if outcome.interrupted:
+    unstable = tables.noise(console, noise.noise(found.rows))
+    tables.busy(console, found.rows, found.overhead)
+    tables.summary(console, found.rows, found.errors)
+    if interrupted:
         return terminal.say("perf", "interrupted; the rows that were timed are kept", terminal.INTERRUPTED)
-    broken = [r for r in more.get("resources", []) if r.get("error")]
-    failed = any(r["status"] == "failed" for r in outcome.rows) or outcome.errors or slower or unstable or broken
-    return FAILED if failed else OK
+    broken = any(need.error for need in found.resources)
+    failed = any(row.status == ROW_FAILED for row in found.rows)
+    return FAILED if failed or broken or found.errors or slower or unstable else OK
 
 
-def _check_places(args: argparse.Namespace) -> None:
+def _check_outputs(args: argparse.Namespace) -> None:
     """The reports can be written; asked before the work."""
     files.folder(Path(args.out), "--out")
     if args.html:
@@ -105,16 +127,16 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
     return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
-def _introduce(console: Console, outcome: running.Outcome, on_gpu: bool) -> None:
-    console.print(report.where(outcome.machine), style="bold", markup=False, soft_wrap=True)
-    if outcome.ceilings:
-        console.print(report.roofs(outcome.ceilings), markup=False)
-    if not on_gpu:
+def _introduce(console: Console, found: Results, options: Options) -> None:
+    console.print(wording.where(found.machine), style="bold", markup=False, soft_wrap=True)
+    if found.ceilings:
+        console.print(wording.roofs(found.ceilings), markup=False)
+    if options.device != "cuda":
         text = "no GPU: torch on this CPU by the wall clock, with small inputs; nothing emulated is ever timed"
         console.print(text, style="yellow")
 
 
-def _write(console: Console, found: results.Results, earlier: results.Results | None, args: argparse.Namespace) -> None:
+def _write(console: Console, found: Results, earlier: Results | None, args: argparse.Namespace) -> None:
     folder = Path(args.out)
     if kept := results.keep(found, folder / "results.json"):
         console.print(f"\nkept: {kept}, which has rows that this run has not", markup=False, soft_wrap=True)
@@ -122,7 +144,7 @@ def _write(console: Console, found: results.Results, earlier: results.Results | 
     markdown.write(found, folder, "report")
     page.write(found, earlier, Path(args.html) if args.html else folder / "report.html")
     if args.record:
-        path = results.record(found)
+        path = records.record(found)
         markdown.write(results.read(path), path.parent, path.stem)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
     console.print(
@@ -134,16 +156,16 @@ def _write(console: Console, found: results.Results, earlier: results.Results | 
 
 
 def _show_records(console: Console, options: Options) -> None:
-    for record in results.recorded():
-        rows = [r for r in record.rows if not options.ops or r["op"] in options.ops]
+    for known in records.recorded():
+        rows = [row for row in known.rows if not options.ops or row.op in options.ops]
         if rows:
-            _print_record(console, record, rows, whole=False)
+            _print_record(console, known, rows, whole=False)
 
 
-def _print_record(console: Console, record: results.Record, rows: list[report.Row], whole: bool) -> None:
-    old = sum(row["stale"] for row in rows)
+def _print_record(console: Console, known: GpuRecord, rows: Sequence[Timed], whole: bool) -> None:
+    old = sum(row.stale for row in rows)
     note = f"; {old} of {len(rows)} rows are stale: their spec or source has changed since" if old else ""
-    console.print(f"\n{record.title}{note}", style="bold", markup=False)
+    console.print(f"\n{known.title}{note}", style="bold", markup=False)
     if whole:
         tables.show(console, rows, on_gpu=True)
     else:
@@ -152,10 +174,11 @@ def _print_record(console: Console, record: results.Record, rows: list[report.Ro
 
 def show(console: Console, gpu: str) -> int:
     """Print the record of a GPU."""
-    record = results.find(gpu)
-    console.print(report.where(record.results["machine"]), style="bold", markup=False, soft_wrap=True)
-    console.print(report.roofs(record.results["ceilings"]), markup=False)
-    _print_record(console, record, record.rows, whole=True)
+    known = records.find(gpu)
+    console.print(wording.where(known.results.machine), style="bold", markup=False, soft_wrap=True)
+    if known.results.ceilings:
+        console.print(wording.roofs(known.results.ceilings), markup=False)
+    _print_record(console, known, known.rows, whole=True)
     return OK
 
 
@@ -165,12 +188,12 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
         raise ArgumentError("--render: expected --html FILE beside it, for the page")
     found, before = results.read(source), results.read(Path(earlier)) if earlier else None
     files.writable(Path(target), "--html", made=True)
-    rows = [row | {"stale": results.stale(row)} if row.get("status") == "ok" else row for row in found["rows"]]
+    rows = tuple(replace(row, stale=records.stale(row)) if isinstance(row, Timed) else row for row in found.rows)
     try:
-        text = page.html(found | {"rows": rows}, before)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, jinja2.TemplateError) as error:
+        text = page.html(replace(found, rows=rows), before)
+    except (ArithmeticError, LookupError, ValueError) as error:
         told = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"--render: {source} is not of the form that this version writes ({told})") from error
+        raise ArgumentError(f"--render: {source} holds values that no run gives ({told})") from error
     files.write(Path(target), text)
     console.print(f"wrote {target}", markup=False, soft_wrap=True)
     return OK
@@ -183,9 +206,11 @@ def update(console: Console, path: Path) -> int:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--update: {path}: expected a text in UTF-8: {error}") from error
-    if BEGIN not in text or END not in text:
-        raise ArgumentError(f"--update: {path} has no {BEGIN} ... {END}")
-    before, rest = text.split(BEGIN, 1)
-    files.write(path, f"{before}{BEGIN}\n{markdown.best_tables()}\n{END}{rest.split(END, 1)[1]}")
+    content = markdown.best_tables()
+    try:
+        text = between(text, BEGIN, END, content)
+    except ValueError as error:
+        raise ArgumentError(f"--update: {path} has no {BEGIN} ... {END}") from error
+    files.write(path, text)
     console.print(f"updated {path}", markup=False)
     return OK

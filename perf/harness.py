@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 
 from kernelmux.perf import ceilings, inputs, machine, measure
 from kernelmux.perf.clock import VirtualClock
+from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.perf.plan import Row
+from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
 
@@ -27,65 +29,60 @@ class Harness:
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
         told = json.loads((folder / PLAN).read_text())
         self.options: Options = from_dict(told["options"])
-        self.rows = [Row(**fields) for fields in told["rows"]]
+        self.rows = [decode(Row, fields, PLAN) for fields in told["rows"]]
         self.events, self.clock = folder / EVENTS, clock
         self.ceilings: Ceilings | None = None
-        self.group: tuple[tuple[str, str, str], measure.Group] | None = None
+        self.shared: tuple[tuple[str, str, str], measure.Shared] | None = None
         self.lost = False
 
     def start(self) -> None:
         """Say what this machine is, and measure its ceilings."""
-        self.tell("machine", **machine.describe(self.options.device))
+        self.tell("machine", encode(machine.describe(self.options.device)))
         if self.options.device == "cuda":
             self.ceilings = ceilings.measure()
             torch.cuda.empty_cache()
-            self.tell("ceilings", **self.ceilings.as_dict())
+            self.tell("ceilings", encode(self.ceilings))
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def tell(self, event: str, told: Any = None) -> None:
         """Append one event; it is on disk whatever happens to this process next."""
         with self.events.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": event, **fields}) + "\n")
+            file.write(json.dumps([event, told]) + "\n")
 
     def run(self, row: Row, benchmark: Any) -> None:
         """Time a row; its failure is an event as well, and raised."""
-        self.tell("start", id=row.id)
+        self.tell("start", row.id)
         start = time.perf_counter()
-        fields = row.as_dict() | {"id": row.id}
         try:
-            fields |= self._measured(row, benchmark)
-            fields["status"] = "ok"
+            self._end(self._timed(row, benchmark), start)
         except Exception as error:
-            fields |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
             self._recover()
+            self._end(row.not_timed("failed", f"{type(error).__name__}: {error}"), start)
             raise
-        finally:
-            self.tell("row", **fields, seconds=time.perf_counter() - start)
 
-    def _measured(self, row: Row, benchmark: Any) -> dict[str, Any]:
+    def _end(self, found: Result, start: float) -> None:
+        self.tell("row", encode(replace(found, seconds=time.perf_counter() - start)))
+
+    def _timed(self, row: Row, benchmark: Any) -> Timed:
         benchmark.group = " ".join(row.group)
         implementation = registered.variants(row.backend, row.op)[row.variant]
-        fields: dict[str, Any] = {
-            "idea": implementation.idea,
-            "spec": catalog.spec(row.op).hash,
-            "source": registered.source_hash(row.backend, row.op),
-        }
-        found = measure.row(implementation, self._group(row), benchmark, self.clock, self.options, self.ceilings)
-        benchmark.extra_info.update({**row.as_dict(), **fields, **found})
-        return fields | found
+        shared = self._shared(row)
+        found = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
+        benchmark.extra_info.update(encode(found))
+        return found
 
-    def _group(self, row: Row) -> measure.Group:
-        """The inputs of the row; those of the group before are given up first."""
-        if self.group is None or self.group[0] != row.group:
-            self.group = None
+    def _shared(self, row: Row) -> measure.Shared:
+        """What the rows of a group share; that of the group before is given up first."""
+        if self.shared is None or self.shared[0] != row.group:
+            self.shared = None
             gc.collect()
             if self.options.device == "cuda":
                 torch.cuda.empty_cache()
-            self.group = (row.group, measure.Group(inputs.make(row, self.options.device), {}))
-        return self.group[1]
+            self.shared = (row.group, measure.Shared(inputs.make(row, self.options.device), {}))
+        return self.shared[1]
 
     def _recover(self) -> None:
         """After a failure: give up what it may have spoilt, and find out whether the device still answers."""
-        self.group = None
+        self.shared = None
         if self.options.device != "cuda":
             return
         try:

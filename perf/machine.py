@@ -1,43 +1,65 @@
-"""What the rows ran on: names and versions for reports, and the file name of a GPU."""
+"""What the rows ran on: names and versions for reports."""
 
 from __future__ import annotations
 
 import datetime
 import platform
-import re
 import subprocess
+from dataclasses import dataclass, field, replace
 from importlib import metadata
-from typing import Any
 
 import torch
+
+from kernelmux.perf.json_form import SPARSE
 
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark")
 
 
-def slug(name: str) -> str:
-    """NVIDIA H200 -> nvidia_h200."""
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A device, its driver, and the versions of what compiled and launched.
+
+    kind: "cuda" or "cpu". memory, l2: bytes. processors: multiprocessors of a GPU; threads: of torch on a CPU.
+    """
+
+    python: str = field(default="", metadata=SPARSE)
+    platform: str = field(default="", metadata=SPARSE)
+    versions: dict[str, str] = field(default_factory=dict)
+    name: str = "unknown"
+    kind: str = field(default="", metadata=SPARSE)
+    capability: str = field(default="", metadata=SPARSE)
+    processors: int | None = field(default=None, metadata=SPARSE)
+    memory: int | None = field(default=None, metadata=SPARSE)
+    l2: int | None = field(default=None, metadata=SPARSE)
+    cuda: str | None = field(default=None, metadata=SPARSE)
+    driver: str = field(default="", metadata=SPARSE)
+    clock: str = field(default="", metadata=SPARSE)
+    power_limit: str = field(default="", metadata=SPARSE)
+    threads: int | None = field(default=None, metadata=SPARSE)
 
 
-def describe(device: str) -> dict[str, Any]:
-    """The device, its driver, and the versions of what compiled and launched."""
-    facts: dict[str, Any] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    facts["versions"] = {name: version for name in PACKAGES if (version := _version(name))}
-    return facts | (_gpu() if device == "cuda" else {"name": _cpu(), "kind": "cpu", "threads": torch.get_num_threads()})
+def describe(device: str) -> Machine:
+    """This machine: its GPU for "cuda", else its processor."""
+    made = _gpu() if device == "cuda" else Machine(name=_cpu(), kind="cpu", threads=torch.get_num_threads())
+    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    return replace(made, python=platform.python_version(), platform=platform.platform(terse=True), versions=versions)
 
 
-def _gpu() -> dict[str, Any]:
+def _gpu() -> Machine:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "name": properties.name,
-        "kind": "cuda",
-        "capability": f"{properties.major}.{properties.minor}",
-        "processors": properties.multi_processor_count,
-        "memory": properties.total_memory,
-        "l2": int(getattr(properties, "L2_cache_size", 0)),
-        "cuda": torch.version.cuda,
-        **_smi(),
-    }
+    told = _smi()
+    return Machine(
+        name=properties.name,
+        kind="cuda",
+        capability=f"{properties.major}.{properties.minor}",
+        processors=properties.multi_processor_count,
+        memory=properties.total_memory,
+        l2=int(getattr(properties, "L2_cache_size", 0)),
+        cuda=torch.version.cuda,
+        driver=told.get("driver", ""),
+        clock=told.get("clock", ""),
+        power_limit=told.get("power_limit", ""),
+    )
 
 
 def _smi() -> dict[str, str]:

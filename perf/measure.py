@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,12 @@ from kernelmux.perf.clock import (
 from kernelmux.perf.graph import replay_us
 from kernelmux.perf.inputs import Inputs
 from kernelmux.perf.options import Options
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.plan import Row
+from kernelmux.perf.result import RooflinePoint, Timed
+from kernelmux.perf.roofline import Ceilings, Work
 from kernelmux.perf.verify import Checked, Oracle, WrongOutput
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 
 WARMUP = 3
@@ -59,7 +63,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Group:
+class Shared:
     """What rows that do the same work share."""
 
     inputs: Inputs
@@ -73,17 +77,28 @@ class Group:
         return self.oracles[copy]
 
 
-def row(
+@dataclass(frozen=True)
+class State:
+    """Host time, and what the GPU does before and under load; None on a CPU, or where the clock cannot be read."""
+
+    host_us: float | None = None
+    mhz: float | None = None
+    held_us: float | None = None
+    held_mhz: float | None = None
+
+
+def time_row(
+    row: Row,
     implementation: Implementation,
-    group: Group,
+    shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
     options: Options,
     ceilings: Ceilings | None,
-) -> dict[str, Any]:
-    """Time an implementation through pytest-benchmark; the fields of its row. WrongOutput, AboveCeiling."""
-    with tf32(group.inputs.call.arguments.get("precision") == "tf32"):
-        return _row(implementation, group, benchmark, clock, options, ceilings)
+) -> Timed:
+    """Time a row through pytest-benchmark. WrongOutput, AboveCeiling; UnsupportedError for arithmetic without a ceiling."""
+    with tf32(shared.inputs.call.arguments.get("precision") == "tf32"):
+        return _time_row(row, implementation, shared, benchmark, clock, options, ceilings)
 
 
 @contextmanager
@@ -97,45 +112,46 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _row(
+def _time_row(
+    row: Row,
     implementation: Implementation,
-    group: Group,
+    shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
     options: Options,
     ceilings: Ceilings | None,
-) -> dict[str, Any]:
-    arguments = group.inputs.arguments(implementation)
+) -> Timed:
+    inputs = shared.inputs
+    if ceilings is not None:
+        roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
+    arguments = inputs.arguments(implementation)
     copies = len(arguments)
 
     def call(i: int) -> Any:
         return implementation.fn(*arguments[i % copies])
 
-    on_gpu = group.inputs.call.device.type == "cuda"
+    on_gpu = inputs.call.device.type == "cuda"
     first_s = _compile(call, arguments[0])
-    stopwatch = _stopwatch(group.inputs, _issue_us(call) if on_gpu else _host_us(call))
+    stopwatch = _stopwatch(inputs, _issue_us(call) if on_gpu else _host_us(call))
     sample = Sample(call, stopwatch, clock)
     if on_gpu:
         rest()
     timing = rounds(sample, benchmark, options, copies)
-    state: dict[str, Any] = _held(call, stopwatch, timing) if on_gpu else {"host_us": None}
-    checked = group.oracle((sample.count - 1) % copies).check(sample.result, implementation)
+    state = _held(call, stopwatch, timing) if on_gpu else State()
+    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation)
     sample.result = None
-    found = _fields(timing, checked, group.inputs) | state | {"first_s": first_s, "copies": copies}
-    if ceilings is not None:
-        found |= against(timing, group.inputs, ceilings, state["host_us"])
-        found |= _replayed(call, group.inputs, timing)
-    return found
+    found = replace(_timed(row, implementation.idea, timing, checked, inputs.work), first_s=first_s, copies=copies)
+    found = replace(found, **vars(state))
+    return found if ceilings is None else _on_gpu(found, call, inputs, ceilings)
 
 
-def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> dict[str, Any]:
+def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> State:
     """The clock of the samples so far, the host time, and time and clock under the load that it took."""
-    burst = {"mhz": getattr(stopwatch, "mhz", None)}
+    mhz = getattr(stopwatch, "mhz", None)
     host_us = _host_us(call, on_gpu=True)
     count = max(1, min(HELD, int(HELD_SECONDS * 1e6 / timing.median_us)))
     seconds = [stopwatch(partial(call, i))[0] for i in range(count)]
-    held = {"held_us": statistics.median(seconds) * 1e6, "held_mhz": getattr(stopwatch, "mhz", None)}
-    return burst | held | {"host_us": host_us}
+    return State(host_us, mhz, statistics.median(seconds) * 1e6, getattr(stopwatch, "mhz", None))
 
 
 def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
@@ -198,46 +214,39 @@ def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) ->
     return Timing(found.median * 1e6, found.iqr / found.median if found.median else 0.0, found.min * 1e6, count)
 
 
-def _fields(timing: Timing, checked: Checked, inputs: Inputs) -> dict[str, Any]:
-    work = inputs.work
-    return {
-        "median_us": timing.median_us,
-        "spread": timing.spread,
-        "least_us": timing.least_us,
-        "rounds": timing.rounds,
-        "bytes": work.bytes,
-        "flops": work.flops,
-        "unit": work.matrix_format,
-        "link": work.link,
-        "budget": checked.budget,
-        "sampled": checked.sampled,
-    }
+def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) -> Timed:
+    return Timed(
+        **row.identity,
+        **vars(timing),
+        **vars(checked),
+        idea=idea,
+        spec=catalog.spec(row.op).hash,
+        source=registered.source_hash(row.backend, row.op),
+        bytes=work.bytes,
+        flops=work.flops,
+        unit=work.matrix_format,
+        link=work.link,
+    )
 
 
-def against(timing: Timing, inputs: Inputs, ceilings: Ceilings, host_us: float) -> dict[str, Any]:
+def _on_gpu(found: Timed, call: Callable[[int], Any], inputs: Inputs, ceilings: Ceilings) -> Timed:
+    """The row with what only a GPU has: its point under the roofs, and the time in a CUDA graph."""
+    point = against(found, inputs.work, ceilings)
+    graph_us, note = _replayed(call, inputs, found.median_us)
+    return replace(found, point=point, graph_us=graph_us, graph_note=note)
+
+
+def against(found: Timed, work: Work, ceilings: Ceilings) -> RooflinePoint:
     """The row against its roofs; AboveCeiling if it is faster than they allow."""
-    work, seconds = inputs.work, timing.median_us / 1e6
+    seconds = found.median_us / 1e6
     if reason := roofline.above(seconds, work, ceilings):
         raise AboveCeiling(reason)
-    least = roofline.floor(work, ceilings)
-    bound = roofline.bound_by(seconds, least, work.link)
-    rate, rate_unit = roofline.rate(seconds, work, least)
-    share = least.seconds / seconds
-    return {
-        "floor_us": least.seconds * 1e6,
-        "floor_by": least.binds,
-        "share": share,
-        "rate": rate,
-        "rate_unit": rate_unit,
-        "bound": bound,
-        "advice": roofline.advice(bound, share, timing.spread, timing.median_us, host_us),
-    }
+    return roofline.point(seconds, work, ceilings, found.spread, found.host_us or 0.0)
 
 
-def _replayed(call: Callable[[int], Any], inputs: Inputs, timing: Timing) -> dict[str, Any]:
-    """Time per call inside a CUDA graph, where the call can be captured."""
+def _replayed(call: Callable[[int], Any], inputs: Inputs, median_us: float) -> tuple[float | None, str]:
+    """Microseconds per call inside a CUDA graph, or None and why the call cannot be captured."""
     if inputs.call.spec.hosted:
-        return {"graph_us": None, "graph_note": "the host takes part"}
+        return None, "the host takes part"
     rest()
-    graph_us, note = replay_us(call, len(inputs.calls), timing.median_us)
-    return {"graph_us": graph_us, "graph_note": note}
+    return replay_us(call, len(inputs.calls), median_us)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.perf.results import Overhead
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch
 from kernelmux.registry.cases import Case
@@ -18,16 +19,16 @@ REPEATS = 15
 SECONDS = 0.005  # of one repeat
 
 
-def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> list[dict[str, Any]]:
-    """One row per operator and backend, for the variant that the backend picks by itself."""
+def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> tuple[Overhead, ...]:
+    """One per operator and backend, for the variant that the backend picks by itself."""
     found = []
     for op in ops or catalog.names():
         for name in backends:
             found += _row(op, name, device)
-    return found
+    return tuple(found)
 
 
-def _row(op: str, name: str, device: str) -> list[dict[str, Any]]:
+def _row(op: str, name: str, device: str) -> list[Overhead]:
     spec = catalog.spec(op)
     case = next((c for c in spec.cases if c.tier == "smoke"), spec.cases[0])
     values = _values(spec, case, device)
@@ -42,8 +43,8 @@ def _row(op: str, name: str, device: str) -> list[dict[str, Any]]:
         with registered.backend(name).emulation() if emulated else nullcontext():
             times = _interleaved(lambda: implementation.fn(*arguments), lambda: public(*values, backend=label))
     except Exception as error:
-        return [{"op": op, "label": name, "error": f"{type(error).__name__}: {error}"}]
-    return [{"op": op, "label": label, "direct_us": times[0], "through_us": times[1]}]
+        return [Overhead(op, name, error=f"{type(error).__name__}: {error}")]
+    return [Overhead(op, label, *times)]
 
 
 def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any
 
 import torch
 
 from kernelmux.perf import room
 from kernelmux.perf.options import Options
+from kernelmux.perf.result import Contestant
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import Case
@@ -25,36 +25,11 @@ QUICK = (torch.bfloat16,)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One thing to time; problem: why it cannot run here, else ""; broken: nobody declared that problem.
+class Row(Contestant):
+    """One thing to time. problem: why it cannot run here, else ""; broken: the problem is a defect, not a condition."""
 
-    again: the same thing as a second contestant, for A/A.
-    """
-
-    op: str
-    workload: str
-    dtype: str
-    backend: str
-    variant: str
     problem: str = ""
     broken: bool = False
-    again: bool = False
-
-    @property
-    def id(self) -> str:
-        return f"{self.op}-{Case(self.workload).name}-{self.dtype}-{self.label}" + ("-again" if self.again else "")
-
-    @property
-    def label(self) -> str:
-        return f"{self.backend}/{self.variant}" if self.variant else self.backend
-
-    @property
-    def group(self) -> tuple[str, str, str]:
-        """Rows of one group do the same work."""
-        return self.op, self.workload, self.dtype
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rows(options: Options) -> list[Row]:

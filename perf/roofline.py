@@ -8,11 +8,14 @@ Ceilings are measured in the process that measures the rows, because a ceiling o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from kernelmux.perf.result import RooflinePoint
+from kernelmux.registry.errors import UnsupportedError
 
 LAUNCH_US = 10.0  # below this, launch latency and ramp-up of the blocks are most of a kernel's time
 ABOVE = 1.05  # a rate beyond this share of its ceiling is a wrong measurement
+FP32_UNITS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")  # dtypes whose plain arithmetic is that of the fp32 units
 MOSTLY_READ = 0.1  # share of written bytes below which the one-way read ceiling counts
 
 
@@ -34,9 +37,6 @@ class Ceilings:
     noise: float = 0.0
     l2: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Work:
@@ -51,15 +51,15 @@ class Work:
 
     @property
     def matrix_format(self) -> str:
-        """The key of the compute ceiling; fp32 on tensor cores is tf32."""
-        if self.unit != "tensor":
-            return "fp32"
-        return "tf32" if self.dtype == "fp32" else self.dtype
+        """The key of the compute ceiling; fp32 on tensor cores is tf32, and small floats without them meet fp32 units."""
+        if self.unit == "tensor":
+            return "tf32" if self.dtype == "fp32" else self.dtype
+        return "fp32" if self.dtype in FP32_UNITS else self.dtype
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of a call in seconds, by memory and by arithmetic; compute is 0 where no ceiling is known."""
+    """The least time of a call in seconds, by memory and by arithmetic."""
 
     memory: float
     compute: float
@@ -81,9 +81,19 @@ def bandwidth(work: Work, ceilings: Ceilings) -> float:
 
 
 def floor(work: Work, ceilings: Ceilings) -> Floor:
-    """No version of a call is much faster than this."""
-    peak = ceilings.matmul.get(work.matrix_format, 0.0)
-    return Floor(work.bytes / bandwidth(work, ceilings), work.flops / peak if peak else 0.0)
+    """No version of a call is much faster than this; UnsupportedError for arithmetic without a ceiling."""
+    return Floor(work.bytes / bandwidth(work, ceilings), work.flops / peak(work, ceilings) if work.flops else 0.0)
+
+
+def peak(work: Work, ceilings: Ceilings) -> float:
+    """The compute ceiling that a call meets. Without one, the call cannot be called bound by memory or by arithmetic."""
+    found = ceilings.matmul.get(work.matrix_format, 0.0)
+    if found <= 0:
+        raise UnsupportedError(
+            f"no ceiling for arithmetic in {work.matrix_format} (unit {work.unit}) was measured, so no floor is known;"
+            f" expected one of {', '.join(ceilings.matmul) or 'none'}: measure it in perf/ceilings.py"
+        )
+    return found
 
 
 def bound_by(seconds: float, least: Floor, link: str = "device") -> str:
@@ -138,3 +148,19 @@ def advice(bound: str, share: float, spread: float, device_us: float, host_us: f
     if bound != "link" and host_us > device_us:
         return "host is slower: CUDA graph"
     return next(text for least, text in HINTS[bound] if share >= least)
+
+
+def point(seconds: float, work: Work, ceilings: Ceilings, spread: float, host_us: float) -> RooflinePoint:
+    """A time against its ceilings, as a report tells it."""
+    least = floor(work, ceilings)
+    bound, share = bound_by(seconds, least, work.link), least.seconds / seconds
+    achieved, unit = rate(seconds, work, least)
+    return RooflinePoint(
+        floor_us=least.seconds * 1e6,
+        floor_by=least.binds,
+        share=share,
+        rate=achieved,
+        rate_unit=unit,
+        bound=bound,
+        advice=advice(bound, share, spread, seconds * 1e6, host_us),
+    )

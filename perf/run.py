@@ -16,30 +16,35 @@ from typing import Any
 
 from kernelmux.perf import ahead, files
 from kernelmux.perf.harness import EVENTS, PLAN
+from kernelmux.perf.json_form import decode, encode
+from kernelmux.perf.machine import Machine
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
+from kernelmux.perf.result import Result
+from kernelmux.perf.roofline import Ceilings
 from kernelmux.perf.worker import FOLDER
 
 POLL = 0.1  # seconds
 START_LIMIT = 300.0  # seconds until the first row: imports, CUDA context, ceilings
 CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # instead of one that lies above the current folder
 
-Event = dict[str, Any]
+Event = tuple[str, Any]  # its name, and the JSON of what it tells
+Watch = Callable[[str | Result], None]  # sees what begins, by name, and the result of each row that ended
 
 
 @dataclass
 class Outcome:
     """What the workers told; errors: what kept rows from being run at all."""
 
-    rows: list[Event] = field(default_factory=list)
-    machine: Event = field(default_factory=dict)
-    ceilings: Event | None = None
+    rows: list[Result] = field(default_factory=list)
+    machine: Machine = field(default_factory=Machine)
+    ceilings: Ceilings | None = None
     errors: list[str] = field(default_factory=list)
     interrupted: bool = False
 
 
-def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Outcome:
-    """Run the rows, starting a new worker after each one that was lost; `watch` sees every event.
+def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
+    """Run the rows, starting a new worker after each one that was lost.
 
     What the workers need lies in a folder of their own; `options.out` gets pytest-benchmark's file and the worker's log.
     Ctrl-C ends the run with the rows it has.
@@ -47,8 +52,7 @@ def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Ou
     outcome = Outcome()
     for row in rows:
         if row.problem:
-            told = row.as_dict() | {"id": row.id, "status": "failed" if row.broken else "skipped", "error": row.problem}
-            outcome.rows.append(told)
+            outcome.rows.append(row.not_timed("failed" if row.broken else "skipped", row.problem))
     with tempfile.TemporaryDirectory(prefix="kernelmux-perf-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         (folder / "pytest.ini").write_text(CONFIGURATION)
@@ -60,12 +64,10 @@ def run(rows: list[Row], options: Options, watch: Callable[[Event], None]) -> Ou
     return outcome
 
 
-def _workers(
-    remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Callable[[Event], None]
-) -> None:
+def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> None:
     """One worker after another, until every row has run or a worker ends before its first."""
     if options.device == "cuda":
-        watch({"event": "start", "id": f"compiling ahead in {options.jobs} processes"})
+        watch(f"compiling ahead in {options.jobs} processes")
         _save(remaining, options, folder)
         ahead.compile_all(folder, len(remaining), options.jobs, environment())
     number = 0
@@ -86,7 +88,7 @@ def _take_out(folder: Path, out: Path) -> None:
 
 
 def _save(rows: list[Row], options: Options, folder: Path) -> None:
-    (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [r.as_dict() for r in rows]}))
+    (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [encode(row) for row in rows]}))
 
 
 def _complaint(folder: Path) -> str:
@@ -95,7 +97,7 @@ def _complaint(folder: Path) -> str:
 
 
 def _one_worker(
-    rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Callable[[Event], None]
+    rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Watch
 ) -> list[Row]:
     """Run one worker to its end, take in its events, and return the rows that it left."""
     _save(rows, options, folder)
@@ -105,19 +107,23 @@ def _one_worker(
     with (folder / "worker.log").open("w") as log:
         process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=environment())
         try:
-            for event in _events(process, folder / EVENTS, options.row_limit):
-                _take(event, outcome)
-                watch(event)
-                if event["event"] == "start":
-                    running = event["id"]
-                elif event["event"] == "row":
-                    left.pop(event["id"], None)
+            for name, told in _events(process, folder / EVENTS, options.row_limit):
+                if name == "start":
+                    running = told
+                    watch(running)
+                elif name == "row":
+                    found = decode(Result, told, EVENTS)
+                    left.pop(found.id, None)
                     running = ""
-        finally:  # of an interrupted run, or one whose output nothing reads any more
+                    _end(found, outcome, watch)
+                else:
+                    _take(name, told, outcome)
+        finally:  # of an interrupted run, or one whose output goes nowhere
             process.kill()
             process.wait()
     if running:
-        _fail(left.pop(running), f"the worker process did not survive it ({_ending(process, options)})", outcome, watch)
+        error = f"the worker process did not survive it ({_ending(process, options)})"
+        _end(left.pop(running).not_timed("failed", error), outcome, watch)
     return list(left.values())
 
 
@@ -127,20 +133,16 @@ def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
     return f"exit status {process.returncode}"
 
 
-def _fail(row: Row, error: str, outcome: Outcome, watch: Callable[[Event], None]) -> None:
-    event = {"event": "row", **row.as_dict(), "id": row.id, "status": "failed", "error": error}
-    _take(event, outcome)
-    watch(event)
+def _end(found: Result, outcome: Outcome, watch: Watch) -> None:
+    outcome.rows.append(found)
+    watch(found)
 
 
-def _take(event: Event, outcome: Outcome) -> None:
-    fields = {k: v for k, v in event.items() if k != "event"}
-    if event["event"] == "row":
-        outcome.rows.append(fields)
-    elif event["event"] == "machine":
-        outcome.machine = fields
-    elif event["event"] == "ceilings":
-        outcome.ceilings = fields
+def _take(name: str, told: Any, outcome: Outcome) -> None:
+    if name == "machine":
+        outcome.machine = decode(Machine, told, EVENTS)
+    elif name == "ceilings":
+        outcome.ceilings = decode(Ceilings, told, EVENTS)
 
 
 def _events(process: subprocess.Popen[bytes], path: Path, limit: float) -> Iterator[Event]:
@@ -154,7 +156,8 @@ def _events(process: subprocess.Popen[bytes], path: Path, limit: float) -> Itera
             *lines, rest = rest.split("\n")
             for line in lines:
                 heard, allowed = time.monotonic(), limit
-                yield json.loads(line)
+                name, told = json.loads(line)
+                yield name, told
             if ended:
                 return
             if time.monotonic() - heard > allowed:

@@ -1,7 +1,7 @@
 """Which part of a large call can be checked alone: the axes along which the reference falls into independent pieces.
 
-No operator declares this. It is found out on a small call of the same form: an axis may be cut if the reference on the
-cut inputs gives, bit for bit nearly, the cut reference. So rows of a softmax can be picked, its columns cannot; of a
+No operator declares this. It is tried on a small call of the same form: an axis may be cut if the reference of the cut
+inputs is the cut reference, up to rounding in float64. So rows of a softmax can be picked, its columns cannot; of a
 causal attention any batch, and any last few queries, but no keys.
 """
 
@@ -57,7 +57,7 @@ def work(call: Call) -> float:
     return max(sum(t.numel() for t in tensors) + outputs, call.cost.flops / FLOPS_PER_ELEMENT)
 
 
-def plan(call: Call, limit: float) -> tuple[Cut, ...]:
+def choose(call: Call, limit: float) -> tuple[Cut, ...]:
     """The cuts that bring a call under `limit` elements; none if it is there, as many as there are if it cannot be."""
     chosen: list[Cut] = []
     need = work(call)

@@ -45,7 +45,7 @@ class Oracle:
                 limit = min(limit, sampling.work(call)) / 4
 
     def _prepare(self, limit: float) -> None:
-        self.cuts = sampling.plan(self.call, limit)
+        self.cuts = sampling.choose(self.call, limit)
         arguments = tuple(self.call.arguments.values())
         for cut in self.cuts:
             assert cut.positions is not None

@@ -10,6 +10,7 @@ import pytest
 from kernelmux.perf import machine
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.harness import Harness
+from kernelmux.perf.json_form import encode
 
 CLOCK = VirtualClock()
 FOLDER = "--kernelmux-perf"
@@ -33,4 +34,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    machine_info["kernelmux"] = machine.describe(harness_of(config).options.device)
+    machine_info["kernelmux"] = encode(machine.describe(harness_of(config).options.device))

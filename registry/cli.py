@@ -32,7 +32,10 @@ EXAMPLES = """examples:
 
 # Commands of other parts: a module with `main(arguments)`, loaded by name when it is called, and help.
 PROVIDED = {
-    "emulate": ("kernelmux.perf.emulate", "run one call on the emulator: sectors, bank conflicts, a picture of them"),
+    "emulate": (
+        "kernelmux.perf.emulated.emulate",
+        "run one call on the emulator: sectors, bank conflicts, a picture of them",
+    ),
 }
 
 

@@ -32,6 +32,7 @@ from kernelmux.emulator.validation.progress import bar
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.files import between
 
 RECORD = Path(__file__).with_name("nvidia_h200.json")
 BEGIN, END = "<!-- shipped kernels begin -->", "<!-- shipped kernels end -->"
@@ -216,12 +217,12 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def _update(file: Path) -> None:
-    found = json.loads(RECORD.read_text())
-    before, opened, rest = file.read_text().partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not (opened and closed):
-        raise ValueError(f"{file} has no {BEGIN} ... {END}")
-    file.write_text(f"{before}{BEGIN}\n{markdown(found)}\n{END}{after}")
+    content = markdown(json.loads(RECORD.read_text()))
+    try:
+        text = between(file.read_text(encoding="utf-8"), BEGIN, END, content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    file.write_text(text, encoding="utf-8")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""A/A: the second contestants, what they say of the first, the gate, and who may be called faster."""
+"""A/A: the second contestants, what they say of the first, the limits, and which variant may be called faster."""
 
 import subprocess
 import sys
@@ -6,22 +6,22 @@ import sys
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import aa, compare, results, tables
+from kernelmux.perf import aa, records, results
 from kernelmux.perf.plan import Row
-from kernelmux.perf.report import groups
+from kernelmux.perf.report import compare, tables
+from kernelmux.perf.report.groups import groups
+from kernelmux.perf.report.noise import noise
+from kernelmux.perf.result import SecondTiming
 from kernelmux.perf.run import environment
 from kernelmux.perf.tests import synthetic
 
 
-def pair(first, second, **fields):
-    """Two rows as a run with A/A tells them."""
-    return [synthetic.row(us=first, **fields), synthetic.row(us=second, **fields) | {"again": True}]
-
-
 def ladder(*times):
     """Folded rows of one group; each time a pair (first, second)."""
-    rows = [row for i, (a, b) in enumerate(times) for row in pair(a, b, variant=("naive", "online", "registers")[i])]
-    return aa.fold(rows)
+    names = ("naive", "online", "registers")
+    return aa.fold(
+        [row for (a, b), name in zip(times, names, strict=False) for row in synthetic.pair(a, b, variant=name)]
+    )
 
 
 def test_each_group_comes_again_in_reverse_order():
@@ -42,23 +42,22 @@ def test_each_group_comes_again_in_reverse_order():
 
 
 def test_the_second_time_becomes_a_part_of_the_first():
-    (row,) = aa.fold(pair(100.0, 98.0))
-    assert row["median_us"] == 100.0
-    assert row["again_us"] == 98.0
-    assert row["apart"] == pytest.approx(100 / 98 - 1)
-    assert "again" not in row
+    (row,) = aa.fold(synthetic.pair(100.0, 98.0))
+    assert row.median_us == 100.0
+    assert row.second == SecondTiming(again_us=98.0, again_spread=0.01, apart=100 / 98 - 1)
+    assert not row.again
 
 
 def test_a_variant_that_fails_the_second_time_has_failed():
-    first, again = pair(100.0, 98.0)
-    (row,) = aa.fold([first, again | {"status": "failed", "error": "WrongOutput: y"}])
-    assert (row["status"], row["error"]) == ("failed", "the second time: WrongOutput: y")
+    first, again = synthetic.pair(100.0, 98.0)
+    (row,) = aa.fold([first, again.not_timed("failed", "WrongOutput: y")])
+    assert (row.status, row.error) == ("failed", "the second time: WrongOutput: y")
 
 
 def test_rows_without_a_second_time_stay_as_they_are():
     rows = synthetic.ladder()
     assert aa.fold(rows) == rows
-    assert aa.noise(rows) is None
+    assert noise(rows) is None
 
 
 def test_nothing_within_the_noise_of_its_group_is_faster():
@@ -83,15 +82,15 @@ def test_without_a_second_time_three_percent_are_no_difference():
         (4.0, 4.9, 0.01, 0),  # within a microsecond
     ],
 )
-def test_the_gate_knows_a_variant_that_differs_from_itself(first, second, spread, beyond):
-    found = aa.noise(aa.fold(pair(first, second, spread=spread)))
+def test_two_timings_of_a_variant_fail_the_run_beyond_all_three_limits(first, second, spread, beyond):
+    found = noise(aa.fold(synthetic.pair(first, second, spread=spread)))
     assert len(found.beyond) == beyond
 
 
-def test_the_terminal_says_how_far_is_noise():
+def test_the_terminal_says_how_large_the_noise_is():
     console = Console(width=120, record=True)
     rows = ladder((100.0, 101.0), (100.0, 110.0))
-    assert tables.noise(console, aa.noise(rows)) == 1
+    assert tables.noise(console, noise(rows)) == 1
     text = console.export_text()
     assert "5.5% apart in the median, 10.0% at most (softmax x=16384x8192 bf16 cuda/online)" in text
     assert "UNSTABLE softmax x=16384x8192 bf16 cuda/online: 100.0 us, then 110.0 us (10.0% apart)" in text
@@ -105,9 +104,9 @@ def test_a_comparison_of_runs_allows_for_the_noise_of_either():
 
 
 def test_a_record_keeps_it(tmp_path):
-    path = results.record(synthetic.results(ladder((100.0, 101.0))), tmp_path)
-    (row,) = results.read(path)["rows"]
-    assert (row["again_us"], row["apart"]) == (101.0, 0.01)
+    path = records.record(synthetic.results(ladder((100.0, 101.0))), tmp_path)
+    (row,) = results.read(path).timed
+    assert (row.second.again_us, row.apart) == (101.0, 0.01)
 
 
 def test_a_run_with_it_makes_one_row_of_two_and_a_page(tmp_path):
@@ -117,6 +116,6 @@ def test_a_run_with_it_makes_one_row_of_two_and_a_page(tmp_path):
     assert run.returncode in (0, 1), run.stderr  # a busy machine may differ from itself
     assert "A/A: the same variant timed twice" in run.stdout
     found = results.read(tmp_path / "out" / "results.json")
-    assert [row["backend"] for row in found["rows"] if row["status"] == "ok"] == ["torch_ref"]
-    assert found["rows"][0]["again_us"] > 0
+    assert [row.backend for row in found.timed] == ["torch_ref"]
+    assert found.timed[0].second.again_us > 0
     assert "Performance on" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -102,6 +102,7 @@ def test_pytest_benchmark_can_read_the_run(run):
     names = {b["extra_info"]["variant"]: b for b in run[3]["benchmarks"] if b["extra_info"]}
     assert names["right"]["stats"]["median"] * 1e6 == pytest.approx(rows_of(run)["theirs/right"]["median_us"])
     assert names["right"]["group"].startswith("add x=")
+    assert run[3]["machine_info"]["kernelmux"] == run[2]["machine"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Events:
         self.left = list(microseconds)
 
     def __call__(self, call):
-        time.sleep(0.01)  # a flush, a launch: nobody may count this
+        time.sleep(0.01)  # a flush, a launch: this must not be counted
         return self.left.pop(0) / 1e6, call()
 
 @pytest.mark.benchmark(timer=CLOCK)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kernelmux.emulator import nvrtc
-from kernelmux.perf import emulate, emulate_table
+from kernelmux.perf.emulated import emulate, trace_table
 from kernelmux.registry import cli
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
@@ -119,7 +119,7 @@ def test_no_unit_is_lost_at_any_width(capsys: Any) -> None:
     (_, trace), texts = emulate.run(options, "cuda/naive"), []
     for width in (40, 80, 160, 300):
         file = StringIO()
-        emulate_table.show(Console(file=file, width=width, highlight=False), trace.launches[0])
+        trace_table.show(Console(file=file, width=width, highlight=False), trace.launches[0])
         rows = [line for line in file.getvalue().splitlines() if "load a 16 bit" in line or "load a 32 bit" in line]
         texts.append(" ".join(rows[0].split("load a")[1].split()))
     assert len(set(texts)) == 1 and texts[0].endswith("KiB") and "again" in texts[0]

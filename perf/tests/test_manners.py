@@ -16,10 +16,13 @@ import torch
 from rich.console import Console
 
 from kernelmux.perf import __main__ as program
-from kernelmux.perf import cli, command, compare, files, markdown, measure, page, report, results, tables
+from kernelmux.perf import cli, command, files, measure, results
 from kernelmux.perf import run as running
+from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
+from kernelmux.perf.report import compare, markdown, page, tables, wording
+from kernelmux.perf.results import Overhead
 from kernelmux.perf.run import environment
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry import terminal
@@ -100,7 +103,7 @@ def test_wrong_words_take_one_line_and_end_with_2(arguments, says, here, capsys)
 
 
 HEAD = {"kind": "kernelmux.perf", "schema": 1, "date": "", "command": "", "machine": {}, "ceilings": None, "rows": []}
-GOOD = {key: value for key, value in synthetic.row().items() if key != "id"}
+GOOD = encode(synthetic.row())
 MALFORMED = {
     "empty": "",
     "cut off": json.dumps(HEAD)[:40],
@@ -109,6 +112,10 @@ MALFORMED = {
     "a list": [],
     "another kind": {"benchmarks": []},
     "another schema": HEAD | {"schema": 99},
+    "versions are a number": HEAD | {"machine": {"versions": 5, "name": "x"}},
+    "a hash is missing": HEAD | {"rows": [{k: v for k, v in GOOD.items() if k != "source"}]},
+    "half a point": HEAD | {"rows": [{k: v for k, v in GOOD.items() if k != "share"}]},
+    "a time is infinite": HEAD | {"rows": [GOOD | {"held_us": float("inf")}]},
     "no rows": {k: v for k, v in HEAD.items() if k != "rows"},
     "rows are a number": HEAD | {"rows": 5},
     "a row is a number": HEAD | {"rows": [5]},
@@ -133,15 +140,24 @@ def test_a_file_that_is_no_result_takes_one_line(kind, option, here, capsys):
     assert not (here / "x.html").exists()
 
 
-def test_a_form_that_only_the_page_minds_takes_one_line(here, capsys):
-    (here / "x.json").write_text(json.dumps(HEAD | {"machine": {"versions": 5, "name": "x"}}))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rows": [GOOD | {"bytes": 0}]},
+        {"rows": [GOOD | {"workload": "axis=0"}]},
+        {"rows": [GOOD], "ceilings": encode(synthetic.H200) | {"copy": 0.0}},
+    ],
+)
+def test_values_that_no_run_gives_take_one_line(damage, here, capsys):
+    pytest.importorskip("matplotlib")  # only charts mind
+    (here / "x.json").write_text(json.dumps(HEAD | {"ceilings": encode(synthetic.H200)} | damage))
     status, lines = told(capsys, "--render", "x.json", "--html", "x.html")
-    assert (status, len(lines)) == (2, 1) and "not of the form" in lines[0]
+    assert (status, len(lines)) == (2, 1) and "x.json holds values that no run gives" in lines[0]
 
 
 def test_rows_of_a_backend_or_an_operator_that_is_not_here_are_rendered(here, capsys):
     rows = [GOOD | {"backend": "elsewhere", "variant": "<b>bold</b>"}, GOOD | {"op": "unheard_of"}, GOOD]
-    (here / "x.json").write_text(json.dumps(synthetic.results(rows)))
+    (here / "x.json").write_text(json.dumps(HEAD | {"ceilings": encode(synthetic.H200), "rows": rows}))
     status, lines = told(capsys, "--render", "x.json", "--html", "x.html")
     assert (status, lines) == (0, [])
     assert "elsewhere/&lt;b&gt;bold" in (here / "x.html").read_text()
@@ -174,7 +190,7 @@ def test_results_with_more_rows_are_kept_beside_those_of_a_smaller_run(tmp_path)
         results.keep(found, path)
         results.write(found, path)
     kept = [json.loads(p.read_text()) for p in sorted(tmp_path.glob("results-*.json"))]
-    assert [len(k["rows"]) for k in kept] == [4, 4] and len(results.read(path)["rows"]) == 1
+    assert [len(k["rows"]) for k in kept] == [4, 4] and len(results.read(path).rows) == 1
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -231,7 +247,7 @@ def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch
 
     def events(process, *_):
         started.append(process)
-        return iter([{"event": "start"}])
+        return iter([("start", "a row")])
 
     monkeypatch.setattr(running, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
     monkeypatch.setattr(running, "_events", events)
@@ -268,7 +284,7 @@ def printed(width, show, *arguments):
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_number_is_cut_at_any_width(width):
     rows = [synthetic.row(us=1234567.0, variant="registers"), synthetic.row(us=41634.0, backend="torch_ref")]
-    overhead = [{"op": "rms_norm_backward", "label": "torch_ref/eager", "direct_us": 12345.67, "through_us": 12349.0}]
+    overhead = [Overhead("rms_norm_backward", "torch_ref/eager", 12345.67, 12349.0)]
     now = synthetic.results([synthetic.row(us=999999.0, variant="registers")])
     for text in (
         printed(width, tables.show, rows, True),
@@ -285,14 +301,14 @@ def test_no_number_is_cut_at_any_width(width):
 
 def test_a_busy_machine_is_said_and_no_nonsense_is_shown():
     wild = synthetic.row(spread=276.221)
-    overhead = [{"op": "add", "label": "torch_ref/eager", "direct_us": 1800.0, "through_us": 59.0}]
+    overhead = (Overhead("add", "torch_ref/eager", 1800.0, 59.0),)
     found = synthetic.results([wild], overhead=overhead)
     text = printed(120, tables.show, [wild], False) + printed(120, tables.overhead, overhead)
     text += printed(120, tables.busy, [wild], overhead) + markdown.whole(found, "") + page.html(found)
     assert "27622" not in text and "-1741" not in text
     assert "WARNING: the machine is busy: 2 times vary" in text
     assert text.count("the machine is busy") + text.count("The machine is busy") == 3
-    assert report.busy([synthetic.row()], [overhead[0] | {"through_us": 1801.0}]) is None
+    assert wording.busy([synthetic.row()], [Overhead("add", "torch_ref/eager", 1800.0, 1801.0)]) is None
 
 
 @pytest.mark.parametrize("precision", ["tf32", "ieee", None])
@@ -301,14 +317,14 @@ def test_rows_that_permit_tf32_are_timed_with_it_and_no_others(precision, monkey
 
     def timed(*_):
         seen.append(torch.backends.cuda.matmul.allow_tf32)
-        return {}
+        return synthetic.row()
 
-    monkeypatch.setattr(measure, "_row", timed)
+    monkeypatch.setattr(measure, "_time_row", timed)
     arguments = {} if precision is None else {"precision": precision}
     nothing: Any = None
-    group: Any = SimpleNamespace(inputs=SimpleNamespace(call=SimpleNamespace(arguments=arguments)))
+    shared: Any = SimpleNamespace(inputs=SimpleNamespace(call=SimpleNamespace(arguments=arguments)))
     before = torch.backends.cuda.matmul.allow_tf32
-    measure.row(nothing, group, nothing, nothing, Options(), None)
+    measure.time_row(nothing, nothing, shared, nothing, nothing, Options(), None)
     assert seen == [precision == "tf32"] and torch.backends.cuda.matmul.allow_tf32 == before
 
 

@@ -1,16 +1,21 @@
 """A row against its ceilings, and what is known without a GPU."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from kernelmux.perf import inputs, machine, measure, overhead, resources
+from kernelmux.perf import inputs, measure, overhead, roofline
 from kernelmux.perf.clock import VirtualClock
+from kernelmux.perf.emulated import resources
+from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.measure import AboveCeiling, Timing
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
+from kernelmux.perf.result import Result
+from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked
 from kernelmux.registry import backend as registered
@@ -19,12 +24,12 @@ ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "eager")
 
 
 def test_a_time_below_the_floor_is_an_error():
-    made = inputs.make(ROW, "cpu")
-    fields = measure.against(Timing(20.0, 0.01, 19.0, 50), made, H200, host_us=5.0)
-    assert fields["bound"] == "memory"
-    assert fields["share"] == pytest.approx(made.work.bytes / 4.278e12 / 20e-6)
+    work = inputs.make(ROW, "cpu").work
+    point = measure.against(synthetic.row(us=20.0), work, H200)
+    assert point.bound == "memory"
+    assert point.share == pytest.approx(work.bytes / 4.278e12 / 20e-6)
     with pytest.raises(AboveCeiling, match="faster than the ceilings allow"):
-        measure.against(Timing(0.01, 0.01, 0.01, 50), made, H200, host_us=5.0)
+        measure.against(synthetic.row(us=0.01), work, H200)
 
 
 def test_inputs_are_random_and_the_same_every_time():
@@ -43,9 +48,9 @@ def test_the_work_of_a_call_counts_its_outputs():
 
 def test_the_dispatcher_is_timed_beside_the_implementation():
     (row,) = overhead.measure(("add",), ("torch_ref",), "cpu")
-    assert row["label"] == "torch_ref/eager"
-    assert 0 < row["direct_us"] < 1000
-    assert 0 < row["through_us"] < 1000
+    assert row.label == "torch_ref/eager"
+    assert 0 < row.direct_us < 1000
+    assert 0 < row.through_us < 1000
 
 
 def test_kernels_are_told_by_their_resources_without_running():
@@ -60,11 +65,6 @@ def test_kernels_are_told_by_their_resources_without_running():
 def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
     (need,) = resources.needs(resources.Target("softmax", "cuda", "", broken="ImportError: no"), Options())
     assert need.error == "ImportError: no"
-
-
-def test_the_file_name_of_a_gpu():
-    assert machine.slug("NVIDIA H200") == "nvidia_h200"
-    assert machine.slug("NVIDIA GeForce RTX 4090 (Laptop)") == "nvidia_geforce_rtx_4090_laptop"
 
 
 def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
@@ -89,18 +89,22 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     made = inputs.make(ROW, "cpu")
     call = SimpleNamespace(arguments={}, device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
     oracle: Any = SimpleNamespace(check=lambda result, implementation: Checked(0.5, ""))
-    fake: Any = SimpleNamespace(arguments=made.arguments, call=call, work=made.work)
+    fake: Any = SimpleNamespace(arguments=made.arguments, call=call, calls=(call,), work=made.work)
     steps = {
         "_issue_us": told("issue", 10.0),
         "rest": told("rest"),
         "rounds": rounds,
         "_stopwatch": lambda *a: stopwatch,
+        "replay_us": told("graph", (950.0, "")),
     }
     for name, step in steps.items():
         monkeypatch.setattr(measure, name, step)
     monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
     implementation = registered.variants("torch_ref", "softmax")["eager"]
-    group = measure.Group(fake, {0: oracle})
-    found = measure.row(implementation, group, None, VirtualClock(), Options(device="cuda"), None)
-    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD]
-    assert (found["host_us"], found["held_us"], found["mhz"]) == (12.0, 1000.0, None)
+    shared = measure.Shared(fake, {0: oracle})
+    found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), Options(device="cuda"), H200)
+    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD, "rest", "graph"]
+    assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
+    assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/eager", implementation.idea, 0.5, 1)
+    assert found.point == roofline.point(1e-3, made.work, H200, 0.01, 12.0)
+    assert decode(Result, json.loads(json.dumps(encode(found))), "") == found

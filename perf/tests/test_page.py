@@ -1,15 +1,19 @@
 """The HTML page: complete, self-contained, honest about what was not measured, and the same for runs and records."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from kernelmux.perf import aa, charts, cli, page, results
+from kernelmux.perf import aa, cli, records, results
+from kernelmux.perf.machine import Machine
+from kernelmux.perf.report import charts, page
+from kernelmux.perf.results import KernelNeed
 from kernelmux.perf.tests import synthetic
 
 VOID = {"meta", "br", "use", "path", "rect", "img"}
-RECORD = results.FOLDER / "nvidia_h200.json"
+RECORD = records.FOLDER / "nvidia_h200.json"
 
 
 class Checker(HTMLParser):
@@ -47,20 +51,15 @@ def read(text):
     return checker
 
 
-def with_aa():
-    rows = synthetic.ladder()
-    return aa.fold([*rows, *(row | {"again": True, "median_us": row["median_us"] * 1.02} for row in rows)])
-
-
 def test_the_page_stands_alone():
-    found = read(page.html(synthetic.results([*with_aa(), synthetic.failed()])))
+    found = read(page.html(synthetic.results([*synthetic.with_aa(), synthetic.failed()])))
     assert all(link.startswith("#") for link in found.links)
     assert {link[1:] for link in found.links} <= set(found.ids)
     assert len(found.ids) == len(set(found.ids))
 
 
 def test_the_page_says_what_was_measured_and_where():
-    found = read(page.html(synthetic.results(with_aa())))
+    found = read(page.html(synthetic.results(synthetic.with_aa())))
     for text in (
         "Performance on NVIDIA H200",
         "580.1",
@@ -77,7 +76,7 @@ def test_the_page_says_what_was_measured_and_where():
 
 
 def test_without_a_second_time_or_a_rest_the_page_says_so():
-    old = [{k: v for k, v in row.items() if "held" not in k and k != "mhz"} for row in synthetic.ladder()]
+    old = [replace(row, held_us=None, held_mhz=None, mhz=None) for row in synthetic.ladder()]
     text = read(page.html(synthetic.results(old))).text
     assert "This run timed every variant once (no --aa)" in text
     assert "bold marks everything within 3 % of the fastest" in text
@@ -86,15 +85,15 @@ def test_without_a_second_time_or_a_rest_the_page_says_so():
 
 def test_failures_and_reasons_are_on_the_page_as_text():
     rows = [*synthetic.ladder(), synthetic.failed(error="<b>& wrong</b>")]
-    rows.append({**synthetic.row(backend="triton"), "status": "skipped", "error": "N > 65536"})
-    page_ = page.html(synthetic.results(rows, errors=["a worker died"]))
+    rows.append(synthetic.skipped(backend="triton"))
+    page_ = page.html(synthetic.results(rows, errors=("a worker died",)))
     assert "&lt;b&gt;&amp; wrong&lt;/b&gt;" in page_
     assert "triton/online: N &gt; 65536" in page_
     assert "a worker died" in page_
 
 
 def test_a_row_that_differs_from_itself_is_told():
-    rows = aa.fold([synthetic.row(us=100.0), synthetic.row(us=120.0) | {"again": True}])
+    rows = aa.fold(synthetic.pair(100.0, 120.0))
     assert "100.0 us, then 120.0 us (20.0% apart)" in page.html(synthetic.results(rows))
 
 
@@ -109,12 +108,12 @@ def test_a_comparison_names_what_changed():
 
 
 def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
-    row = {k: v for k, v in synthetic.row(backend="torch_ref", variant="eager").items() if not k.startswith("floor")}
-    row = {k: v for k, v in row.items() if k not in ("share", "rate", "rate_unit", "held_us", "graph_us", "host_us")}
-    need = {"op": "softmax", "label": "cuda/online", "kernel": "softmax_online", "dtype": "bf16", "registers": 40}
-    need |= {"spills": 0, "shared": 64, "dynamic": 0, "threads": 256, "blocks": 6, "occupancy": 0.75, "error": ""}
-    found = synthetic.results([row], resources=[need | {"limited_by": "registers"}])
-    found |= {"ceilings": None, "machine": {"name": "a CPU", "kind": "cpu", "threads": 2}}
+    row = synthetic.row(backend="torch_ref", variant="eager", point=None, held_us=None, graph_us=None, host_us=None)
+    need = KernelNeed(
+        "softmax", "cuda/online", "x=64x64", "bf16", "softmax_online", 40, 0, 64, 0, 256, 6, 0.75, "registers"
+    )
+    machine = Machine(name="a CPU", kind="cpu", threads=2)
+    found = synthetic.results([row], resources=(need,), ceilings=None, machine=machine)
     text = read(page.html(found)).text
     assert "nothing emulated is ever timed" in text
     assert "a CPU, 2 threads" in text
@@ -124,7 +123,7 @@ def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
 
 def test_without_matplotlib_there_are_tables(monkeypatch):
     monkeypatch.setattr(charts, "available", lambda: False)
-    text = page.html(synthetic.results(with_aa()))
+    text = page.html(synthetic.results(synthetic.with_aa()))
     assert "<svg" not in text
     assert "cuda/registers" in text
 
@@ -143,8 +142,7 @@ def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
     assert cli.main(["--render", str(RECORD), "--html", str(target)]) == 0
     assert f"wrote {target}" in capsys.readouterr().out.replace("\n", "")
     found = read(target.read_text(encoding="utf-8"))
-    rows = results.read(RECORD)["rows"]
-    assert all(f"{row['backend']}/{row['variant']}" in found.text for row in rows)
+    assert all(row.label in found.text for row in results.read(RECORD).rows)
 
 
 def test_a_page_needs_a_name(capsys):

@@ -1,11 +1,14 @@
 """Tables, Markdown and the picture."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import command, markdown, picture, report, results, tables
+from kernelmux.perf import command, records
+from kernelmux.perf.report import markdown, picture, tables, wording
+from kernelmux.perf.report.groups import groups
 from kernelmux.perf.tests import synthetic
 
 
@@ -16,13 +19,13 @@ def printed(show, *arguments):
 
 
 def test_a_group_knows_its_best_row_torch_and_the_rung_below():
-    (group,) = report.groups(synthetic.ladder())
-    naive, registers = group.rows[2:]
+    (group,) = groups(synthetic.ladder())
+    naive, registers = group.good[2:]
     assert group.best is registers
     assert group.times_torch(registers) == pytest.approx(300 / 130)
     assert group.times_previous(registers) == pytest.approx(600 / 130)
     assert group.times_previous(naive) is None
-    assert group.best_of("triton") is group.rows[1]
+    assert group.best_of("triton") is group.good[1]
 
 
 def test_the_terminal_table_fits_and_marks_the_best():
@@ -35,7 +38,7 @@ def test_the_terminal_table_fits_and_marks_the_best():
 
 
 def test_the_summary_counts_and_gives_reasons():
-    rows = [*synthetic.ladder(), synthetic.failed(), {**synthetic.row(), "status": "skipped", "error": "N > 65536"}]
+    rows = [*synthetic.ladder(), synthetic.failed(), synthetic.skipped()]
     text = printed(tables.summary, rows, ["a worker died"])
     assert "4 rows timed and right, 1 failed, 1 not applicable" in text
     assert "not run: cuda/online: N > 65536" in text
@@ -56,7 +59,7 @@ def test_the_report_has_a_ladder_with_advice():
 def test_the_report_says_which_rows_did_not_rest():
     rows = synthetic.ladder()
     assert markdown.legend(rows) == markdown.LEGEND
-    rows[0].pop("held_us")
+    rows[0] = replace(rows[0], held_us=None)
     assert markdown.legend(rows).endswith(markdown.NOT_RESTED)
 
 
@@ -84,10 +87,10 @@ def test_nothing_to_draw_is_no_picture(tmp_path):
 
 
 def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    results.recorded.cache_clear()
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    records.recorded.cache_clear()
     stale = synthetic.row(backend="triton", variant="online", source="0" * 12)
-    results.record(synthetic.results([*synthetic.ladder(), stale]))
+    records.record(synthetic.results([*synthetic.ladder(), stale]))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- perf -->\nold\n<!-- /perf -->\nafter\n")
     assert "updated" in printed(command.update, page)
@@ -96,11 +99,11 @@ def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
     assert text.endswith("<!-- /perf -->\nafter\n")
     assert "old\n" not in text
     assert "Left out, because their source has changed since: 1 rows." in text
-    results.recorded.cache_clear()
+    records.recorded.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("us", "text"), [(3.456, "3.46"), (34.56, "34.6"), (345.6, "345.6"), (3456.7, "3457"), (None, "")]
 )
 def test_microseconds(us, text):
-    assert report.microseconds(us) == text
+    assert wording.microseconds(us) == text

@@ -2,25 +2,27 @@
 
 import pytest
 
-from kernelmux.perf import compare, results
+from kernelmux.perf import records, results
+from kernelmux.perf.machine import Machine
+from kernelmux.perf.report import compare
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry.errors import ArgumentError
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    results.recorded.cache_clear()
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    records.recorded.cache_clear()
     yield tmp_path
-    results.recorded.cache_clear()
+    records.recorded.cache_clear()
 
 
 def test_a_record_takes_new_rows_and_keeps_the_others(folder):
-    results.record(synthetic.results(synthetic.ladder()))
-    path = results.record(synthetic.results([synthetic.row(variant="registers", us=120.0)], date="2026-12-01"))
+    records.record(synthetic.results(synthetic.ladder()))
+    path = records.record(synthetic.results([synthetic.row(variant="registers", us=120.0)], date="2026-12-01"))
     assert path.name == "nvidia_h200.json"
-    (record,) = results.recorded()
-    times = {(r["backend"], r["variant"]): (r["median_us"], r["date"]) for r in record.rows}
+    (record,) = records.recorded()
+    times = {(row.backend, row.variant): (row.median_us, row.date) for row in record.rows}
     assert len(times) == 4
     assert times["cuda", "registers"] == (120.0, "2026-12-01")
     assert times["cuda", "naive"] == (600.0, "2026-11-20")
@@ -28,34 +30,34 @@ def test_a_record_takes_new_rows_and_keeps_the_others(folder):
 
 
 def test_a_variant_that_fails_loses_its_row(folder):
-    results.record(synthetic.results(synthetic.ladder()))
-    results.record(synthetic.results([synthetic.failed(variant="naive")]))
-    assert {r["variant"] for r in results.recorded()[0].rows} == {"eager", "resident", "registers"}
+    records.record(synthetic.results(synthetic.ladder()))
+    records.record(synthetic.results([synthetic.failed(variant="naive")]))
+    assert {row.variant for row in records.recorded()[0].rows} == {"eager", "resident", "registers"}
 
 
 def test_rows_stand_in_ladder_order_whatever_the_order_of_the_runs(folder):
-    results.record(synthetic.results(synthetic.ladder()[::-1]))
-    assert [r["variant"] for r in results.recorded()[0].rows] == ["eager", "resident", "naive", "registers"]
+    records.record(synthetic.results(synthetic.ladder()[::-1]))
+    assert [row.variant for row in records.recorded()[0].rows] == ["eager", "resident", "naive", "registers"]
 
 
 def test_a_changed_source_makes_a_row_stale(folder):
     fresh, old = synthetic.row(variant="naive"), synthetic.row(variant="registers", source="000000000000")
-    results.record(synthetic.results([fresh, old]))
-    assert {r["variant"]: r["stale"] for r in results.recorded()[0].rows} == {"naive": False, "registers": True}
+    records.record(synthetic.results([fresh, old]))
+    assert {row.variant: row.stale for row in records.recorded()[0].rows} == {"naive": False, "registers": True}
 
 
 def test_only_a_gpu_is_recorded(folder):
-    found = synthetic.results(synthetic.ladder()) | {"machine": {"name": "a laptop", "kind": "cpu"}}
+    found = synthetic.results(synthetic.ladder(), machine=Machine(name="a laptop", kind="cpu"))
     with pytest.raises(ArgumentError, match="real GPU"):
-        results.record(found)
+        records.record(found)
     assert not list(folder.iterdir())
 
 
 def test_a_gpu_is_found_by_a_part_of_its_name(folder):
-    results.record(synthetic.results(synthetic.ladder()))
-    assert results.find("h200").gpu == "NVIDIA H200"
+    records.record(synthetic.results(synthetic.ladder()))
+    assert records.find("h200").gpu == "NVIDIA H200"
     with pytest.raises(ArgumentError, match="recorded GPUs: NVIDIA H200"):
-        results.find("b200")
+        records.find("b200")
 
 
 def test_a_file_that_is_something_else_is_refused(tmp_path):

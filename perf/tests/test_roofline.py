@@ -1,10 +1,16 @@
 """The arithmetic of a row."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from kernelmux.perf import roofline
+from kernelmux.perf import inputs, measure, roofline
+from kernelmux.perf.options import Options
+from kernelmux.perf.plan import Row
 from kernelmux.perf.roofline import Work
 from kernelmux.perf.tests.synthetic import H200, PRODUCT, SOFTMAX
+from kernelmux.registry.errors import UnsupportedError
 
 
 def test_a_memory_bound_floor_is_bytes_over_the_copy_rate():
@@ -26,10 +32,49 @@ def test_a_compute_bound_floor_is_flops_over_the_rate_of_the_format():
 
 @pytest.mark.parametrize(
     ("unit", "dtype", "format_"),
-    [("tensor", "bf16", "bf16"), ("tensor", "fp32", "tf32"), ("fma", "fp32", "fp32"), ("fma", "bf16", "fp32")],
+    [
+        ("tensor", "bf16", "bf16"),
+        ("tensor", "fp32", "tf32"),
+        ("tensor", "e4m3", "e4m3"),
+        ("fma", "fp32", "fp32"),
+        ("fma", "bf16", "fp32"),
+        ("fma", "e4m3", "fp32"),
+        ("fma", "i32", "i32"),
+        ("fma", "fp64", "fp64"),
+    ],
 )
 def test_the_ceiling_follows_from_unit_and_dtype(unit, dtype, format_):
     assert Work(1, 1, 0, unit, dtype).matrix_format == format_
+
+
+@pytest.mark.parametrize(
+    ("unit", "dtype"), [("tensor", "e4m3"), ("tensor", "e5m2"), ("tensor", "i8"), ("fma", "i32"), ("fma", "fp64")]
+)
+def test_arithmetic_without_a_ceiling_is_refused_and_not_called_memory_bound(unit, dtype):
+    product = Work(bytes=3 * 8192**2, flops=2 * 8192**3, written=8192**2, unit=unit, dtype=dtype)
+    for ask in (
+        roofline.floor,
+        lambda *a: roofline.above(1e-3, *a),
+        lambda *a: roofline.point(1e-3, a[0], a[1], 0.01, 12.0),
+    ):
+        with pytest.raises(
+            UnsupportedError, match=f"no ceiling for arithmetic in {dtype} .* expected one of bf16, fp16"
+        ):
+            ask(product, H200)
+
+
+def test_bytes_alone_need_no_ceiling_of_their_format():
+    moved = Work(bytes=1 << 30, flops=0, written=1 << 29, dtype="i8")
+    assert roofline.floor(moved, H200).binds == "memory"
+
+
+def test_a_row_without_a_ceiling_fails_before_it_is_timed():
+    made = inputs.make(Row("matmul", "a=64x64 b=64x64", "bf16", "torch_ref", "eager"), "cpu")
+    shared = measure.Shared(made, {})
+    unknown = replace(H200, matmul={"fp32": 51e12})
+    nothing: Any = None
+    with pytest.raises(UnsupportedError, match="no ceiling for arithmetic in bf16"):
+        measure.time_row(nothing, nothing, shared, nothing, nothing, Options(), unknown)
 
 
 def test_host_memory_meets_the_host_link():

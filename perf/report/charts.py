@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kernelmux.perf import markdown, picture, report
-from kernelmux.perf.report import Group, Row
+from kernelmux.perf.report import picture, wording
+from kernelmux.perf.report.groups import Group
+from kernelmux.perf.result import Timed
+from kernelmux.perf.roofline import Ceilings
 
 # Inches; 96 CSS pixels each, for the SVG is not scaled.
 ROOFLINE, SHARES_WIDTH, LADDER_WIDTH = (7.5, 5.4), 5.8, 4.25
@@ -26,7 +28,7 @@ def available() -> bool:
     return True
 
 
-def roofline(groups: list[Group], ceilings: dict[str, Any]) -> str:
+def roofline(groups: list[Group], ceilings: Ceilings) -> str:
     """Arithmetic intensity against achieved rate, the best variant of each backend."""
     return _svg("roofline", ROOFLINE, lambda axes: picture.roofline(axes, groups, ceilings))
 
@@ -61,12 +63,12 @@ def scoped(svg: str, name: str) -> str:
 
 def _ladder(axes: Any, group: Group) -> None:
     rows = group.good
-    places = range(len(rows))
-    colours = [picture.colour(row["backend"]) for row in rows]
-    axes.barh(places, [100 * row["share"] for row in rows], 0.72, color=colours)
-    for place, row in zip(places, rows, strict=True):
-        _label(axes, group, row, place)
-    axes.set_yticks(places, [report.label(row) for row in rows])
+    bars = range(len(rows))
+    colours = [picture.colour(row.backend) for row in rows]
+    axes.barh(bars, [100 * picture.share(row) for row in rows], 0.72, color=colours)
+    for bar, row in zip(bars, rows, strict=True):
+        _label(axes, group, row, bar)
+    axes.set_yticks(bars, [row.label for row in rows])
     for text, row in zip(axes.get_yticklabels(), rows, strict=True):
         text.set_fontweight("bold" if group.leads(row) else "normal")
     axes.invert_yaxis()
@@ -75,16 +77,11 @@ def _ladder(axes: Any, group: Group) -> None:
     axes.axvline(100, color=picture.INK, linewidth=1.0)
 
 
-def _label(axes: Any, group: Group, row: Row, place: int) -> None:
+def _label(axes: Any, group: Group, row: Timed, bar: int) -> None:
     """The share and the time behind a bar; how far the same variant lay apart as a whisker."""
-    share = 100 * row["share"]
-    if "apart" in row:
-        axes.errorbar(share, place, xerr=share * row["apart"], color=picture.INK, capsize=2, linewidth=0.8)
-    text = f"{share:.0f} %, {report.microseconds(row['median_us'])} µs"
+    share = 100 * picture.share(row)
+    if row.second:
+        axes.errorbar(share, bar, xerr=share * row.second.apart, color=picture.INK, capsize=2, linewidth=0.8)
+    text = f"{share:.0f} %, {wording.microseconds(row.median_us)} µs"
     weight = "bold" if group.leads(row) else "normal"
-    axes.text(103, place, text, va="center", fontsize=8, color=picture.GREY, fontweight=weight)
-
-
-def large(rows: list[Row]) -> list[Group]:
-    """The groups of the first two charts."""
-    return markdown.large_groups([row for row in rows if "share" in row])
+    axes.text(103, bar, text, va="center", fontsize=8, color=picture.GREY, fontweight=weight)

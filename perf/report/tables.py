@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kernelmux.perf import markdown, report
-from kernelmux.perf.aa import Noise
-from kernelmux.perf.columns import Columns
-from kernelmux.perf.report import Group, Row
+from kernelmux.perf.report import wording
+from kernelmux.perf.report.columns import Columns
+from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
+from kernelmux.perf.report.noise import Noise
+from kernelmux.perf.result import FAILED, OK, SKIPPED, Result, Timed
+from kernelmux.perf.results import Overhead
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 
@@ -23,16 +25,16 @@ LEGEND = (
 )
 
 
-def show(console: Console, rows: list[Row], on_gpu: bool) -> None:
+def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
     """Print every group."""
     if not on_gpu:
         console.print(_cpu_table(console, rows))
-    for group in report.groups(rows):
+    for group in groups(rows):
         if on_gpu:
             console.print(_table(console, group))
         for row in group.rows:
-            if row["status"] == "failed":
-                console.print(f"  FAILED {report.label(row)}: {escape(row['error'])}", style="red", soft_wrap=True)
+            if row.status == FAILED:
+                console.print(f"  FAILED {row.label}: {escape(row.error)}", style="red", soft_wrap=True)
     if on_gpu:
         console.print(LEGEND, style="dim", highlight=False)
 
@@ -46,14 +48,14 @@ LADDER = Columns(
 )
 
 
-def _cpu_table(console: Console, rows: list[Row]) -> Table:
+def _cpu_table(console: Console, rows: Iterable[Result]) -> Table:
     """One table of everything, for there is one variant of each."""
     found: list[tuple[list[str], None]] = []
     for row in rows:
-        if row["status"] == "ok":
-            us = row["median_us"]
-            cells = [f"  {row['op']} {report.label(row)}", row["workload"], row["dtype"], report.microseconds(us)]
-            cells += [report.spread(row), f"{row['bytes'] / us / 1e3:.1f}", f"{row['flops'] / us / 1e3:.1f}"]
+        if isinstance(row, Timed):
+            us = row.median_us
+            cells = [f"  {row.op} {row.label}", row.workload, row.dtype, wording.microseconds(us)]
+            cells += [wording.spread(row), f"{row.bytes / us / 1e3:.1f}", f"{row.flops / us / 1e3:.1f}"]
             found.append((cells, None))
     return ON_CPU.table(console, [([Text(c) for c in cells], style) for cells, style in found], "torch on this CPU")
 
@@ -61,22 +63,22 @@ def _cpu_table(console: Console, rows: list[Row]) -> Table:
 def _table(console: Console, group: Group) -> Table:
     best = "bold green" if len(group.good) > 1 else None
     rows = [(_cells(group, row), best if group.leads(row) else None) for row in group.rows]
-    return LADDER.table(console, rows, report.heading(group))
+    return LADDER.table(console, rows, wording.heading(group))
 
 
-def _cells(group: Group, row: Row) -> list[Text]:
-    name = ("* " if group.leads(row) else "  ") + report.label(row) + (" (stale)" if row.get("stale") else "")
-    if row["status"] == "failed":
+def _cells(group: Group, row: Result) -> list[Text]:
+    name = ("* " if group.leads(row) else "  ") + row.label
+    if not isinstance(row, Timed):
         return [Text(name), Text("FAILED", style="red")]
-    cells = [name, report.microseconds(row["median_us"]), report.spread(row)]
-    cells += [report.rate(row), report.percent(row.get("share"))]
-    cells += [report.times(group.times_torch(row)), report.times(group.times_previous(row))]
-    cells += [report.microseconds(row.get(name)) for name in ("held_us", "host_us", "graph_us")]
-    return [Text(c) for c in (*cells, row.get("bound", ""), row.get("advice", ""))]
+    cells = [name + (" (stale)" if row.stale else ""), wording.microseconds(row.median_us), wording.spread(row)]
+    cells += [wording.rate(row), wording.share(row)]
+    cells += [wording.times(group.times_torch(row)), wording.times(group.times_previous(row))]
+    cells += [wording.microseconds(us) for us in (row.held_us, row.host_us, row.graph_us)]
+    return [Text(c) for c in (*cells, *((row.point.bound, row.point.advice) if row.point else ("", "")))]
 
 
 def noise(console: Console, found: Noise | None) -> int:
-    """Print what A/A says; return how many variants differ from themselves beyond the gate."""
+    """Print what A/A says; return how many variants have two timings that differ beyond the limits."""
     if found is None:
         return 0
     console.print(str(found), highlight=False, markup=False, soft_wrap=True)
@@ -85,38 +87,39 @@ def noise(console: Console, found: Noise | None) -> int:
     return len(found.beyond)
 
 
-def busy(console: Console, rows: list[Row], overhead: list[dict[str, Any]]) -> None:
+def busy(console: Console, rows: Iterable[Result], overhead: Iterable[Overhead]) -> None:
     """Say that the times are worth little, if the machine was busy."""
-    if text := report.busy(rows, overhead):
+    if text := wording.busy(rows, overhead):
         console.print(f"WARNING: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def summary(console: Console, rows: list[Row], errors: list[str]) -> None:
+def summary(console: Console, rows: Iterable[Result], errors: Iterable[str]) -> None:
     """The last lines: what ran, what failed, what could not run."""
-    count = {status: sum(r["status"] == status for r in rows) for status in ("ok", "failed", "skipped")}
+    rows = tuple(rows)
+    count = {status: sum(row.status == status for row in rows) for status in (OK, FAILED, SKIPPED)}
     for error in errors:
         console.print(error, style="red", markup=False, highlight=False)
-    reasons = {f"{report.label(r)}: {r['error']}" for r in rows if r["status"] == "skipped"}
+    reasons = {f"{r.label}: {r.error}" for r in rows if r.status == SKIPPED}
     for reason in sorted(reasons)[:6]:
         console.print(f"not run: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if len(reasons) > 6:
         console.print(f"not run: {len(reasons) - 6} more reasons; --list names them", style="dim", highlight=False)
-    text = f"{count['ok']} rows timed and right, {count['failed']} failed, {count['skipped']} not applicable"
-    console.print(text, style="bold red" if count["failed"] or errors else "bold", highlight=False)
+    text = f"{count[OK]} rows timed and right, {count[FAILED]} failed, {count[SKIPPED]} not applicable"
+    console.print(text, style="bold red" if count[FAILED] or errors else "bold", highlight=False)
 
 
-def overhead(console: Console, rows: list[dict[str, Any]]) -> None:
+def overhead(console: Console, rows: Sequence[Overhead]) -> None:
     """Host microseconds of the dispatcher."""
     if not rows:
         return
     title = "host time of one call on a small input, us: kx.op(x, backend=...) against the implementation itself"
     found: list[tuple[list[Text], None]] = []
     for row in rows:
-        name = Text(f"  {row['op']} {row['label']}")
-        if "error" in row:
-            console.print(f"FAILED {name}: {row['error']}", style="red", markup=False, soft_wrap=True)
+        name = Text(f"  {row.op} {row.label}")
+        if row.error:
+            console.print(f"FAILED {name}: {row.error}", style="red", markup=False, soft_wrap=True)
             continue
-        numbers = (f"{row['direct_us']:.2f}", f"{row['through_us']:.2f}", report.added(row))
+        numbers = (f"{row.direct_us:.2f}", f"{row.through_us:.2f}", wording.added(row))
         found.append(([name, *map(Text, numbers)], None))
     console.print(OVERHEAD.table(console, found, title))
 
@@ -124,15 +127,15 @@ def overhead(console: Console, rows: list[dict[str, Any]]) -> None:
 OVERHEAD = Columns(("", "implementation", "through kx.op", "added"), ("",), ("implementation",))
 
 
-def best(console: Console, rows: list[Row]) -> None:
+def best(console: Console, rows: Iterable[Result]) -> None:
     """Per operator and backend the fastest variant on the largest workload, from a record."""
-    names = markdown.backends_of(rows)
+    rows = tuple(rows)
+    names = backends_of(rows)
     texts = ("operator", "workload")
     columns = Columns((*texts, "floor us", *names), (*texts, *names), ("floor us",))
     found = []
-    for group in markdown.large_groups(rows):
-        floor = report.microseconds((group.best or {}).get("floor_us"))
-        cells = [Text(group.op), Text(f"{group.workload} {group.dtype}"), Text(floor)]
+    for group in large_groups(rows):
+        cells = [Text(group.op), Text(f"{group.workload} {group.dtype}"), Text(wording.floor(group.best))]
         found.append(([*cells, *(_best_cell(group, name) for name in names)], None))
     console.print(columns.table(console, found))
 
@@ -141,6 +144,6 @@ def _best_cell(group: Group, name: str) -> Text:
     row = group.best_of(name)
     if row is None:
         return Text("-")
-    stale = " stale" if row.get("stale") else ""
-    text = f"{report.microseconds(row['median_us'])} us {report.percent(row.get('share'))}{stale}"
+    stale = " stale" if row.stale else ""
+    text = f"{wording.microseconds(row.median_us)} us {wording.share(row)}{stale}"
     return Text(text, style="bold green" if row is group.best else "")

@@ -7,8 +7,12 @@ from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import files, markdown, report
-from kernelmux.perf.report import Group, Row
+from kernelmux.perf import files
+from kernelmux.perf.report import wording
+from kernelmux.perf.report.groups import Group, backends_of, drawable
+from kernelmux.perf.result import Timed
+from kernelmux.perf.results import Results
+from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry.cases import Case
 
 SIZE, DPI = (13.0, 6.4), 120
@@ -26,24 +30,23 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw(found: dict[str, Any], path: Path) -> bool:
+def draw(found: Results, path: Path) -> bool:
     """Write the picture as <path>.svg and .png; False if there is nothing to draw or matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
         return False
-    groups = markdown.large_groups([r for r in found["rows"] if "share" in r])
-    if not groups:
+    groups = drawable(found.rows)
+    if not groups or found.ceilings is None:
         return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, width_ratios=(3, 2), layout="constrained")
-        figure.suptitle(
-            f"{found['machine'].get('name', '')}, {found['date']}: best variant of each backend, largest workload"
-        )
-        roofline(left, groups, found["ceilings"])
+        title = f"{found.machine.name}, {found.date}: best variant of each backend, largest workload"
+        figure.suptitle(title)
+        roofline(left, groups, found.ceilings)
         shares(right, groups)
         forms: tuple[tuple[str, dict[str, Any]], ...] = (
             (".svg", {"metadata": {"Date": None}}),
@@ -62,15 +65,15 @@ def colour(backend: str) -> str:
 
 
 def _backends(groups: list[Group]) -> list[str]:
-    return markdown.backends_of([row for group in groups for row in group.good])
+    return backends_of(row for group in groups for row in group.good)
 
 
-def roofline(axes: Any, groups: list[Group], ceilings: dict[str, Any]) -> None:
+def roofline(axes: Any, groups: list[Group], ceilings: Ceilings) -> None:
     """Arithmetic intensity against achieved rate; operators without arithmetic are not here."""
-    shown = [group for group in groups if group.good[0]["flops"] and group.good[0]["link"] == "device"]
+    shown = [group for group in groups if group.good[0].flops and group.good[0].link == "device"]
     rows = {name: [row for group in shown if (row := group.best_of(name))] for name in _backends(shown)}
     lowest = min((_point(row)[1] for found in rows.values() for row in found), default=1.0)
-    top = max(ceilings["matmul"].values(), default=1e12) / 1e12
+    top = max(ceilings.matmul.values(), default=1e12) / 1e12
     axes.set(xscale="log", yscale="log", xlim=(LEFT, RIGHT), ylim=(lowest / 4, top * 2.5))
     axes.set(xlabel="arithmetic intensity, flop per byte", ylabel="achieved rate, TFLOP/s")
     axes.grid(True, which="major", color=FAINT, linewidth=0.6)
@@ -84,13 +87,18 @@ def roofline(axes: Any, groups: list[Group], ceilings: dict[str, Any]) -> None:
     _labels(axes, shown, texts)
 
 
-def _point(row: Row) -> tuple[float, float]:
-    return row["flops"] / row["bytes"], row["flops"] / row["median_us"] / 1e6
+def _point(row: Timed) -> tuple[float, float]:
+    return row.flops / row.bytes, row.flops / row.median_us / 1e6
 
 
-def _roofs(axes: Any, ceilings: dict[str, Any]) -> list[Any]:
+def share(row: Timed) -> float:
+    """Of the floor; 0 where it is not known."""
+    return row.point.share if row.point else 0.0
+
+
+def _roofs(axes: Any, ceilings: Ceilings) -> list[Any]:
     """Draw the ceilings; their labels are returned, because nothing may cover them."""
-    copy, peaks = ceilings["copy"] / 1e12, {k: v / 1e12 for k, v in ceilings["matmul"].items()}
+    copy, peaks = ceilings.copy / 1e12, {k: v / 1e12 for k, v in ceilings.matmul.items()}
     top = max(peaks.values(), default=copy * 100)
     axes.plot([LEFT, top / copy], [LEFT * copy, top], color=INK, linewidth=1.2)
     at = (5.0, 5.0 * copy * 1.25)  # a little above the line, and along it
@@ -114,7 +122,7 @@ def _merged(peaks: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _labels(axes: Any, groups: list[Group], texts: list[Any]) -> None:
-    """The operator's name beside its fastest point, at the nearest place where it covers nothing."""
+    """The operator's name beside its fastest point, at the nearest spot where it covers nothing."""
     renderer = axes.figure.canvas.get_renderer()
     rows = [row for group in groups for name in _backends(groups) if (row := group.best_of(name))]
     points = [axes.transData.transform(_point(row)) for row in rows]
@@ -128,19 +136,19 @@ def _labels(axes: Any, groups: list[Group], texts: list[Any]) -> None:
         _settle(text, renderer, taken, axes.get_window_extent())
 
 
-def _best(group: Group) -> Row:
+def _best(group: Group) -> Timed:
     assert group.best is not None
     return group.best
 
 
 def _settle(text: Any, renderer: Any, taken: list[tuple[float, float, float, float]], frame: Any) -> None:
-    """Move a label to the first free place of a fan of offsets, right first, then below, above and left."""
+    """Move a label to the first free spot of a fan of offsets, right first, then below, above and left."""
     width = text.get_window_extent(renderer).width * 72 / text.figure.dpi
     fan = [(10, 0), (10, -12), (10, 12), (-10 - width, 0), (-10 - width, 12), (-10 - width, -12)]
     for radius in range(1, 9):
         for dx, dy in fan:
-            place = (dx + (radius - 1) * (6 if dx > 0 else -6), dy + (radius - 1) * (12 if dy > 0 else -12))
-            text.set_position(place)
+            offset = (dx + (radius - 1) * (6 if dx > 0 else -6), dy + (radius - 1) * (12 if dy > 0 else -12))
+            text.set_position(offset)
             box = _box(text, renderer)
             inside = frame.x0 < box[0] and box[2] < frame.x1 and frame.y0 < box[1] and box[3] < frame.y1
             if inside and not any(_overlap(box, other) for other in taken):
@@ -169,12 +177,12 @@ def shares(axes: Any, groups: list[Group]) -> None:
     height = 0.8 / len(names)
     for i, name in enumerate(names):
         found = [(k, row) for k, group in enumerate(groups) if (row := group.best_of(name))]
-        places = [k + (i - (len(names) - 1) / 2) * height for k, _ in found]
-        shares = [100 * row["share"] for _, row in found]
-        axes.barh(places, shares, height * 0.9, color=colour(name), label=name)
-        for place, share, (_, row) in zip(places, shares, found, strict=True):
-            text = f"{share:.0f} %, {report.microseconds(row['median_us'])} µs"
-            axes.text(max(102, share + 2), place, text, va="center", fontsize=7, color=GREY)
+        bars = [k + (i - (len(names) - 1) / 2) * height for k, _ in found]
+        shares = [100 * share(row) for _, row in found]
+        axes.barh(bars, shares, height * 0.9, color=colour(name), label=name)
+        for bar, percent, (_, row) in zip(bars, shares, found, strict=True):
+            text = f"{percent:.0f} %, {wording.microseconds(row.median_us)} µs"
+            axes.text(max(102, percent + 2), bar, text, va="center", fontsize=7, color=GREY)
     axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
     axes.invert_yaxis()
     axes.set(xlim=(0, 135), xlabel="share of the floor, % (least possible / measured time)", xticks=range(0, 101, 20))

@@ -1,6 +1,6 @@
 """What each kernel needs of a multiprocessor, known without a GPU: registers, spills, shared memory, occupancy.
 
-A variant is called with its largest workload on CPU tensors that nobody touches; the emulator notes what would have
+A variant is called with its largest workload on CPU tensors that are never written; the emulator notes what would have
 been launched, and every kernel is compiled for the GPU once more to read its machine code.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,8 +20,9 @@ from kernelmux import emulator
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import occupancy, resources
 from kernelmux.perf import plan
-from kernelmux.perf.columns import Columns
 from kernelmux.perf.options import Options
+from kernelmux.perf.report.columns import Columns
+from kernelmux.perf.results import KernelNeed
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import Case
@@ -29,27 +30,6 @@ from kernelmux.registry.spec import OpSpec
 
 ARCH = "sm_90a"
 EMULATED = (9, 0)
-
-
-@dataclass(frozen=True)
-class Need:
-    """One kernel of one variant: per thread registers and spilled bytes, per block bytes of static and dynamic shared
-    memory and threads, per multiprocessor blocks and the share of its warps; error: why there is no more."""
-
-    op: str
-    label: str
-    workload: str
-    dtype: str
-    kernel: str = ""
-    registers: int = 0
-    spills: int = 0
-    shared: int = 0
-    dynamic: int = 0
-    threads: int = 0
-    blocks: int = 0
-    occupancy: float = 0.0
-    limited_by: str = ""
-    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,9 +66,9 @@ def _of_op(op: str, options: Options) -> Iterator[Target]:
         yield from (Target(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
 
 
-def command(console: Console, options: Options) -> list[dict[str, Any]]:
+def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     """Compile, print and return what every kernel needs."""
-    found: list[Need] = []
+    found: list[KernelNeed] = []
     todo = targets(options)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("compiling", total=len(todo))
@@ -96,14 +76,14 @@ def command(console: Console, options: Options) -> list[dict[str, Any]]:
             found += needs(target, options)
             bar.update(task, advance=1, description=f"compiling {target.op} {target.label}")
     show(console, found)
-    return [asdict(need) for need in found]
+    return tuple(found)
 
 
-def needs(target: Target, options: Options) -> list[Need]:
+def needs(target: Target, options: Options) -> list[KernelNeed]:
     """What the kernels of a variant need on its largest workload; nothing if it cannot run any."""
     spec = catalog.spec(target.op)
     if target.broken:
-        return [Need(target.op, target.backend, "", "", error=target.broken)]
+        return [KernelNeed(target.op, target.backend, "", "", error=target.broken)]
     implementation = registered.variants(target.backend, target.op)[target.variant]
     emulation = registered.backend(target.backend).emulation
     for case, dtype in _work(spec, options):
@@ -114,9 +94,9 @@ def needs(target: Target, options: Options) -> list[Need]:
         try:
             with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"), emulation():
                 implementation.fn(*call.arguments.values())
-            return [Need(*common, **_examined(launch)) for launch in _different(launches)]
+            return [KernelNeed(*common, **_examined(launch)) for launch in _different(launches)]
         except Exception as error:
-            return [Need(*common, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")]
+            return [KernelNeed(*common, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")]
     return []
 
 
@@ -131,7 +111,7 @@ def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
 
 
 def _untouched(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[str, Any]:
-    """Tensors that have addresses and, as long as nobody writes to them, no memory."""
+    """Tensors that have addresses and, as long as they are not written, no memory."""
     return {t.name: torch.empty(case.shapes[t.name], dtype=dtype) for t in spec.tensors}
 
 
@@ -147,7 +127,7 @@ def _different(launches: list[Launch]) -> list[Launch]:
 
 def _examined(launch: Launch) -> dict[str, Any]:
     if launch.recipe is None:
-        raise LookupError(f"{launch.kernel}: launched, but nobody said how it was compiled")
+        raise LookupError(f"{launch.kernel}: launched, but it is not known how it was compiled")
     compiled = launch.recipe.compile(ARCH)
     need = resources(compiled.image, compiled.log)[launch.kernel]
     dynamic = launch.shared if compiled.shared is None else compiled.shared
@@ -166,7 +146,7 @@ def _examined(launch: Launch) -> dict[str, Any]:
     }
 
 
-def show(console: Console, found: list[Need]) -> None:
+def show(console: Console, found: list[KernelNeed]) -> None:
     """Print the table."""
     title = f"kernels as compiled for {ARCH}, each for its largest workload; registers and spilled bytes are per thread"
     rows: list[tuple[list[Text], str | None]] = []
@@ -191,7 +171,7 @@ COLUMNS = Columns(
 )
 
 
-def _cells(need: Need) -> list[str]:
+def _cells(need: KernelNeed) -> list[str]:
     kernel = need.kernel.removeprefix(f"{need.op}_").removesuffix("_kernel")
     numbers = (need.registers, need.spills, need.shared + need.dynamic, need.threads, need.blocks)
     return [kernel, *map(str, numbers), f"{need.occupancy:.0%}", need.limited_by]

@@ -20,7 +20,8 @@ from rich.markup import escape
 from kernelmux import emulator
 from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.emulator.tracing.drawing import page
-from kernelmux.perf import emulate_table, files, room
+from kernelmux.perf import files, room
+from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, selection, terminal
 from kernelmux.registry.cases import draw, generator
@@ -36,7 +37,7 @@ EPILOG = """examples:
   kernelmux emulate softmax --backend triton --shape x=37x1000:fp16 --block 3 --warp 1 --picture softmax.html
   kernelmux emulate matmul --backend cuda/tiled --shape a=64x64,b=64x64 --lines 6 --json matmul.json
 
-Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 the command makes no sense.
+Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 usage error.
 """
 
 
@@ -148,7 +149,7 @@ def _report(console: Console, options: argparse.Namespace, traces: list[tuple[st
     launches = [(label, launch) for label, trace in traces for launch in trace.launches]
     for label, launch in launches:
         console.print(f"[bold]{escape(label)}[/bold]", soft_wrap=True)
-        emulate_table.show(console, launch, options.lines)
+        trace_table.show(console, launch, options.lines)
     if options.json is not None:
         found = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
         files.write(options.json, json.dumps(found, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Compares the emulator's trace with Nsight Compute: `python -m kernelmux.perf.ncu_check --out FOLDER`.
+"""Compares the emulator's trace with Nsight Compute: `python -m kernelmux.perf.emulated.ncu_check --out FOLDER`.
 
 On a machine with a GPU and ncu: runs the calls of `ncu_calls` under ncu, then on the emulator, prints the counts side
 by side, and writes ncu.csv and ncu_check.json. With `--csv FILE` ncu's table is read instead, which needs no GPU.
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.perf.ncu_calls import items
+from kernelmux.perf.emulated.ncu_calls import items
 from kernelmux.registry.errors import BackendUnavailable
 
 GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -67,7 +67,7 @@ class Measured:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; see the module's text for the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m kernelmux.perf.ncu_check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m kernelmux.perf.emulated.ncu_check", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/ncu"), metavar="FOLDER")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a table that ncu wrote before")
     parser.add_argument("--name", metavar="GPU", help="with --csv: which GPU it was")
@@ -128,7 +128,7 @@ def _profile(table: Path) -> str | None:
     metrics += sorted(f"{name}.sum" for name in known if MORE.search(name) and f"{name}.sum" not in metrics)
     command = [tool, "--clock-control", "none", "--metrics", ",".join([*metrics, *LAUNCH]), "--csv", "--log-file",
                str(table), "--print-units", "base", "-k", f"regex:{KERNELS}", sys.executable, "-m",
-               "kernelmux.perf.ncu_check", "--launch"]  # fmt: skip
+               "kernelmux.perf.emulated.ncu_check", "--launch"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not table.is_file():
         log = table.read_text()[-1500:] if table.is_file() else ""

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernelmux.perf import report
-from kernelmux.perf.columns import Columns
-from kernelmux.perf.report import Row
+from kernelmux.perf.report import wording
+from kernelmux.perf.report.columns import Columns
+from kernelmux.perf.report.groups import groups
+from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 
 RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, the spread of either run, twice its noise, and A/A
@@ -20,7 +21,7 @@ RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, the spread of 
 class Change:
     """One row, earlier and now; ratio: now / earlier."""
 
-    row: Row
+    row: Timed
     before_us: float
     now_us: float
     noise: float
@@ -40,28 +41,27 @@ class Change:
 
 def changes(earlier: Results, now: Results) -> list[Change]:
     """The rows that both runs have."""
-    before = {report.key(r): r for r in earlier["rows"] if r["status"] == "ok"}
-    apart = 2 * max((r["ceilings"] or {}).get("noise", 0.0) for r in (earlier, now))
+    before = {row.key: row for row in earlier.timed}
+    apart = 2 * max(run.ceilings.noise if run.ceilings else 0.0 for run in (earlier, now))
     noise = _noise(earlier) | _noise(now)
     found = []
-    for row in now["rows"]:
-        old = before.get(report.key(row)) if row["status"] == "ok" else None
-        if old:
-            known = max(old["spread"], row["spread"], apart, noise.get(report.place(row), 0.0))
-            found.append(Change(row, old["median_us"], row["median_us"], known))
+    for row in now.timed:
+        if old := before.get(row.key):
+            known = max(old.spread, row.spread, apart, noise.get(row.group, 0.0))
+            found.append(Change(row, old.median_us, row.median_us, known))
     return found
 
 
 def _noise(results: Results) -> dict[tuple[str, str, str], float]:
     """The A/A noise of each group that has one."""
-    return {(g.op, g.workload, g.dtype): g.noise for g in report.groups(results["rows"]) if g.noise is not None}
+    return {(g.op, g.workload, g.dtype): g.noise for g in groups(results.rows) if g.noise is not None}
 
 
 def show(console: Console, earlier: Results, now: Results) -> int:
     """Print what changed; return how many rows became slower."""
     found = changes(earlier, now)
     moved = [c for c in found if c.verdict != "same"]
-    if earlier["machine"].get("name") != now["machine"].get("name"):
+    if earlier.machine.name != now.machine.name:
         console.print(
             "the earlier run was on another machine: the ratios compare machines, not kernels", style="yellow"
         )
@@ -79,7 +79,7 @@ COLUMNS = Columns(("", "before us", "now us", "now / before", "verdict"), ("", "
 def _table(console: Console, moved: list[Change]) -> Table:
     rows = []
     for c in sorted(moved, key=lambda c: -c.ratio):
-        name = f"  {c.row['op']} {c.row['workload']} {c.row['dtype']} {report.label(c.row)}"
-        cells = (name, report.microseconds(c.before_us), report.microseconds(c.now_us), f"{c.ratio:.3f}", c.verdict)
+        times = (wording.microseconds(c.before_us), wording.microseconds(c.now_us))
+        cells = (f"  {c.row.name}", *times, f"{c.ratio:.3f}", c.verdict)
         rows.append(([Text(cell) for cell in cells], "red" if c.verdict == "slower" else "green"))
     return COLUMNS.table(console, rows, "changes")

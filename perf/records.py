@@ -1,0 +1,126 @@
+"""The record of each GPU, perf/results/<gpu>.json, and whether its rows still speak of today's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernelmux.perf import files
+from kernelmux.perf.json_form import encode
+from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.results import KIND, SCHEMA, Results, read, text
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.files import file_stem
+
+FOLDER = Path(__file__).with_name("results")
+# What a record keeps of a row, in this order.
+KEPT = (
+    "op", "workload", "dtype", "backend", "variant", "idea", "spec", "source", "median_us", "spread", "least_us",
+    "rounds", "bytes", "flops", "unit", "link", "floor_us", "floor_by", "share", "rate", "rate_unit", "bound",
+    "host_us", "graph_us", "budget", "sampled", "advice", "again_us", "again_spread", "apart",
+    "mhz", "held_us", "held_mhz", "status", "date",
+)  # fmt: skip
+DIGITS = 6
+
+
+def record(found: Results, folder: Path | None = None) -> Path:
+    """Merge the timed rows of a run into the record of its GPU; a variant that failed loses its row."""
+    if found.machine.kind != "cuda":
+        raise ArgumentError("--record: only times of a real GPU are recorded")
+    path = (folder or FOLDER) / f"{file_stem(found.machine.name)}.json"
+    known = read(path).timed if path.exists() else ()
+    files.write(path, text(form(replace(found, rows=merged(known, found)))))
+    recorded.cache_clear()
+    return path
+
+
+def merged(known: Iterable[Timed], found: Results) -> tuple[Timed, ...]:
+    """The rows on record with those of a run in place of older ones, in the order of a report."""
+    rows = {row.key: row for row in known}
+    for row in found.rows:
+        if row.status == "failed":
+            rows.pop(row.key, None)
+        elif isinstance(row, Timed):
+            rows[row.key] = replace(row, date=found.date)
+    return tuple(sorted(rows.values(), key=_rank))
+
+
+def form(found: Results) -> dict[str, Any]:
+    """The JSON of a record: the rows first, of each the kept fields, with as many digits as say something."""
+    head = encode(found)
+    rows = [{k: _rounded(row[k]) for k in KEPT if k in row} for row in head.pop("rows")]
+    kept = ("date", "command", "machine", "ceilings")
+    return {"schema": SCHEMA, "kind": KIND, "rows": rows, **{name: head[name] for name in kept}}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _rank(row: Result) -> tuple[Any, ...]:
+    """Where a row stands in a report: operators by name, workloads as in the spec, backends by priority, ladders."""
+    try:
+        spec = catalog.spec(row.op)
+        texts = [c.text for c in spec.workloads]
+        ladder = list(registered.variants(row.backend, row.op))
+        priority = registered.backend(row.backend).priority
+    except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
+        texts, ladder, priority = [], [], 1 << 30
+    at = texts.index(row.workload) if row.workload in texts else len(texts)
+    rung = ladder.index(row.variant) if row.variant in ladder else len(ladder)
+    return row.op, at, row.workload, row.dtype, priority, row.backend, rung, row.variant
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """What is on record about one GPU."""
+
+    results: Results
+
+    @property
+    def gpu(self) -> str:
+        return self.results.machine.name
+
+    @property
+    def rows(self) -> tuple[Timed, ...]:
+        """All rows; `stale` tells those whose spec or source has changed since."""
+        return tuple(replace(row, stale=stale(row)) for row in self.results.timed)
+
+    @property
+    def title(self) -> str:
+        dates = sorted({row.date or self.results.date for row in self.results.timed})
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
+        return f"recorded on {self.gpu}, {when}"
+
+
+@cache
+def recorded() -> tuple[GpuRecord, ...]:
+    """The records of all GPUs."""
+    return tuple(GpuRecord(read(path)) for path in sorted(FOLDER.glob("*.json")))
+
+
+def find(gpu: str) -> GpuRecord:
+    """The record of a GPU by its name, its file name or a part of either; ArgumentError names what there is."""
+    for known in recorded():
+        if not gpu or file_stem(gpu) in file_stem(known.gpu):
+            return known
+    names = ", ".join(known.gpu for known in recorded()) or "none"
+    raise ArgumentError(f"no recorded results{f' of {gpu}' if gpu else ''}; recorded GPUs: {names}")
+
+
+def stale(row: Timed) -> bool:
+    """Whether the spec or the source of a recorded row is no longer what was measured."""
+    return (row.spec, row.source) != _hashes(row.op, row.backend)
+
+
+@cache
+def _hashes(op: str, backend: str) -> tuple[str, str]:
+    try:
+        return catalog.spec(op).hash, registered.source_hash(backend, op)
+    except Exception:
+        return "", ""

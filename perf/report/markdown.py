@@ -1,0 +1,168 @@
+"""The report in Markdown: the picture, the best of each backend, and the ladder of every workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kernelmux.perf import files, records, roofline
+from kernelmux.perf.report import picture, wording
+from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
+from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.results import KernelNeed, Overhead, Results
+
+LEGEND = (
+    "Median device time of single calls with a cold L2 cache, after a rest (CUDA events, random normal inputs, every"
+    " output checked); floor: the least time that the ceilings of the same run allow; held: once power and clock have"
+    " settled under calls back to back; graph: per call inside a CUDA graph; host: of the Python call alone."
+)
+NOT_RESTED = (
+    " Rows without a held time were timed straight after calls back to back, when a GPU at its power limit has lowered"
+    " its clock: their matrix products and attention look further from the floor than they are."
+)
+
+
+def write(found: Results, folder: Path, name: str) -> None:
+    """Write the report and its pictures, <name>.md, .svg and .png."""
+    drawn = found.ceilings is not None and picture.draw(found, folder / name)
+    files.write(folder / f"{name}.md", whole(found, f"{name}.svg" if drawn else ""))
+
+
+def whole(found: Results, image: str) -> str:
+    """The text of a report; `image` is the file name of its picture, if it has one."""
+    busy = wording.busy(found.rows, found.overhead)
+    parts = [f"# Performance on {found.machine.name}, {found.date}"]
+    parts.append(f"{wording.where(found.machine)}\n\n`{found.command}`")
+    parts += [f"**{_sentence(busy)}**"] if busy else []
+    if found.ceilings:
+        parts.append(_sentence(wording.roofs(found.ceilings)) + "\n\n" + legend(found.timed))
+    parts += [f"![roofline]({image})"] if image else []
+    parts += [best_table(found.rows)] if found.ceilings else []
+    parts += [ladder(group) for group in groups(found.rows)]
+    parts += [_hints()] if found.ceilings else []
+    parts += [_overhead(found.overhead)] if found.overhead else []
+    parts += [_resources(found.resources)] if found.resources else []
+    return "\n\n".join(parts) + "\n"
+
+
+def legend(rows: Iterable[Timed]) -> str:
+    """What the columns mean; rows of a record may be older than the rest before the samples."""
+    return LEGEND if all(row.held_us for row in rows) else LEGEND + NOT_RESTED
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; every column but the first is aligned to the right."""
+    lines = [_line(head), "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(_line(cells) for cells in body)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def ladder(group: Group) -> str:
+    """The variants of one workload, each against the floor, torch, and the rung before it."""
+    head = ["variant", "us", "±", "rate", "of floor", "times torch", "times rung", "held us", "host us", "graph us"]
+    head += ["bound", "advice"]
+    return f"### {wording.heading(group)}\n\n" + table(head, (_ladder_cells(group, row) for row in group.rows))
+
+
+def _ladder_cells(group: Group, row: Result) -> list[str]:
+    name = f"**{row.label}**" if group.leads(row) else row.label
+    return [name, *(_timed_cells(group, row) if isinstance(row, Timed) else _failed_cells(row))]
+
+
+def _failed_cells(row: Result) -> list[str]:
+    return ["FAILED", *[""] * 9, row.error.partition("\n")[0]]
+
+
+def _timed_cells(group: Group, row: Timed) -> list[str]:
+    return [
+        wording.microseconds(row.median_us),
+        wording.spread(row),
+        wording.rate(row),
+        wording.share(row),
+        wording.times(group.times_torch(row)),
+        wording.times(group.times_previous(row)),
+        wording.microseconds(row.held_us),
+        wording.microseconds(row.host_us),
+        wording.microseconds(row.graph_us),
+        row.point.bound if row.point else "",
+        row.point.advice if row.point else "",
+    ]
+
+
+def best_table(rows: Iterable[Result]) -> str:
+    """Per operator the best variant of each backend: time and share of the floor."""
+    rows = tuple(rows)
+    names = backends_of(rows)
+    head = ("operator", "workload", "floor us", *names)
+    return table(head, (_best_cells(group, names) for group in large_groups(rows)))
+
+
+def _best_cells(group: Group, names: list[str]) -> list[str]:
+    cells = [f"`{group.op}`", f"{group.workload} {group.dtype}", wording.floor(group.best)]
+    for name in names:
+        row = group.best_of(name)
+        text = "-" if row is None else f"{wording.microseconds(row.median_us)} us, {wording.share(row)}"
+        cells.append(f"**{text}**" if row is not None and group.leads(row) else text)
+    return cells
+
+
+def best_tables() -> str:
+    """The same for every recorded GPU, for a document: current rows only, and how many were left out."""
+    parts = []
+    for record in records.recorded():
+        fresh = [row for row in record.rows if not row.stale]
+        left = len(record.rows) - len(fresh)
+        note = f" Left out, because their source has changed since: {left} rows." if left else ""
+        where = wording.where(record.results.machine)
+        intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"
+        parts.append(f"{intro}\n\n{best_table(fresh)}" if fresh else intro)
+    return "\n\n".join(parts) or "No GPU is on record yet: run `nox -s perf -- --record` on one."
+
+
+def _hints() -> str:
+    """What the advice means, with its thresholds."""
+    lines = [
+        f"- {bound}: " + ", ".join(f"{text!r} from {least:.0%}" for least, text in steps)
+        for bound, steps in roofline.HINTS.items()
+    ]
+    intro = (
+        "Advice by what binds the call and its share of the floor. A call under"
+        f" {roofline.LAUNCH_US:.0f} us is launch bound; a spread beyond {roofline.NOISY:.0%} is noise."
+    )
+    return "\n".join(["## Advice", "", intro, "", *lines])
+
+
+def _overhead(rows: Iterable[Overhead]) -> str:
+    body = [(f"{r.op} {r.label}", f"{r.direct_us:.2f}", f"{r.through_us:.2f}") for r in rows if not r.error]
+    return "## Host time of one call, us\n\n" + table(("small input", "implementation", "through kx.op"), body)
+
+
+def _resources(rows: Iterable[KernelNeed]) -> str:
+    head = (
+        "variant",
+        "kernel",
+        "dtype",
+        "registers",
+        "spills",
+        "shared",
+        "threads",
+        "blocks/SM",
+        "occupancy",
+        "limited by",
+    )
+    return "## Kernels as compiled for sm_90a\n\n" + table(head, map(_resource_cells, rows))
+
+
+def _resource_cells(row: KernelNeed) -> list[str]:
+    name = f"{row.op} {row.label}"
+    if row.error:
+        return [name, f"FAILED: {row.error}", *[""] * 8]
+    numbers = (row.registers, row.spills, row.shared + row.dynamic, row.threads, row.blocks)
+    return [name, row.kernel, row.dtype, *map(str, numbers), f"{row.occupancy:.0%}", row.limited_by]

@@ -1,0 +1,109 @@
+"""Numbers and facts as reports write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernelmux.perf.machine import Machine
+from kernelmux.perf.report.groups import Group
+from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.results import Overhead
+from kernelmux.perf.roofline import Ceilings
+
+BUSY = 0.5  # the spread from which on a time says little: other work took the processor
+
+
+def microseconds(value: float | None) -> str:
+    """Four significant digits, no exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def spread(row: Timed) -> str:
+    """How far the samples lie apart, or that they say nothing."""
+    return "busy" if row.spread > BUSY else percent(row.spread)
+
+
+def added(row: Overhead) -> str:
+    """Microseconds that the dispatcher adds, or that they could not be told: it cannot take time away."""
+    return "busy" if _impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
+
+
+def _impossible(row: Overhead) -> bool:
+    return row.direct_us - row.through_us > max(0.5, 0.1 * row.direct_us)
+
+
+def busy(rows: Iterable[Result], overhead: Iterable[Overhead] = ()) -> str | None:
+    """A sentence if other work on the machine has spoilt the times of some rows; None if not."""
+    wild = sum(isinstance(row, Timed) and row.spread > BUSY for row in rows)
+    wild += sum(_impossible(row) for row in overhead if not row.error)
+    if not wild:
+        return None
+    return f"the machine is busy: {wild} times vary by more than {BUSY:.0%} or cannot be; run again when it is idle"
+
+
+def times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x" if value < 10 else f"{value:.0f}x"
+
+
+def rate(row: Timed) -> str:
+    if row.point is None:
+        return ""
+    digits = 0 if row.point.rate >= 100 else 1
+    return f"{row.point.rate:.{digits}f} {row.point.rate_unit}"
+
+
+def share(row: Timed) -> str:
+    """Of the floor, where there is one."""
+    return percent(row.point.share if row.point else None)
+
+
+def floor(row: Timed | None) -> str:
+    """The least time in microseconds, where it is known."""
+    return microseconds(row.point.floor_us if row and row.point else None)
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with a decimal prefix: 268 MB, 137 Gflop."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def heading(group: Group) -> str:
+    """What the group computes and the least time for it."""
+    text = f"{group.op}  {group.workload}  {group.dtype}"
+    row = group.best
+    if row is None or row.point is None:
+        return text
+    noise = "" if group.noise is None else f", A/A {group.noise:.1%}"
+    return f"{text}   {work(row)}: floor {floor(row)} us by {row.point.floor_by}{noise}"
+
+
+def work(row: Timed) -> str:
+    """What a call must move and compute."""
+    return f"{quantity(row.bytes, 'B')}, {quantity(row.flops, 'flop')}"
+
+
+def where(machine: Machine) -> str:
+    """The machine in one line."""
+    versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items() if k in ("torch", "triton") or "cupy" in k)
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return f"{machine.name}{driver}, {versions}"
+
+
+def roofs(ceilings: Ceilings) -> str:
+    """The ceilings in one line."""
+    products = ", ".join(f"{k} {v / 1e12:.0f}" for k, v in ceilings.matmul.items())
+    held = f" (bf16 held: {ceilings.held / 1e12:.0f})" if ceilings.held else ""
+    return (
+        f"ceilings of this run: copy {ceilings.copy / 1e9:.0f} GB/s, read {ceilings.read / 1e9:.0f} GB/s,"
+        f" host link {ceilings.host / 1e9:.1f} GB/s, matmul {products} TFLOP/s{held};"
+        f" two events with nothing between {ceilings.gap * 1e6:.1f} us; the same call twice {ceilings.noise:.1%}"
+    )
