@@ -33,8 +33,8 @@ class Inputs:
     def work(self) -> Work:
         """What one of the calls must do at least."""
         call, cost = self.call, self.call.cost
-        size = call.dtype.itemsize
-        written = sum(torch.Size(output.shape(call)).numel() * size for output in call.spec.outputs)
+        sizes = [(torch.Size(output.shape(call)), output.dtype_of(call)) for output in call.spec.outputs]
+        written = sum(shape.numel() * dtype.itemsize for shape, dtype in sizes)
         return Work(cost.bytes, cost.flops, written, cost.unit, dtypes.SHORT[call.dtype], cost.link)
 
     def arguments(self, implementation: Implementation) -> list[tuple[Any, ...]]:
@@ -56,7 +56,8 @@ def make(row: Row, device: str) -> Inputs:
 
 def one(row: Row, device: str, copy: int = 0) -> Call:
     """One set of inputs of a row's group."""
-    return _call(catalog.spec(row.op), Case(row.workload), dtypes.parse(row.dtype), device, copy)
+    spec = catalog.spec(row.op)
+    return _call(spec, spec.case(row.workload), dtypes.parse(row.dtype), device, copy)
 
 
 def _copies(call: Call) -> int:
@@ -72,7 +73,8 @@ def _copies(call: Call) -> int:
 def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) -> Call:
     shapes, scalars, formats = case.parsed
     rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
-    values: dict[str, Any] = {t.name: _draw(t, shapes[t.name], formats.get(t.name, dtype), rng) for t in spec.tensors}
+    kinds = spec.dtypes_for(dtype, formats)
+    values: dict[str, Any] = {t.name: _draw(t, shapes[t.name], kinds[t.name], rng) for t in spec.tensors}
     return spec.bind(**values, **scalars)
 
 

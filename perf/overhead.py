@@ -50,10 +50,10 @@ def _row(op: str, name: str, device: str) -> list[Overhead]:
 def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
     """The arguments of the public call, in order."""
     shapes, scalars, formats = case.parsed
-    dtype = (case.dtypes or spec.dtypes)[0]
+    kinds = spec.dtypes_for((case.dtypes or spec.dtypes)[0], formats)
     values: dict[str, Any] = {}
     for tensor in spec.tensors:
-        drawn = torch.randn(shapes[tensor.name]).to(formats.get(tensor.name, dtype))
+        drawn = torch.randn(shapes[tensor.name]).to(kinds[tensor.name])
         if device == "cuda":
             drawn = drawn.pin_memory() if tensor.host else drawn.cuda()
         values[tensor.name] = drawn

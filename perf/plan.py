@@ -15,7 +15,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
-from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor
+from kernelmux.registry.spec import Call, OpSpec
 
 LARGE = "large"
 BASELINE = "torch_ref"
@@ -84,7 +84,9 @@ def workloads(spec: OpSpec, options: Options) -> list[Case]:
     if not wanted:
         return list(known)
     found = [c for c in known for text in wanted if _matches(spec, c, text, known)]
-    custom = [Case(text) for text in wanted if "=" in text and not any(_matches(spec, c, text, known) for c in known)]
+    custom = [
+        spec.case(text) for text in wanted if "=" in text and not any(_matches(spec, c, text, known) for c in known)
+    ]
     return [*dict.fromkeys([*found, *(c for c in custom if _fits(spec, c, options))])]
 
 
@@ -101,7 +103,7 @@ def large(spec: OpSpec, known: tuple[Case, ...] | None = None) -> Case:
 
 
 def _cost(spec: OpSpec, case: Case) -> Call:
-    return hypothetical(spec, case, (case.dtypes or spec.dtypes)[0], "cpu")
+    return spec.hypothetical(case, (case.dtypes or spec.dtypes)[0])
 
 
 def _largest_case(spec: OpSpec) -> Case:
@@ -131,26 +133,9 @@ def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
     return usual or allowed[:1]
 
 
-def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> Call:
-    """The call of a case without data."""
-    shapes, scalars, formats = case.parsed
-    needed = [i.name for i in spec.inputs if isinstance(i, Tensor) or i.default is REQUIRED]
-    missing = [name for name in needed if name not in shapes and name not in scalars]
-    if missing:
-        raise ArgumentError(f"{spec.name}: the workload {case.text!r} gives no {', '.join(missing)}")
-    if strange := [name for name in (*shapes, *scalars) if name not in spec.signature.parameters]:
-        raise ArgumentError(
-            f"{spec.name}: the workload {case.text!r} names {', '.join(strange)}; it is {spec.signature}"
-        )
-    values = {
-        t.name: torch.empty(shapes[t.name], dtype=formats.get(t.name, dtype), device="meta") for t in spec.tensors
-    }
-    capability = torch.cuda.get_device_capability() if device == "cuda" else None
-    return spec.bind(**values, **scalars, device=torch.device(device), capability=capability)
-
-
 def _of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> Iterator[Row]:
-    call = hypothetical(spec, case, dtype, options.device)
+    capability = torch.cuda.get_device_capability() if options.device == "cuda" else None
+    call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):
         for variant, problem, broken in _variants(name, only, spec, call):
             yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)

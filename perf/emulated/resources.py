@@ -112,7 +112,8 @@ def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
 
 def _untouched(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """Tensors that have addresses and, as long as they are not written, no memory."""
-    return {t.name: torch.empty(case.shapes[t.name], dtype=dtype) for t in spec.tensors}
+    kinds = spec.dtypes_for(dtype)
+    return {name: torch.empty(shape, dtype=kinds[name]) for name, shape in case.shapes.items()}
 
 
 def _different(launches: list[Launch]) -> list[Launch]:

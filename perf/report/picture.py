@@ -13,7 +13,7 @@ from kernelmux.perf.report.groups import Group, backends_of, drawable
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
-from kernelmux.registry.cases import Case
+from kernelmux.registry import catalog
 
 SIZE, DPI = (13.0, 6.4), 120
 COLOURS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
@@ -191,6 +191,6 @@ def shares(axes: Any, groups: list[Group]) -> None:
 
 def _short(group: Group) -> str:
     """The largest shape and the scalars of a workload, and its dtype."""
-    case = Case(group.workload)
+    case = catalog.spec(group.op).case(group.workload)
     largest: tuple[int, ...] = max(case.shapes.values(), key=len)
     return " ".join(["x".join(map(str, largest)), *(f"{k}={v}" for k, v in case.scalars.items()), group.dtype])

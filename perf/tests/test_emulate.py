@@ -66,7 +66,7 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(
     [
         (["--backend", "torch_ref"], "--backend: expected one whose kernels run on the emulator (cuda, triton)"),
         (["--backend", "cuda/nothing"], "nothing"),
-        (["--shape", "y=64x64"], "--shape: expected x=[M N]"),
+        (["--shape", "y=64x64"], "unknown argument"),
         (["--block", "4"], "--block: expected 0 to 3 for this call, got 4"),
         (["--warp", "8"], "--warp: expected 0 to 7 for this call, got 8"),
         (["--block", "-1"], "--block: expected a number from 0 on"),
