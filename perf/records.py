@@ -13,7 +13,7 @@ from kernelmux.perf.json_form import encode
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Results, read, text
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 
@@ -88,7 +88,7 @@ class GpuRecord:
 
     @property
     def rows(self) -> tuple[Timed, ...]:
-        """All rows; `stale` tells those whose spec or source has changed since."""
+        """All rows; `stale` tells those whose source or work has changed since."""
         return tuple(replace(row, stale=stale(row)) for row in self.results.timed)
 
     @property
@@ -114,13 +114,12 @@ def find(gpu: str) -> GpuRecord:
 
 
 def stale(row: Timed) -> bool:
-    """Whether the spec or the source of a recorded row is no longer what was measured."""
-    return (row.spec, row.source) != _hashes(row.op, row.backend)
-
-
-@cache
-def _hashes(op: str, backend: str) -> tuple[str, str]:
+    """Whether the source of a recorded row has changed since, or its operator counts other bytes or flops by now."""
     try:
-        return catalog.spec(op).hash, registered.source_hash(backend, op)
-    except Exception:
-        return "", ""
+        spec = catalog.spec(row.op)
+        cost = spec.hypothetical(spec.case(row.workload), dtypes.parse(row.dtype)).cost
+        source = registered.source_hash(row.backend, row.op)
+    except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
+        return True
+    work = (_rounded(float(cost.bytes)), _rounded(float(cost.flops)))
+    return row.source != source or (_rounded(float(row.bytes)), _rounded(float(row.flops))) != work

@@ -116,7 +116,7 @@ class Timed(Result):
     host_us: of the Python call alone; graph_us: per call inside a CUDA graph, or graph_note: why there is none.
     mhz: the clock before the samples; held_us, held_mhz: time and clock once power and clock have settled.
     first_s: seconds of the first call; copies: sets of inputs. point: None without ceilings; second: None without A/A.
-    date: of a row in a record. stale: the spec or the source has changed since.
+    date: of a row in a record. stale: the source or the work has changed since.
     """
 
     spec: str

@@ -46,6 +46,13 @@ def test_a_changed_source_makes_a_row_stale(folder):
     assert {row.variant: row.stale for row in records.recorded()[0].rows} == {"naive": False, "registers": True}
 
 
+def test_a_row_of_other_work_is_stale_and_one_of_a_spec_with_more_cases_is_not(folder):
+    more_cases = synthetic.row(variant="naive", spec="000000000000")
+    other_work = synthetic.row(variant="registers", bytes=synthetic.row().bytes * 2)
+    gone = synthetic.row(op="no_such_operator")
+    assert [records.stale(row) for row in (more_cases, other_work, gone)] == [False, True, True]
+
+
 def test_only_a_gpu_is_recorded(folder):
     found = synthetic.results(synthetic.ladder(), machine=Machine(name="a laptop", kind="cpu"))
     with pytest.raises(ArgumentError, match="real GPU"):
