@@ -73,38 +73,50 @@ class Launch:
 
     Called with the tensors, it runs on the device of the first and on torch's current stream there; on CPU tensors,
     with whatever driver Triton has active (the emulator's). With maps, each tensor goes in as that TensorDescriptor.
+    With a number of `outputs`, the kernel takes three tuples instead: so many tensors, the others, and the numbers of
+    the call.
     """
 
-    __slots__ = ("grid", "kernel", "known", "maps", "meta", "scalars")
+    __slots__ = ("grid", "kernel", "known", "maps", "meta", "outputs", "scalars")
 
-    def __init__(self, kernel: Any, grid: Ints, *scalars: Any, maps: tuple[Map, ...] = (), **meta: Any) -> None:
-        self.kernel, self.scalars, self.maps, self.meta = kernel, scalars, maps, meta
+    def __init__(
+        self, kernel: Any, grid: Ints, *scalars: Any, maps: tuple[Map, ...] = (), outputs: int = 0, **meta: Any
+    ) -> None:
+        self.kernel, self.scalars, self.maps, self.outputs, self.meta = kernel, scalars, maps, outputs, meta
         self.grid = (*grid, 1, 1)[:3]
         self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
+    def __call__(self, *tensors: torch.Tensor, numbers: tuple[float, ...] = ()) -> None:
         device = tensors[0].get_device()
         active = driver.active
         if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
-            self._compile(tensors)
+            self._compile(tensors, numbers)
         elif device != active.get_current_device():
             with torch.cuda.device(device):
-                self(*tensors)
+                self(*tensors, numbers=numbers)
         else:
             addresses = [x.data_ptr() for x in tensors]
             key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
             known = self.known.get(key)
             if known is None:
-                self.known[key] = self._compile(tensors)
+                self.known[key] = self._compile(tensors, numbers)
                 return
             run, function, packed, rest = known
             values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else addresses
+            if self.outputs:
+                values = self._grouped(values, numbers)
             stream = active.get_current_stream(device)
             run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
 
-    def _compile(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+    def _grouped(self, values: Sequence[Any], numbers: tuple[float, ...]) -> list[Any]:
+        """Outputs, inputs and numbers as a tuple each."""
+        return [tuple(values[: self.outputs]), tuple(values[self.outputs :]), numbers]
+
+    def _compile(self, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...]) -> tuple[Any, ...]:
         """Launch by way of Triton; what a further launch needs, whose launcher counts constexprs as arguments too."""
-        values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
+        values: Sequence[Any] = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
+        if self.outputs:
+            values = self._grouped(values, numbers)
         compiled = self.kernel[self.grid](*values, *self.scalars, **self.meta)
         constants = [self.meta.get(p.name, p.default) for p in self.kernel.params if p.is_constexpr]
         return compiled.run, compiled.function, compiled.packed_metadata, (*self.scalars, *constants)
