@@ -38,7 +38,7 @@ TILE_COLUMNS = 32  # as many of its columns, so that inputs that run along the r
 def _apply(outs, ins, numbers, out_offs, in_offs, mask, formula: tl.constexpr):
     values = ()
     for i in tl.static_range(len(ins)):
-        values = values + (tl.load(ins[i] + in_offs[i], mask=mask).to(tl.float32),)
+        values += (tl.load(ins[i] + in_offs[i], mask=mask).to(tl.float32),)
     results = formula(*values, *numbers)
     if len(outs) == 1:
         tl.store(outs[0] + out_offs, results.to(outs[0].dtype.element_ty), mask=mask)
@@ -53,7 +53,7 @@ def elementwise_flat_kernel(outs, ins, numbers, numel, formula: tl.constexpr, BL
     offs = start + tl.arange(0, BLOCK)
     in_offs = ()
     for _ in tl.static_range(len(ins)):
-        in_offs = in_offs + (offs,)
+        in_offs += (offs,)
     if start + BLOCK <= numel:
         _apply(outs, ins, numbers, offs, in_offs, None, formula)
     else:
@@ -87,7 +87,7 @@ def elementwise_strided_kernel(
             rest = rest // sizes[dim]
             first += index.to(tl.int64) * (steps[i][dim] * WIDTH)
         within = col if DENSE else col.to(tl.int64) * steps[i][len(sizes)]
-        in_offs = in_offs + (first[:, None] + within[None, :],)
+        in_offs += (first[:, None] + within[None, :],)
 
     _apply(outs, ins, numbers, row.to(tl.int64)[:, None] * columns + col[None, :], in_offs, mask, formula)
 

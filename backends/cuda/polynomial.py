@@ -1,0 +1,21 @@
+"""Polynomial of the third degree on CUDA."""
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import Elementwise
+from kernelmux.backends.cuda._runtime import Source
+from kernelmux.registry.backend import Implementation
+
+_POLYNOMIAL = Elementwise(Source(__file__), "polynomial", inputs=("x",), scalars=("a", "b", "c", "d"))
+
+
+def polynomial(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
+    y: torch.Tensor = _POLYNOMIAL(x, scalars=(a, b, c, d))
+    return y
+
+
+VARIANTS = {
+    "vectorized": Implementation(
+        fn=polynomial, idea="Horner with coefficients that each launch passes; nothing is compiled for a value"
+    )
+}
