@@ -17,7 +17,7 @@ def derivative(x: torch.Tensor) -> torch.Tensor:
     """float64 autograd of the forward reference, element by element; at the infinities its limits, 0 and 1."""
     with torch.inference_mode(False), torch.enable_grad():
         z = x.clamp(-silu.FAR, silu.FAR).detach().requires_grad_()
-        (found,) = torch.autograd.grad(silu.reference(z).sum(), z)
+        (found,) = torch.autograd.grad(silu.formula(z).sum(), z)
     return found
 
 
@@ -28,7 +28,7 @@ def reference(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def slope_magnitude(x: torch.Tensor) -> torch.Tensor:
     """silu'(x) = s + x * s * (1 - s): both terms on absolute values, and what is left where s = sigmoid(x) underflows."""
     z = x.clamp(-silu.FAR, silu.FAR)
-    below = silu.UNDERFLOW * x.clamp(-silu.FAR, 0).abs()
+    below = silu.UNDERFLOW * x.clamp(-silu.GONE, 0).abs()
     return torch.sigmoid(z) * (1 + z.abs() * torch.sigmoid(-z)) + below
 
 
