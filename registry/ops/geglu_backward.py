@@ -54,7 +54,9 @@ SPEC = OpSpec(
             ),
             flushes=True,
         ),
-        ErrorModel(magnitude=lambda grad_out, a, b, approximate: (grad_out * a).abs(), flushes=True),
+        ErrorModel(
+            magnitude=lambda grad_out, a, b, approximate: grad_out.abs() * (a.abs() + geglu.UNDERFLOW), flushes=True
+        ),
     ),
     exact=NoExact("erf and tanh are transcendental: only 0 and the infinities give the same bits everywhere"),
     special=SpecialValues(undefined={"largest fp32": OVERFLOW, "largest bf16": OVERFLOW}),

@@ -25,8 +25,8 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 
 
 def magnitude(x: torch.Tensor) -> torch.Tensor:
-    """|y|, and far below zero what is left where exp(x) underflows."""
-    return reference(x).abs() + UNDERFLOW * x.clamp(-GONE, 0).abs()
+    """|y|, and what is lost where y, or far below zero exp(x), underflows; a product with y may make it large again."""
+    return reference(x).abs() + UNDERFLOW * (1 + x.clamp(-GONE, 0).abs())
 
 
 def amplified(x: torch.Tensor) -> torch.Tensor:

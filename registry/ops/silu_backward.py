@@ -28,7 +28,7 @@ def reference(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def slope_magnitude(x: torch.Tensor) -> torch.Tensor:
     """silu'(x) = s + x * s * (1 - s): both terms on absolute values, and what is left where s = sigmoid(x) underflows."""
     z = x.clamp(-silu.FAR, silu.FAR)
-    below = silu.UNDERFLOW * x.clamp(-silu.GONE, 0).abs()
+    below = silu.UNDERFLOW * (1 + x.clamp(-silu.GONE, 0).abs())
     return torch.sigmoid(z) * (1 + z.abs() * torch.sigmoid(-z)) + below
 
 

@@ -6,7 +6,7 @@ from kernelmux.conformance.mutants._triton import BLOCK, launch
 from kernelmux.registry.backend import Implementation
 
 Numbers = tuple[float, float, float, float]
-_compiled: dict[object, Numbers] = {}
+_compiled: dict[object, float] = {}
 
 
 def _polynomial(x: torch.Tensor, numbers: Numbers) -> torch.Tensor:
@@ -20,8 +20,8 @@ def _polynomial(x: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def of_the_first_call(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
-    """What was compiled for a shape holds the coefficients of the call that it was compiled for."""
-    return _polynomial(x, _compiled.setdefault((x.shape, x.dtype, x.device), (a, b, c, d)))
+    """What was compiled for a shape and the lower coefficients holds the highest of the call it was compiled for."""
+    return _polynomial(x, (_compiled.setdefault((x.shape, x.dtype, x.device, b, c, d), a), b, c, d))
 
 
 def zero_is_absent(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
@@ -39,7 +39,7 @@ def at_run_time(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torc
 
 
 VARIANTS = {
-    "of_the_first_call": Implementation(fn=of_the_first_call, idea="compiled with the coefficients of the first call"),
+    "of_the_first_call": Implementation(fn=of_the_first_call, idea="compiled with a coefficient of the first call"),
     "zero_is_absent": Implementation(fn=zero_is_absent, idea="a coefficient of 0 counts as none given"),
     "in_half": Implementation(fn=in_half, idea="coefficients have eleven bits"),
     "at_run_time": Implementation(fn=at_run_time, idea="coefficients arrive with each launch: as right as any"),
