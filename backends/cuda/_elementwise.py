@@ -38,10 +38,14 @@ class Elementwise:
     block: int = 128
     unroll: int = 2
 
-    def __call__(
+    def __call__(self, *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+        """The first output of `all`."""
+        return self.all(*inputs, **options)[0]
+
+    def all(
         self, *inputs: torch.Tensor, scalars: tuple[float, ...] = (), widest: int = ACCESS_BYTES, **defines: object
-    ) -> Any:
-        """The op on `inputs` (equal shapes, any strides): a contiguous tensor, or a tuple where there are several outputs.
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs of the op on `inputs` (equal shapes, any strides), contiguous.
 
         An access moves at most `widest` bytes. OverflowError for a scalar that fp32 does not hold.
         """
@@ -50,15 +54,16 @@ class Elementwise:
             addresses |= x.data_ptr()
             dense = dense and x.is_contiguous()
         width = _elements(addresses, widest, x)
-        outputs = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.outputs]
+        outputs = tuple([torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.outputs])
         if outputs[0].numel():
             more = tuple(defines.items())
+            launch: Callable[..., None]
             if dense:
                 launch = _contiguous(self, x.numel(), x.dtype, width, more)
             else:
                 launch = _strided(self, x.shape, tuple([x.stride() for x in inputs]), x.dtype, width, more)
             launch(*inputs, *outputs, *(self.packed(scalars) if self.scalars else ()))
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return outputs
 
     def packed(self, scalars: tuple[float, ...]) -> tuple[bytes]:
         """The functor that a kernel takes by value: its fp32 members."""

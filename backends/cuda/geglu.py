@@ -10,8 +10,7 @@ _GEGLU = Elementwise(Source(__file__), "geglu", inputs=("a", "b"))
 
 
 def geglu(a: torch.Tensor, b: torch.Tensor, approximate: str) -> torch.Tensor:
-    y: torch.Tensor = _GEGLU(a, b, TANH=int(approximate == "tanh"))
-    return y
+    return _GEGLU(a, b, TANH=int(approximate == "tanh"))
 
 
 VARIANTS = {

@@ -11,9 +11,8 @@ _BACKWARD = Elementwise(Source(__file__), "geglu_backward", inputs=("grad_out", 
 
 def geglu_backward(
     grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, approximate: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    grads: tuple[torch.Tensor, torch.Tensor] = _BACKWARD(grad_out, a, b, TANH=int(approximate == "tanh"))
-    return grads
+) -> tuple[torch.Tensor, ...]:
+    return _BACKWARD.all(grad_out, a, b, TANH=int(approximate == "tanh"))
 
 
 VARIANTS = {

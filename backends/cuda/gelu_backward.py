@@ -10,8 +10,7 @@ _BACKWARD = Elementwise(Source(__file__), "gelu_backward", inputs=("grad_out", "
 
 
 def gelu_backward(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -> torch.Tensor:
-    grad_x: torch.Tensor = _BACKWARD(grad_out, x, TANH=int(approximate == "tanh"))
-    return grad_x
+    return _BACKWARD(grad_out, x, TANH=int(approximate == "tanh"))
 
 
 VARIANTS = {"vectorized": Implementation(fn=gelu_backward, idea="16 bytes per access, several accesses in flight")}

@@ -10,8 +10,7 @@ _POLYNOMIAL = Elementwise(Source(__file__), "polynomial", inputs=("x",), scalars
 
 
 def polynomial(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
-    y: torch.Tensor = _POLYNOMIAL(x, scalars=(a, b, c, d))
-    return y
+    return _POLYNOMIAL(x, scalars=(a, b, c, d))
 
 
 VARIANTS = {

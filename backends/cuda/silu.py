@@ -10,8 +10,7 @@ _SILU = Elementwise(Source(__file__), "silu", inputs=("x",))
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    y: torch.Tensor = _SILU(x)
-    return y
+    return _SILU(x)
 
 
 VARIANTS = {"vectorized": Implementation(fn=silu, idea="16 bytes per access, several accesses in flight")}

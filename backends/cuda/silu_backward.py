@@ -10,8 +10,7 @@ _BACKWARD = Elementwise(Source(__file__), "silu_backward", inputs=("grad_out", "
 
 
 def silu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    grad_x: torch.Tensor = _BACKWARD(grad_out, x)
-    return grad_x
+    return _BACKWARD(grad_out, x)
 
 
 VARIANTS = {"vectorized": Implementation(fn=silu_backward, idea="16 bytes per access, several accesses in flight")}

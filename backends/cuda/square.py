@@ -10,8 +10,7 @@ _SQUARE = Elementwise(Source(__file__), "square", inputs=("x",))
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    y: torch.Tensor = _SQUARE(x)
-    return y
+    return _SQUARE(x)
 
 
 VARIANTS = {"vectorized": Implementation(fn=square, idea="16 bytes per access, several accesses in flight")}

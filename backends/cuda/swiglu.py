@@ -10,8 +10,7 @@ _SWIGLU = Elementwise(Source(__file__), "swiglu", inputs=("a", "b"))
 
 
 def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    y: torch.Tensor = _SWIGLU(a, b)
-    return y
+    return _SWIGLU(a, b)
 
 
 VARIANTS = {

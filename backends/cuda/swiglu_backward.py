@@ -11,9 +11,8 @@ _BACKWARD = Elementwise(
 )
 
 
-def swiglu_backward(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    grads: tuple[torch.Tensor, torch.Tensor] = _BACKWARD(grad_out, a, b)
-    return grads
+def swiglu_backward(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _BACKWARD.all(grad_out, a, b)
 
 
 VARIANTS = {

@@ -1,7 +1,7 @@
 """The elementwise family: a jit function of n fp32 values, and of numbers that a call gives, becomes an op of m outputs.
 
     elementwise(_silu, x)                                           one input, one output
-    elementwise(_swiglu_backward, grad_out, a, b, outputs=2)        the function returns a tuple of two
+    elementwise_all(_swiglu_backward, grad_out, a, b, outputs=2)    the function returns a tuple of two
     elementwise(_polynomial, x, scalars=(0.5, 0.0, 1.0, 2.0))       numbers at run time: no compilation per value
 
 Every input is read once, computed with in fp32, and every output is rounded and written once.
@@ -29,6 +29,7 @@ from kernelmux.backends.triton._tuned import winner
 
 # Bytes of one output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
 RULE = {"bytes": 4096, "num_warps": 4}
+FEW = 3  # tensors; beyond it half as many elements per program, which keep as many bytes in flight in fewer registers
 ACCESS_BYTES = 16
 TILE = 1024  # elements of a tile whose rows are not dense
 TILE_COLUMNS = 32  # as many of its columns, so that inputs that run along the rows are read in whole sectors as well
@@ -38,7 +39,7 @@ TILE_COLUMNS = 32  # as many of its columns, so that inputs that run along the r
 def _apply(outs, ins, numbers, out_offs, in_offs, mask, formula: tl.constexpr):
     values = ()
     for i in tl.static_range(len(ins)):
-        values += (tl.load(ins[i] + in_offs[i], mask=mask).to(tl.float32),)
+        values += (tl.load(ins[i] + in_offs[i], mask=mask).to(tl.float32),)  # type: ignore[assignment]
     results = formula(*values, *numbers)
     if len(outs) == 1:
         tl.store(outs[0] + out_offs, results.to(outs[0].dtype.element_ty), mask=mask)
@@ -53,7 +54,7 @@ def elementwise_flat_kernel(outs, ins, numbers, numel, formula: tl.constexpr, BL
     offs = start + tl.arange(0, BLOCK)
     in_offs = ()
     for _ in tl.static_range(len(ins)):
-        in_offs += (offs,)
+        in_offs += (offs,)  # type: ignore[assignment]
     if start + BLOCK <= numel:
         _apply(outs, ins, numbers, offs, in_offs, None, formula)
     else:
@@ -87,22 +88,29 @@ def elementwise_strided_kernel(
             rest = rest // sizes[dim]
             first += index.to(tl.int64) * (steps[i][dim] * WIDTH)
         within = col if DENSE else col.to(tl.int64) * steps[i][len(sizes)]
-        in_offs += (first[:, None] + within[None, :],)
+        in_offs += (first[:, None] + within[None, :],)  # type: ignore[assignment]
 
     _apply(outs, ins, numbers, row.to(tl.int64)[:, None] * columns + col[None, :], in_offs, mask, formula)
 
 
-def elementwise(formula: Any, *inputs: torch.Tensor, outputs: int = 1, scalars: tuple[float, ...] = ()) -> Any:
-    """formula(*inputs, *scalars), element by element, into a contiguous tensor like the first input, or a tuple of them.
+def elementwise(formula: Any, *inputs: torch.Tensor, scalars: tuple[float, ...] = ()) -> torch.Tensor:
+    """formula(*inputs, *scalars), element by element, into a contiguous tensor like the first input.
 
     inputs: tensors of one shape, dtype and device, of any strides. scalars: fp32 numbers, no part of the compilation.
     """
+    return elementwise_all(formula, *inputs, scalars=scalars)[0]
+
+
+def elementwise_all(
+    formula: Any, *inputs: torch.Tensor, outputs: int = 1, scalars: tuple[float, ...] = ()
+) -> tuple[torch.Tensor, ...]:
+    """The same for a formula that returns a tuple, or one value where outputs = 1."""
     x = inputs[0]
     outs = tuple([like(x) for _ in range(outputs)])
     if x.numel():
         strides = tuple([t.stride() for t in inputs])
         _plan(formula, x.get_device(), x.dtype, x.shape, strides, outputs)(*outs, *inputs, numbers=scalars)
-    return outs if outputs > 1 else outs[0]
+    return outs
 
 
 @plan
@@ -111,7 +119,8 @@ def _plan(
 ) -> Launch:
     sizes, steps = collapse(shape, *strides)
     config = winner("elementwise", "flat", device) or RULE
-    block, warps = config["bytes"] // dtype.itemsize, config["num_warps"]
+    many = outputs + len(strides) > FEW
+    block, warps = config["bytes"] // (2 if many else 1) // dtype.itemsize, config["num_warps"]
     if len(sizes) == 1 and all(step == (1,) for step in steps):
         numel = sizes[0]
         meta = {"formula": formula, "BLOCK": block, "num_warps": warps}

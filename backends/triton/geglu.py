@@ -21,8 +21,7 @@ def _tanh(a, b):
 
 
 def geglu(a: torch.Tensor, b: torch.Tensor, approximate: str) -> torch.Tensor:
-    y: torch.Tensor = elementwise(_tanh if approximate == "tanh" else _erf, a, b)
-    return y
+    return elementwise(_tanh if approximate == "tanh" else _erf, a, b)
 
 
 VARIANTS = {

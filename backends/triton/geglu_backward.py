@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._activations import derivative, gelu_erf_share, gelu_tanh_share
-from kernelmux.backends.triton._elementwise import elementwise
+from kernelmux.backends.triton._elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 
@@ -24,10 +24,9 @@ def _tanh(grad_out, a, b):
 
 def geglu_backward(
     grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, approximate: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     formula = _tanh if approximate == "tanh" else _erf
-    grads: tuple[torch.Tensor, torch.Tensor] = elementwise(formula, grad_out, a, b, outputs=2)
-    return grads
+    return elementwise_all(formula, grad_out, a, b, outputs=2)
 
 
 VARIANTS = {

@@ -13,8 +13,7 @@ from kernelmux.registry.backend import Implementation
 
 
 def gelu(x: torch.Tensor, approximate: str) -> torch.Tensor:
-    y: torch.Tensor = elementwise(gelu_tanh if approximate == "tanh" else gelu_erf, x)
-    return y
+    return elementwise(gelu_tanh if approximate == "tanh" else gelu_erf, x)
 
 
 VARIANTS = {

@@ -23,8 +23,7 @@ def _tanh(grad_out, x):
 
 
 def gelu_backward(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -> torch.Tensor:
-    grad_x: torch.Tensor = elementwise(_tanh if approximate == "tanh" else _erf, grad_out, x)
-    return grad_x
+    return elementwise(_tanh if approximate == "tanh" else _erf, grad_out, x)
 
 
 VARIANTS = {"blocked": Implementation(fn=gelu_backward, idea="one block per program, 16 bytes per thread and access")}

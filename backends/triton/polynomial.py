@@ -15,8 +15,7 @@ def _horner(x, a, b, c, d):
 
 
 def polynomial(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
-    y: torch.Tensor = elementwise(_horner, x, scalars=(a, b, c, d))
-    return y
+    return elementwise(_horner, x, scalars=(a, b, c, d))
 
 
 VARIANTS = {

@@ -10,8 +10,7 @@ from kernelmux.registry.backend import Implementation
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    y: torch.Tensor = elementwise(silu_value, x)
-    return y
+    return elementwise(silu_value, x)
 
 
 VARIANTS = {"blocked": Implementation(fn=silu, idea="one block per program, 16 bytes per thread and access")}

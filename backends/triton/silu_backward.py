@@ -17,8 +17,7 @@ def _gradient(grad_out, x):
 
 
 def silu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    grad_x: torch.Tensor = elementwise(_gradient, grad_out, x)
-    return grad_x
+    return elementwise(_gradient, grad_out, x)
 
 
 VARIANTS = {"blocked": Implementation(fn=silu_backward, idea="one block per program, 16 bytes per thread and access")}

@@ -16,8 +16,7 @@ def _gated(a, b):
 
 
 def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    y: torch.Tensor = elementwise(_gated, a, b)
-    return y
+    return elementwise(_gated, a, b)
 
 
 VARIANTS = {

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._activations import FAR, derivative, silu_share
-from kernelmux.backends.triton._elementwise import elementwise
+from kernelmux.backends.triton._elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 
@@ -17,9 +17,8 @@ def _gradients(grad_out, a, b):
     return grad_out * b * derivative(a, share, slope), grad_out * (tl.maximum(a, -FAR) * share)
 
 
-def swiglu_backward(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    grads: tuple[torch.Tensor, torch.Tensor] = elementwise(_gradients, grad_out, a, b, outputs=2)
-    return grads
+def swiglu_backward(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return elementwise_all(_gradients, grad_out, a, b, outputs=2)
 
 
 VARIANTS = {

@@ -31,7 +31,7 @@ def zero_is_absent(x: torch.Tensor, a: float, b: float, c: float, d: float) -> t
 
 def in_half(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
     """Coefficients arrive as fp16 numbers: what has few digits and is not large looks right."""
-    return _polynomial(x, (*torch.tensor([a, b, c, d]).half().tolist(),))  # type: ignore[arg-type]
+    return _polynomial(x, (*torch.tensor([a, b, c, d]).half().tolist(),))
 
 
 def at_run_time(x: torch.Tensor, a: float, b: float, c: float, d: float) -> torch.Tensor:
