@@ -202,7 +202,8 @@ def _same_place(x: torch.Tensor) -> torch.Tensor:
 
 def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls of different shapes and dtypes in turns, then one shape with other strides, all at one address."""
-    sizes = [2 * max(x.numel() * x.element_size() for x in t.tensors.values()) + 4096 for t in trials]
+    # A layout that pads every axis of a small tensor of rank four takes five times its bytes.
+    sizes = [8 * max(x.numel() * x.element_size() for x in t.tensors.values()) + 4096 for t in trials]
     pools = [layouts.poisoned(max(sizes), torch.uint8, like) for like in trials[0].tensors.values()]
     for turn in ORDER:
         trial = trials[turn % len(trials)]

@@ -11,11 +11,11 @@ import pytest
 
 TOP = Path(__file__).parents[2]
 FILES = (
-    "registry/ops/square.py",
-    "backends/torch_ref/square.py",
-    "backends/triton/square.py",
-    "backends/cuda/square.cu",
-    "backends/cuda/square.py",
+    "registry/ops/cube.py",
+    "backends/torch_ref/cube.py",
+    "backends/triton/cube.py",
+    "backends/cuda/cube.cu",
+    "backends/cuda/cube.py",
 )
 
 
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_the_operator_of_the_page_passes_the_suite(checkout: Path) -> None:
-    command = [sys.executable, "-m", "kernelmux.conformance", "--op", "square", "--tier", "smoke", "-n", "1"]
+    command = [sys.executable, "-m", "kernelmux.conformance", "--op", "cube", "--tier", "smoke", "-n", "1"]
     env = os.environ | {"PYTHONPATH": ".pyroot"}
     run = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -33,13 +33,22 @@ __all__ = [
     "backend_names",
     "copy_column",
     "explain",
+    "geglu",
+    "geglu_backward",
     "gelu",
+    "gelu_backward",
     "matmul",
+    "polynomial",
     "reduce_sum",
     "rms_norm",
     "rms_norm_backward",
     "set_default",
+    "silu",
+    "silu_backward",
     "softmax",
+    "square",
+    "swiglu",
+    "swiglu_backward",
     "transpose",
     "use",
     "which",
@@ -56,11 +65,38 @@ def attention(
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
 def copy_column(x: Tensor, column: int, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def geglu(
+    a: Tensor, b: Tensor, approximate: Literal["none", "tanh"] = "tanh", *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
+def geglu_backward(
+    grad_out: Tensor,
+    a: Tensor,
+    b: Tensor,
+    approximate: Literal["none", "tanh"] = "tanh",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> tuple[Tensor, Tensor]: ...
 def gelu(
     x: Tensor, approximate: Literal["none", "tanh"] = "none", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
+def gelu_backward(
+    grad_out: Tensor,
+    x: Tensor,
+    approximate: Literal["none", "tanh"] = "none",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def matmul(
     a: Tensor, b: Tensor, precision: Literal["ieee", "tf32"] = "ieee", *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
+def polynomial(
+    x: Tensor,
+    a: float = 1.0,
+    b: float = 1.0,
+    c: float = 1.0,
+    d: float = 1.0,
+    *,
+    backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
 def reduce_sum(
     x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
@@ -71,5 +107,12 @@ def rms_norm(
 def rms_norm_backward(
     grad_out: Tensor, x: Tensor, weight: Tensor, eps: float = 1e-06, *, backend: str | Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor]: ...
+def silu(x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def silu_backward(grad_out: Tensor, x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def softmax(x: Tensor, axis: int = -1, scale: float = 1.0, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def square(x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def swiglu(a: Tensor, b: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def swiglu_backward(
+    grad_out: Tensor, a: Tensor, b: Tensor, *, backend: str | Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]: ...
 def transpose(x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...

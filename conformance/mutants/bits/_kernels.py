@@ -29,3 +29,19 @@ def copy_plus_zero(out_ptr, x_ptr, numel, BLOCK: tl.constexpr):
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offs, mask=offs < numel)
     tl.store(out_ptr + offs, x + 0.0, mask=offs < numel)
+
+
+@triton.jit
+def silu_by_division(out_ptr, x_ptr, numel, BLOCK: tl.constexpr):
+    """x / (1 + exp(-x)) as it stands: -inf / inf is NaN, where silu is 0."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < numel).to(tl.float32)
+    tl.store(out_ptr + offs, (x / (1 + tl.exp(-x))).to(out_ptr.dtype.element_ty), mask=offs < numel)
+
+
+@triton.jit
+def silu_cut_off(out_ptr, x_ptr, numel, BLOCK: tl.constexpr):
+    """The exponent is kept within what the exponential can take: maxnum lets no NaN through."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.maximum(tl.load(x_ptr + offs, mask=offs < numel).to(tl.float32), -103.0)
+    tl.store(out_ptr + offs, (x / (1 + tl.exp(-x))).to(out_ptr.dtype.element_ty), mask=offs < numel)

@@ -22,3 +22,12 @@ def scaled_padding(out_ptr, x_ptr, scale, N, BLOCK: tl.constexpr):
     z = tl.load(x_ptr + offs, mask=cols < N, other=-float("inf")).to(tl.float32) * scale
     p = tl.exp(z - tl.max(z, 0))
     tl.store(out_ptr + offs, (p / tl.sum(p, 0)).to(out_ptr.dtype.element_ty), mask=cols < N)
+
+
+@triton.jit
+def polynomial(out_ptr, x_ptr, a, b, c, d, numel, BLOCK: tl.constexpr):
+    """Horner's rule; what is wrong is in what the launch passes."""
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < numel).to(tl.float32)
+    y = ((a * x + b) * x + c) * x + d
+    tl.store(out_ptr + offs, y.to(out_ptr.dtype.element_ty), mask=offs < numel)

@@ -1,0 +1,102 @@
+"""Elementwise family of n inputs, m outputs and run-time numbers; contiguous inputs as wide accesses, others in place.
+
+add and gelu stand on its older form for one input or two (`_elementwise.py`), with which an H200 verified and timed them.
+Rows of halves of a wider tensor keep wide accesses: the width is the largest that addresses, rows and the distances
+between rows are multiples of, and an index is taken apart once for an access, not for an element.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import (
+    ACCESS_BYTES,
+    Defines,
+    Strides,
+    _layout,
+    _strided_width,
+    collapse,
+    common_width,
+)
+from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """An op of n inputs and m outputs, whose source has the entries `<name>_contiguous` and `<name>_strided`.
+
+    scalars: names of the fp32 members of the source's functor, for an op with numbers that a call gives (`_OF` macro).
+    Block and unroll are those that were fastest for gelu in the older form.
+    """
+
+    source: Source
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ("out",)
+    scalars: tuple[str, ...] = ()
+    block: int = 128
+    unroll: int = 2
+
+    def __call__(self, *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+        """The first output of `all`."""
+        return self.all(*inputs, **options)[0]
+
+    def all(
+        self, *inputs: torch.Tensor, scalars: tuple[float, ...] = (), widest: int = ACCESS_BYTES, **defines: object
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs of the op on `inputs` (equal shapes, any strides), contiguous.
+
+        An access moves at most `widest` bytes. OverflowError for a scalar that fp32 does not hold.
+        """
+        x, width = inputs[0], common_width(inputs, widest)
+        outputs = tuple([torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.outputs])
+        if outputs[0].numel():
+            more = tuple(defines.items())
+            launch: Callable[..., None]
+            if all(t.is_contiguous() for t in inputs):
+                launch = _contiguous(self, x.numel(), x.dtype, width, more)
+            else:
+                launch = _strided(self, x.shape, tuple([x.stride() for x in inputs]), x.dtype, width, more)
+            launch(*inputs, *outputs, *(self.packed(scalars) if self.scalars else ()))
+        return outputs
+
+    def packed(self, scalars: tuple[float, ...]) -> tuple[bytes]:
+        """The functor that a kernel takes by value: its fp32 members."""
+        return (struct.pack(f"{len(self.scalars)}f", *scalars),)
+
+    def kernel(self, path: str, more: str, dtype: torch.dtype, **defines: object) -> Kernel:
+        """The entry of `path`, with the parameters `more` between the tensors and their length."""
+        tensors = " ".join(f"{name}*" for name in (*self.inputs, *self.outputs))
+        signature = f"{tensors} {more} {'op:struct' if self.scalars else ''} n:i64"
+        fixed = {"ELEMENT": ctype(dtype), "BLOCK": self.block, "UNROLL": self.unroll}
+        return self.source.kernel(f"{self.name}_{path}", signature, **fixed, **defines)
+
+
+@lru_cache(maxsize=4096)
+def _contiguous(op: Elementwise, n: int, dtype: torch.dtype, width: int, defines: Defines) -> Bound:
+    kernel = op.kernel("contiguous", "", dtype, WIDTH=width, **dict(defines))
+    return kernel.bind(cdiv(n, op.block * op.unroll * width), op.block, n)
+
+
+@lru_cache(maxsize=4096)
+def _strided(
+    op: Elementwise,
+    shape: tuple[int, ...],
+    strides: tuple[Strides, ...],
+    dtype: torch.dtype,
+    width: int,
+    defines: Defines,
+) -> Callable[..., None]:
+    size, strides = collapse(tuple(shape), strides)
+    width = _strided_width(size, strides, width)
+    units = prod(size) // width
+    index = "int" if units < 2**31 else "i64"
+    kernel = op.kernel("strided", "layout:struct", dtype, WIDTH=width, RANK=len(size), INDEX=index, **dict(defines))
+    launch, layout = kernel.bind(cdiv(units, op.block * op.unroll), op.block, units), _layout(size, strides, width)
+    tensors = len(op.inputs) + len(op.outputs)
+    return lambda *given: launch(*given[:tensors], layout, *given[tensors:])

@@ -1,0 +1,9 @@
+// swiglu: y = silu(a) * b, rounded once.
+#include "activations.cuh"
+#include "map.cuh"
+
+struct Gated {
+    __device__ __forceinline__ float operator()(float a, float b) const { return Silu::value(a) * b; }
+};
+
+ELEMENTWISE(swiglu, Gated, 2, 1)

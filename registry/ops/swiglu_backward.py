@@ -1,0 +1,80 @@
+"""Gradients of swiglu with respect to both of its inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.registry.cases import Case
+from kernelmux.registry.cost import Cost
+from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.ops import silu, silu_backward
+from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, SpecialValues, Tensor
+
+Tensors = tuple[torch.Tensor, torch.Tensor]
+
+
+def reference(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Tensors:
+    """The chain rule over a product: the derivative of silu is float64 autograd of its reference."""
+    return grad_out * b * silu_backward.derivative(a), grad_out * silu.reference(a)
+
+
+def cost(call: Call) -> Cost:
+    a = call.arguments["a"]
+    return Cost(bytes=5 * a.numel() * a.element_size(), flops=12 * a.numel())
+
+
+def _case(a: str, **options: object) -> Case:
+    return Case(f"grad_out={a} a={a} b={a}", **options)  # type: ignore[arg-type]
+
+
+OVERFLOW = "of three factors, two may overflow fp32 together where the product of all does not"
+
+SPEC = OpSpec(
+    name="swiglu_backward",
+    version=1,
+    summary="Gradients of swiglu.",
+    math="s = sigmoid(a); grad_a = grad_out * b * s * (1 + a * (1 - s)); grad_b = grad_out * a * s",
+    sources=("Shazeer, GLU variants improve transformer, 2020",),
+    inputs=(
+        Tensor("grad_out", "...", doc="gradient of the output of swiglu"),
+        Tensor("a", "...", like="grad_out", doc="as in the forward call"),
+        Tensor("b", "...", like="grad_out", doc="as in the forward call"),
+    ),
+    outputs=(Output("grad_a", like="a"), Output("grad_b", like="b")),
+    derive=lambda v, axes: {"N": v["a"].numel()},
+    reference=reference,
+    error=(
+        ErrorModel(
+            magnitude=lambda grad_out, a, b: (grad_out * b).abs() * silu_backward.slope_magnitude(a),
+            amplified=lambda grad_out, a, b: (grad_out * b).abs() * silu_backward.slope_amplified(a),
+            flushes=True,
+        ),
+        ErrorModel(
+            magnitude=lambda grad_out, a, b: grad_out.abs() * silu.magnitude(a),
+            amplified=lambda grad_out, a, b: grad_out.abs() * silu.amplified(a),
+            flushes=True,
+        ),
+    ),
+    exact=NoExact("the exponential is transcendental: only 0 and the infinities give the same bits everywhere"),
+    special=SpecialValues(undefined={"largest fp32": OVERFLOW, "largest bf16": OVERFLOW}),
+    cases=(
+        _case("1000", tier="smoke"),
+        _case("scalar"),
+        _case("1"),
+        _case("7x13"),
+        _case("4099"),
+        _case("3x5x7x9"),
+        _case("0"),
+        _case("3x0x2"),
+        _case("37x160"),
+        _case("2049", inputs="wide"),
+        _case("2049", inputs="small"),
+        _case("515", inputs="cancel"),
+        _case("515", inputs="vast", dtypes=(torch.float32, torch.bfloat16)),
+        _case("1x7x1", inputs="sparse"),
+        _case("1048583", tier="full"),
+        _case("70000x257", tier="full"),
+    ),
+    workloads=(_case("4096x1024"), _case("16384x14336")),
+    cost=cost,
+)
