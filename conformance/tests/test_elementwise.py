@@ -21,7 +21,8 @@ def launched(op: str, name: str, *arguments: Any) -> recording.Launch:
     """The only launch of a call."""
     with recorder(run=False) as log:
         dispatch.function(op)(*arguments, backend=name)
-    (launch,) = log
+    assert len(log) == 1
+    launch: recording.Launch = log[0]
     return launch
 
 
