@@ -68,6 +68,7 @@ SPEC = OpSpec(
         _case("4099"),
         _case("4099", "approximate=none"),
         _case("3x5x7x9"),
+        _case("33x33"),
         _case("0"),
         _case("3x0x2", "approximate=none"),
         _case("37x160"),

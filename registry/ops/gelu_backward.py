@@ -76,6 +76,7 @@ SPEC = OpSpec(
         _case("4099"),
         _case("4099", "approximate=tanh"),
         _case("3x5x7x9"),
+        _case("33x33"),
         _case("0"),
         _case("3x0x2", "approximate=tanh"),
         _case("2049", inputs="wide"),

@@ -61,6 +61,7 @@ SPEC = OpSpec(
         Case("x=7x13"),
         Case("x=4099 a=-0.3 b=1.7 c=0.0 d=-2.5"),
         Case("x=3x5x7x9 a=0.0 b=0.5 c=-1.0 d=0.0"),
+        Case("x=33x33 a=0.5 b=-1.0 c=0.3 d=2.0"),
         Case("x=0"),
         Case("x=3x0x2"),
         Case("x=2049 a=0.1 b=0.2 c=0.3 d=0.4", inputs="wide"),

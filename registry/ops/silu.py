@@ -61,6 +61,7 @@ SPEC = OpSpec(
         Case("x=7x13"),
         Case("x=4099"),
         Case("x=3x5x7x9"),
+        Case("x=33x33"),
         Case("x=0"),
         Case("x=3x0x2"),
         Case("x=2049", inputs="wide"),

@@ -64,6 +64,7 @@ SPEC = OpSpec(
         _case("7x13"),
         _case("4099"),
         _case("3x5x7x9"),
+        _case("33x33"),
         _case("0"),
         _case("3x0x2"),
         _case("37x160"),
