@@ -16,7 +16,7 @@ from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import Axis, OpSpec
+from kernelmux.registry.spec import Axis, OpSpec, Scalar
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
@@ -37,6 +37,7 @@ def run(probe: Probe) -> None:
         everything = (turn == 0 or not probe.emulated) and probe.options.tier != "smoke"
         _examine(probe, arrangements(base, everything))
     if not probe.options.cases and probe.options.tier != "smoke":
+        _examine(probe, in_other_dtypes(probe))
         _examine(probe, of_higher_rank(probe))
         _examine(probe, with_axes_of_their_own(probe))
         _examine(probe, aligned(probe))
@@ -78,6 +79,17 @@ def _mixed(base: Trial) -> Iterator[Trial]:
         yield _trial(base, made, "each in a layout of its own", True)
 
 
+def in_other_dtypes(probe: Probe) -> Iterator[Trial]:
+    """Where calls are emulated: a small matrix in every dtype that the bases of `run` leave out, in every layout."""
+    if not probe.emulated:
+        return
+    taken = {trial.dtype for trial in probe.sample(1)}
+    for trial in probe.sample(6, where=lambda t: t.dtype not in taken and max(x.dim() for x in t.tensors.values()) > 1):
+        if trial.dtype not in taken:
+            taken.add(trial.dtype)
+            yield from arrangements(trial, everything=False)
+
+
 def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     """A call with two axes before the last, in the layouts that only such a call has, for operators of any rank."""
     spec = probe.spec
@@ -91,10 +103,16 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     letters = generate.letters(spec)
     many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
     along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
+    along += [generate.with_scalars(case, {i.name: v}) for i in _choices(spec) for v in generate.pool(i)]
     for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
             yield from arrangements(base, everything=turn == 1 or not probe.emulated, only=PITCHES)
+
+
+def _choices(spec: OpSpec) -> list[Scalar]:
+    """The scalars that have a few values, each of which may well be a kernel of its own."""
+    return [i for i in spec.scalars if isinstance(i, Scalar) and i.type in (bool, str)]
 
 
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:

@@ -14,6 +14,7 @@ from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import catalog
+from kernelmux.registry.errors import KernelmuxError
 
 SIZE, DPI = (13.0, 6.4), 120
 COLOURS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
@@ -190,7 +191,10 @@ def shares(axes: Any, groups: list[Group]) -> None:
 
 
 def _short(group: Group) -> str:
-    """The largest shape and the scalars of a workload, and its dtype."""
-    case = catalog.spec(group.op).case(group.workload)
-    largest: tuple[int, ...] = max(case.shapes.values(), key=len)
+    """The largest shape and the scalars of a workload, and its dtype; all of its words if the operator is not here."""
+    try:
+        case = catalog.spec(group.op).case(group.workload)
+        largest: tuple[int, ...] = max(case.shapes.values(), key=len)
+    except KernelmuxError:
+        return f"{group.workload} {group.dtype}"
     return " ".join(["x".join(map(str, largest)), *(f"{k}={v}" for k, v in case.scalars.items()), group.dtype])

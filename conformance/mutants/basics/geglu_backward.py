@@ -1,0 +1,20 @@
+"""Gradients of GeGLU with the derivative of another formula than the forward call's."""
+
+import torch
+
+from kernelmux.conformance.mutants._sound import sound
+from kernelmux.registry.backend import Implementation
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def other_derivative(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, approximate: str) -> Pair:
+    """grad_b is that of the formula asked for, grad_a that of the default."""
+    grad_a, _ = sound("geglu_backward", grad_out, a, b, "tanh")
+    _, grad_b = sound("geglu_backward", grad_out, a, b, approximate)
+    return grad_a, grad_b
+
+
+VARIANTS = {"other_derivative": Implementation(fn=other_derivative, idea="grad_a is always that of the approximation")}
+
+CAUGHT_BY = {"other_derivative": "accuracy"}
