@@ -75,6 +75,11 @@ def pool(item: Scalar) -> list[Any]:
     return [v for i, v in enumerate(values) if v != item.default and v not in values[:i]]
 
 
+def choices(spec: OpSpec) -> list[Scalar]:
+    """The scalars that have a few values, each of which may well be a kernel of its own."""
+    return [i for i in spec.scalars if isinstance(i, Scalar) and i.type in (bool, str)]
+
+
 def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     """The case with other values of some scalars (or of "inputs"), its distribution spelt out with it."""
     tensors, scalars, _ = case.parsed

@@ -7,13 +7,13 @@ import os
 
 import torch
 
+from kernelmux.conformance.generate import NEWEST
 from kernelmux.registry import dtypes
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import OpSpec
 
 REFERENCE_BYTES = 8  # per element: the reference runs in float64
-NEWEST = (9, 0)
 
 
 def case(spec: OpSpec, text: str) -> Case:

@@ -75,13 +75,14 @@ class Trial:
     def bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
         """How far each output may be off for its arithmetic, None for one that must be equal."""
         floating = [output.dtype_of(self.call).is_floating_point for output in self.spec.outputs]
-        return tuple(self._bound(i, one) if floating[i] else None for i, one in enumerate(how))
+        arguments = exact_arguments(self.call) if any(floating) else ()
+        return tuple(self._bound(i, one, arguments) if floating[i] else None for i, one in enumerate(how))
 
-    def _bound(self, i: int, how: Arithmetic) -> Bound:
+    def _bound(self, i: int, how: Arithmetic, arguments: tuple[Any, ...]) -> Bound:
         """How far an output may be off; a term that is NaN counts as nothing."""
         model, ref, dtype = self.spec.errors[i], self.references[i], self.spec.outputs[i].dtype_of(self.call)
         repeated = any(repeats(x) for x in self.tensors.values())
-        made = bound(model, how, ref, dtype, self.dtype, exact_arguments(self.call), self.call.axes, repeated)
+        made = bound(model, how, ref, dtype, self.dtype, arguments, self.call.axes, repeated)
         if model.flushes and self._flushed:
             made = replace(made, flushed=(self._flushed[i] - ref).abs())
         return replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS})

@@ -118,8 +118,14 @@ def stale(row: Timed) -> bool:
     try:
         spec = catalog.spec(row.op)
         cost = spec.hypothetical(spec.case(row.workload), dtypes.parse(row.dtype)).cost
-        source = registered.source_hash(row.backend, row.op)
+        source = _source(row.backend, row.op)
     except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
         return True
     work = (_rounded(float(cost.bytes)), _rounded(float(cost.flops)))
     return row.source != source or (_rounded(float(row.bytes)), _rounded(float(row.flops))) != work
+
+
+@cache
+def _source(backend: str, op: str) -> str:
+    """The hash of the sources as they are, read once for all rows."""
+    return registered.source_hash(backend, op)

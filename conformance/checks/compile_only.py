@@ -42,7 +42,7 @@ def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     found: dict[object, tuple[Trial, Launch]] = {}
     for trial, launch in (*small, *large):
         if launch.recipe is None:
-            raise LookupError(f"{launch.kernel}: launched, but not recorded is how it was compiled")
+            raise LookupError(f"{launch.kernel}: launched, but it is not known how it was compiled")
         known = found.get(key := (launch.kernel, launch.recipe.key))
         if known is None or known[1].shared < launch.shared:
             found[key] = (trial, launch)

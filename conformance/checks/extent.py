@@ -16,7 +16,7 @@ from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import REQUIRED, OpSpec, Scalar
+from kernelmux.registry.spec import REQUIRED, OpSpec
 
 LONG = 65537  # prime
 SHORT = 2  # the length of other axes, where that is allowed
@@ -47,7 +47,7 @@ def _bases(probe: Probe) -> list[Trial]:
 
 def _usual(probe: Probe, trial: Trial) -> Trial:
     """The call with every choice at its default, if the variant can run it."""
-    choices = {i.name: i.default for i in probe.spec.scalars if isinstance(i, Scalar) and i.type in (bool, str)}
+    choices = {i.name: i.default for i in generate.choices(probe.spec)}
     if not choices or REQUIRED in choices.values():
         return trial
     made = probe.make(generate.with_scalars(resize.case_of(probe, trial), choices), trial.dtype)

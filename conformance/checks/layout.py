@@ -16,7 +16,7 @@ from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import Axis, OpSpec, Scalar
+from kernelmux.registry.spec import Axis, OpSpec
 
 SQUARES = (12, 16, 64, 128)  # lengths of all axes of a call whose tensors are one; the first that a variant can run
 LEAD = (3, 4)  # axes before the last one of a call with several, each with a pitch of its own
@@ -80,7 +80,7 @@ def _mixed(base: Trial) -> Iterator[Trial]:
 
 
 def in_other_dtypes(probe: Probe) -> Iterator[Trial]:
-    """Where calls are emulated: a small matrix in every dtype that the bases of `run` leave out, in every layout."""
+    """Where calls are emulated: a small matrix in every dtype but that of the first base of `run`, in every layout."""
     if not probe.emulated:
         return
     taken = {trial.dtype for trial in probe.sample(1)}
@@ -103,16 +103,11 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     letters = generate.letters(spec)
     many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
     along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
-    along += [generate.with_scalars(case, {i.name: v}) for i in _choices(spec) for v in generate.pool(i)]
+    along += [generate.with_scalars(case, {i.name: v}) for i in generate.choices(spec) for v in generate.pool(i)]
     for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
             yield from arrangements(base, everything=turn == 1 or not probe.emulated, only=PITCHES)
-
-
-def _choices(spec: OpSpec) -> list[Scalar]:
-    """The scalars that have a few values, each of which may well be a kernel of its own."""
-    return [i for i in spec.scalars if isinstance(i, Scalar) and i.type in (bool, str)]
 
 
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:

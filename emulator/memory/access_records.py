@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NOBODY = -1
-LONGEST_LOG = 1 << 21  # lanes in the reads that are remembered until somebody writes: 16 MB for their places
+LONGEST_LOG = 1 << 21  # lanes in the reads that are remembered until a write: 16 MB for their places
 
 
 class Owners:
@@ -53,7 +53,7 @@ class Now:
 class Readers:
     """Who read a segment: the last reader of each granule, another one, and the last of another block.
 
-    Reads are entered when somebody writes.
+    Reads are entered at the next write.
     """
 
     def __init__(self) -> None:
@@ -69,21 +69,23 @@ class Readers:
             self.logged -= len(self.log.popleft().thread)
 
     def entered(self, length: int, size: int) -> tuple[Owners, ...]:
-        """The records, up to date, for a write of `size` bytes; none if nobody has read."""
-        if self.records is None and self.log:
+        """The records, up to date, for a write of `size` bytes; none if there was no read."""
+        if self.records is None:
+            if not self.log:
+                return ()
             self.records = Owners(length, 4), Owners(length, 4), Owners(length, 4)
-        for owners in self.records or ():
+        for owners in self.records:
             owners.refine(min(size, owners.granule))
         while self.log:
-            self._enter(self.log.popleft())
+            self._enter(self.records, self.log.popleft())
         self.logged = 0
-        return self.records or ()
+        return self.records
 
-    def _enter(self, now: Now) -> None:
-        assert self.records is not None
-        for owners in self.records:
+    @staticmethod
+    def _enter(records: tuple[Owners, Owners, Owners], now: Now) -> None:
+        for owners in records:
             owners.refine(min(now.size, owners.granule))
-        last, other, foreign = self.records
+        last, other, foreign = records
         before = {name: last.rows(name, now.size)[now.where] for name in last.records}
         values = {name: np.broadcast_to(getattr(now, name), before[name].shape) for name in last.records}
         for name, value in values.items():

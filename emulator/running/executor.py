@@ -73,7 +73,7 @@ class Run:
     ) -> None:
         self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
         self.library = library  # library.program(name, watched): a device function, None if unknown
-        self.watch = watch  # see `watch_hook`; None: nobody watches
+        self.watch = watch  # see `watch_hook`; None: not watched
         self.memory, self.shared = access.memory, access.shared
         self.everyone = geometry.everyone
         self.alive = np.ones(geometry.lanes, bool)
