@@ -153,6 +153,12 @@ class OpSpec:
             found[tensor.name] = given.get(tensor.name, usual)
         return found
 
+    def untouched(self, case: Case, dtype: torch.dtype, device: torch.device = CPU) -> dict[str, torch.Tensor]:
+        """Tensors of a case whose values are not set: large ones take no memory on a CPU until they are written."""
+        shapes, _, formats = case.parsed
+        kinds = self.dtypes_for(dtype, formats)
+        return {name: torch.empty(shape, dtype=kinds[name], device=device) for name, shape in shapes.items()}
+
     def hypothetical(
         self,
         case: Case,
@@ -172,9 +178,8 @@ class OpSpec:
                 f"{self.name}: expected all of {', '.join(needed)} in {case.text!r}, got none for {', '.join(missing)};"
                 f" the signature is {self.signature}"
             )
-        kinds = self.dtypes_for(dtype or next(iter(formats.values()), self.dtypes[0]), formats)
-        values = {n: torch.empty(shape, dtype=kinds[n], device="meta") for n, shape in shapes.items()}
-        values |= {name: value for name, value in scalars.items() if name != INPUTS}
+        first = dtype or next(iter(formats.values()), self.dtypes[0])
+        values = {n: v for n, v in scalars.items() if n != INPUTS} | self.untouched(case, first, torch.device("meta"))
         return self.bind(**values, device=device, capability=capability)
 
     @cached_property

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from kernelmux import emulator
 from kernelmux.conformance import budgets, trials
 from kernelmux.conformance.budgets import Budget
@@ -78,9 +76,7 @@ def _large(probe: Probe) -> Iterator[Trial]:
     for case in workloads if thorough else workloads[:1]:
         formats = probe.options.dtypes_of(probe.spec, case)
         for dtype in formats if thorough else formats[-1:]:
-            kinds = probe.spec.dtypes_for(dtype)
-            tensors = {name: torch.empty(shape, dtype=kinds[name]) for name, shape in case.shapes.items()}
-            given = trials.values(probe.spec, case, tensors, probe.device)
+            given = trials.values(probe.spec, case, probe.spec.untouched(case, dtype), probe.device)
             trial = Trial(probe.spec, case.name, case.text, dtype, probe.options.seed, given)
             if not probe.reasons(trial):
                 yield trial

@@ -87,7 +87,8 @@ def needs(target: Target, options: Options) -> list[KernelNeed]:
     implementation = registered.variants(target.backend, target.op)[target.variant]
     emulation = registered.backend(target.backend).emulation
     for case, dtype in _work(spec, options):
-        call = spec.bind(**_untouched(spec, case, dtype), **case.scalars, capability=EMULATED)
+        values: dict[str, Any] = {**spec.untouched(case, dtype), **case.scalars}
+        call = spec.bind(**values, capability=EMULATED)
         if implementation.reasons(call):
             continue
         common = (target.op, target.label, case.text, dtypes.SHORT[dtype])
@@ -108,12 +109,6 @@ def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
         for dtype in wanted:
             if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
                 yield case, dtype
-
-
-def _untouched(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[str, Any]:
-    """Tensors that have addresses and, as long as they are not written, no memory."""
-    kinds = spec.dtypes_for(dtype)
-    return {name: torch.empty(shape, dtype=kinds[name]) for name, shape in case.shapes.items()}
 
 
 def _different(launches: list[Launch]) -> list[Launch]:
