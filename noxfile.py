@@ -113,7 +113,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bazel(session: nox.Session) -> None:
-    """Run bazel test //... on this session's interpreter (-- //conformance:cuda)."""
+    """Run bazel test //... on the interpreter that nox made (-- //conformance:cuda)."""
     python = pinned(session)
     if python != sys.executable:
         python = str(pathlib.Path(session.bin) / python)

@@ -43,23 +43,29 @@ def op_libraries(name, files, deps = [], uses = {}):
     py_library(name = name, deps = [":" + op for op in members] + [":" + name + "_base"])
 
 def _needs(op, backend):
-    """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline."""
-    backends = [] if backend == "spec" else depset(["torch_ref", backend]).to_list()
-    contestants = ["//backends/%s:%s" % (name, op) for name in backends]
+    """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline.
+
+    A spec is asked about its gradient too, which other operators give.
+    """
+    if backend == "spec":
+        return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
+    contestants = ["//backends/%s:%s" % (name, op) for name in depset(["torch_ref", backend]).to_list()]
     return contestants + ["//backends:root", "//conformance", "//registry/ops:" + op]
 
 def conformance_tests(backend, files, gpu = False):
     """One conformance target per op of a backend, and one tagged gpu where the backend is for GPUs.
 
+    On a CPU it is of tier smoke: every check of every variant, on small cases; `nox -s conformance` runs tier ci.
     The backend "spec" stands for the specs themselves: does every case tell right from wrong?
     """
-    runs = [("_test", "cpu", [])] + ([("_gpu_test", "cuda", ["gpu", "exclusive", "no-cache"])] if gpu else [])
+    runs = [("_test", "cpu", "smoke", [])]
+    runs += [("_gpu_test", "cuda", "ci", ["gpu", "exclusive", "no-cache"])] if gpu else []
     for op in _ops(files):
-        for suffix, device, tags in runs:
+        for suffix, device, tier, tags in runs:
             py_test(
                 name = op + suffix,
                 size = "large",
-                args = ["--op", op, "--backend", backend, "--device", device, "--tier", "ci", "-n", "1"],
+                args = ["--op", op, "--backend", backend, "--device", device, "--tier", tier, "-n", "1"],
                 main = "kernelmux.conformance",
                 tags = ["conformance"] + tags,
                 deps = _needs(op, backend),

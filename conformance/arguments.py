@@ -18,7 +18,7 @@ MANY = 40  # names that an error still lists
 
 EPILOG = """
 examples:
-  python -m kernelmux.conformance --tier smoke                         everything in about a minute
+  python -m kernelmux.conformance --tier smoke                         everything on small cases
   python -m kernelmux.conformance --op softmax --backend triton        one operator on one backend
   python -m kernelmux.conformance --backend cuda/tiled --check layout  one variant, one check, all operators
   python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,9 +10,12 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.trials import shown
-from kernelmux.registry.cases import Case, generator
+from kernelmux.registry import signature
+from kernelmux.registry.cases import Case, generator, written
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
+from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.signature import Form
 from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar
 
 # 0 and 1, primes, and both sides of the usual tile edges.
@@ -50,7 +53,9 @@ def cases(
         nothing = any(0 in shape for shape in case.shapes.values())
         if nothing and (empty + 1) * EMPTY > total:
             continue
-        made = {dtype: call for dtype in spec.dtypes if (call := hypothetical(spec, case, dtype))}
+        leading = case.parsed[2].get(spec.leading.name)
+        allowed = spec.dtypes if leading is None else (leading,)
+        made = {dtype: call for dtype in allowed if (call := hypothetical(spec, case, dtype))}
         if not made or next(iter(made.values())).cost.flops > FLOPS_PER_ELEMENT * elements:
             continue
         able = [dtype for dtype, call in made.items() if not any(c.check(call) for c in requires)]
@@ -85,15 +90,15 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     tensors, scalars, _ = case.parsed
     scalars = {"inputs": case.inputs, **scalars, **values}
     words = [word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in tensors]
-    words += [f"{name}={value}" for name, value in scalars.items() if name != "inputs"]
+    words += [f"{name}={written(value)}" for name, value in scalars.items() if name != "inputs"]
     inputs = scalars["inputs"]
     words += [f"inputs={inputs}"] if inputs != "normal" else []
     return replace(case, text=" ".join(words), inputs="normal")
 
 
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
-    """The case with these lengths of the named axes and of "...", scalars at their defaults or 0."""
-    shapes = _shapes(spec, {**axes, "...": lead})
+    """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or 0."""
+    shapes = _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0])
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
     return spec.case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
 
@@ -125,12 +130,18 @@ def compact(spec: OpSpec, requires: tuple[Condition, ...]) -> Case | None:
 
 def letters(spec: OpSpec) -> list[str]:
     """The named axes of the tensors of a spec, in alphabetical order."""
-    return sorted({d for t in spec.tensors for d in t.dims.split()} - {"..."})
+    return sorted({d for t in spec.tensors for d in t.letters})
 
 
-def _shapes(spec: OpSpec, axes: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes(
+    spec: OpSpec, axes: dict[str, Any], choose: Callable[[tuple[Form | None, ...]], Form | None]
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the tensors; `choose` takes one of the forms that each may have, None for one that is left out."""
+    chosen = {t.name: choose((*t.forms, None) if t.optional else t.forms) for t in spec.tensors}
     return {
-        t.name: tuple(n for d in t.dims.split() for n in (axes[d] if d == "..." else (axes[d],))) for t in spec.tensors
+        name: tuple(n for d in form for n in signature.lengths(d, axes))
+        for name, form in chosen.items()
+        if form is not None
     }
 
 
@@ -156,19 +167,20 @@ def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
 def corners(spec: OpSpec) -> list[Case]:
     """Axes that are equal, of length one or 0, or many, for operators of any rank; along the first, a middle, the last.
 
-    Scalars with choices take each of them; numbers are given in every second call.
+    Scalars with choices take each of them; numbers are given in every second call. What the spec refuses is left out.
     """
-    if not any("..." in t.dims.split() for t in spec.tensors):
+    if not any(t.any_rank for t in spec.tensors):
         return []
     axis = next((i for i in spec.scalars if isinstance(i, Axis)), None)
     found: list[Case] = []
-    for lengths in CORNERS:
-        lead = lengths if any(t.dims == "..." for t in spec.tensors) else lengths[:-1]
-        base = spelt(spec, dict.fromkeys(letters(spec), lengths[-1]), lead)
-        places = [0, len(lengths) // 2, len(lengths) - 1, *([None] if axis and axis.optional else [])]
+    for corner in CORNERS:
+        lead = corner if any(t.flat for t in spec.tensors) else corner[:-1]
+        base = spelt(spec, dict.fromkeys(letters(spec), corner[-1]), lead)
+        places = [0, len(corner) // 2, len(corner) - 1, *([None] if axis and axis.optional else [])]
         along = [with_scalars(base, {axis.name: place}) for place in places] if axis else [base]
         for case in along:
-            found += [with_scalars(case, values) for values in _settings(spec, len(found))]
+            made = [with_scalars(case, values) for values in _settings(spec, len(found))]
+            found += [case for case in made if hypothetical(spec, case, spec.dtypes[0])]
     return found
 
 
@@ -182,12 +194,14 @@ def _settings(spec: OpSpec, turn: int) -> list[dict[str, Any]]:
 
 def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> str:
     """A random call in the language of cases."""
-    shapes = _shapes(spec, _axes(spec, requires, kind, rng))
-    words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
+    shapes = _shapes(spec, _axes(spec, requires, kind, rng), lambda forms: _pick(forms, rng) if forms[1:] else forms[0])
+    together = _pick(spec.formats, rng) if spec.formats else {}
+    kinds = {name: f":{SHORT[dtype]}" for name, dtype in together.items()}
+    words = [f"{name}={shown(shape)}{kinds.get(name, '')}" for name, shape in shapes.items()]
     for item in spec.scalars:
         value = _scalar(item, shapes, rng)
         if value is not None:
-            words.append(f"{item.name}={value}")
+            words.append(f"{item.name}={written(value)}")
     return " ".join(words)
 
 
@@ -214,7 +228,7 @@ def _axes(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.G
 def _lead(spec: OpSpec, rng: torch.Generator) -> tuple[int, ...]:
     """The axes that "..." stands for; where a tensor has no others, one of them is as varied as a named axis."""
     lead: tuple[int, ...] = _pick(LEADS, rng)
-    if any(t.dims == "..." for t in spec.tensors):
+    if any(t.flat for t in spec.tensors):
         own = _pick(LENGTHS, rng)
         return _pick(((*lead, own), (own, *lead)), rng)  # type: ignore[no-any-return]
     return lead
@@ -225,6 +239,8 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
     if isinstance(item, Axis):
         rank = len(shapes[item.of])
         return None if item.optional and _pick((0, 1, 2), rng) == 0 else _pick(range(-rank, rank), rng)
+    if item.length and _pick((True, False), rng):
+        return tuple(_scalar(replace(item, length=None), shapes, rng) for _ in range(item.length))
     if item.type is int:
         lengths = [n for shape in shapes.values() for n in shape if n]
         return _pick((0, 1, *(n - 1 for n in lengths)), rng)

@@ -90,9 +90,9 @@ def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
     Each in the first dtype in which the variant can run it.
     """
     filled = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
-    sizes = [lambda c, name=t.name: torch.Size(c.shapes[name]).numel() for t in probe.spec.tensors]
-    places = {(t.name, d) for c in filled for t in probe.spec.tensors for d in range(-len(c.shapes[t.name]), 0)}
-    lengths = [lambda c, name=n, d=d: ((0,) * -d + tuple(c.shapes[name]))[d] for n, d in sorted(places)]
+    sizes = [lambda c, name=t.name: torch.Size(c.shapes.get(name, (0,))).numel() for t in probe.spec.tensors]
+    places = {(name, d) for c in filled for name, shape in c.shapes.items() for d in range(-len(shape), 0)}
+    lengths = [lambda c, name=n, d=d: ((0,) * -d + tuple(c.shapes.get(name, ())))[d] for n, d in sorted(places)]
     taken = set()
     for measure in (*sizes, *lengths):
         found = next(able(probe, sorted(filled, key=measure, reverse=True)), None)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernelmux.conformance.trials import Trial, shown
-from kernelmux.registry.cases import Case
+from kernelmux.registry.cases import Case, written
 from kernelmux.registry.spec import OpSpec
 
 if TYPE_CHECKING:
@@ -36,16 +35,13 @@ def axes(spec: OpSpec, case: Case) -> list[AxisName]:
 
 
 def names(spec: OpSpec, case: Case, tensor: str) -> tuple[AxisName, ...]:
-    """The axis that each dimension of a tensor is."""
+    """The axis that each dimension of a tensor is; none for a tensor that is left out."""
     item = next(t for t in spec.tensors if t.name == tensor)
-    letters = item.dims.split()
-    lead = len(case.shapes[tensor]) - len(letters) + 1
-    return tuple(_expanded(letters, lead))
+    return tuple(map(_axis, item.named(case.shapes[tensor]))) if tensor in case.shapes else ()
 
 
-def _expanded(letters: list[str], lead: int) -> Iterator[AxisName]:
-    for letter in letters:
-        yield from (AxisName("...", i) for i in range(lead)) if letter == "..." else (AxisName(letter),)
+def _axis(name: str) -> AxisName:
+    return AxisName("...", int(name[3:])) if name.startswith("...") else AxisName(name)
 
 
 def resized(spec: OpSpec, case: Case, lengths: dict[AxisName, int]) -> Case:
@@ -54,5 +50,5 @@ def resized(spec: OpSpec, case: Case, lengths: dict[AxisName, int]) -> Case:
     for tensor, shape in case.shapes.items():
         found = names(spec, case, tensor)
         words.append(f"{tensor}={shown([lengths.get(name, n) for name, n in zip(found, shape, strict=True)])}")
-    words += [f"{name}={value}" for name, value in case.scalars.items()]
+    words += [f"{name}={written(value)}" for name, value in case.scalars.items()]
     return replace(case, text=" ".join(words))

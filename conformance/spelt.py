@@ -22,19 +22,19 @@ def case(spec: OpSpec, text: str) -> Case:
 
 
 def names_tensors(spec: OpSpec, text: str) -> bool:
-    """Whether a text gives something for exactly the tensors of the operator."""
-    given = {item.partition("=")[0] for item in text.replace(",", " ").split()}
-    return given - {s.name for s in spec.scalars} == {t.name for t in spec.tensors}
+    """Whether a text gives something for exactly the tensors of the operator, with or without optional ones."""
+    given = {item.partition("=")[0] for item in text.replace(",", " ").split()} - {s.name for s in spec.scalars}
+    return {t.name for t in spec.tensors if not t.optional} <= given <= {t.name for t in spec.tensors}
 
 
 def refusal(spec: OpSpec, case: Case, formats: tuple[str, ...] = ()) -> str:
     """Why a case is no call of the operator in the first of these dtypes (default: of the spec's), or ""."""
-    names = [t.name for t in spec.tensors]
+    names = [t.name for t in spec.tensors if not t.optional]
     try:
         shapes = case.shapes
     except ValueError as error:  # an ArgumentError among them
         return str(error)
-    if set(shapes) != set(names):
+    if not set(names) <= set(shapes):
         got = ", ".join(shapes) or "none"
         return f"{spec.name}: expected a shape such as 4x100 for each of {', '.join(names)}, got shapes for {got}"
     if size := _too_large(spec, case):

@@ -10,11 +10,21 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry.cases import INPUTS, Case, draw, generator
+from kernelmux.registry import domains
+from kernelmux.registry.cases import Case, generator
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
-from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor, exact_arguments
+from kernelmux.registry.spec import (
+    REQUIRED,
+    Call,
+    Computed,
+    OpSpec,
+    Positive,
+    Real,
+    Tensor,
+    exact_arguments,
+)
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
 
@@ -59,11 +69,27 @@ class Trial:
         return sum(t.numel() for t in self.tensors.values()) + sum(outputs)
 
     def changed(self, note: str, **tensors: torch.Tensor) -> Trial:
-        """The same call with other tensors, pinned where the old ones were; its reference is evaluated anew."""
+        """The same call with other tensors, pinned where the old ones were; its reference is evaluated anew.
+
+        Tensors that are computed from others follow these, unless they are given.
+        """
         pinned = {i.name for i in self.spec.tensors if i.host and self.tensors[i.name].is_pinned()}
         tensors = {n: t.pin_memory() if n in pinned and not t.is_pinned() else t for n, t in tensors.items()}
+        if tensors and (following := [n for n in computed(self.spec) if n not in tensors]):
+            lawful = self.lawful({**self.tensors, **tensors})
+            tensors |= {name: lawful[name] for name in following}
         values = tuple(tensors.get(i.name, v) for i, v in zip(self.spec.inputs, self.values, strict=True))
         return replace(self, values=values, note=note)
+
+    def lawful(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors of this call with values that each may have: indices inside of their axis, computed ones computed."""
+        return domains.lawful(self.spec, tensors, self.call.scalars)
+
+    @property
+    def free(self) -> dict[str, torch.Tensor]:
+        """The floating tensors that may have any value: those that nothing is said about, and positive ones."""
+        given = {i.name for i in self.spec.tensors if isinstance(i.domain, Real | Positive)}
+        return {name: x for name, x in self.tensors.items() if name in given and x.is_floating_point()}
 
     @cached_property
     def _flushed(self) -> tuple[torch.Tensor, ...]:
@@ -91,10 +117,17 @@ class Trial:
 TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "flushed")
 
 
+def computed(spec: OpSpec) -> list[str]:
+    """The tensors of an operator that are computed from others."""
+    return [item.name for item in spec.tensors if isinstance(item.domain, Computed)]
+
+
 def _tiny(x: torch.Tensor) -> bool:
     """Whether a tensor has numbers that are subnormal in fp32."""
+    if not x.is_floating_point() or x.dtype.itemsize == 1:  # those of fp8 are normal in fp32
+        return False
     size = x.abs()
-    return x.is_floating_point() and bool(((size > 0) & (size < torch.finfo(torch.float32).smallest_normal)).any())
+    return bool(((size > 0) & (size < torch.finfo(torch.float32).smallest_normal)).any())
 
 
 def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:
@@ -109,7 +142,7 @@ def values(spec: OpSpec, case: Case, tensors: dict[str, torch.Tensor], device: t
     found: list[Any] = []
     for item in spec.inputs:
         if isinstance(item, Tensor):
-            found.append(on_device(tensors[item.name], item, device))
+            found.append(on_device(tensors[item.name], item, device) if item.name in tensors else item.default)
         elif item.name in case.scalars:
             found.append(case.scalars[item.name])
         elif item.default is REQUIRED:
@@ -124,14 +157,7 @@ def drawn(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int) -> dict[str, 
 
     A case that a check makes may name its distribution in its text ("inputs=small"), so that a command can repeat it.
     """
-    rng = generator(spec.name, spec.version, case.name, SHORT[dtype], seed)
-    found: dict[str, torch.Tensor] = {}
-    kinds = spec.dtypes_for(dtype, case.parsed[2])
-    for item in spec.tensors:
-        if item.name not in case.shapes:
-            raise SpecError(f"{spec.name}: case {case.name} gives no shape for {item.name}")
-        found[item.name] = draw(case.shapes[item.name], kinds[item.name], rng, case.scalars.get(INPUTS, case.inputs))
-    return found
+    return spec.drawn(case, dtype, generator(spec.name, spec.version, case.name, SHORT[dtype], seed))
 
 
 _cache: OrderedDict[object, Trial] = OrderedDict()

@@ -24,7 +24,7 @@ Triple = tuple[int, int, int]
 
 
 class EmulatorError(RuntimeError):
-    """A kernel did something that no GPU run may do, or something the emulator does not know.
+    """A kernel did something that is an error on a GPU, or used something that is not emulated.
 
     kind is one of `KINDS`. file and line are those of the CUDA or Python source, None without line information;
     inlined are the call sites of inlined functions, innermost first. block and thread are coordinates, None where no

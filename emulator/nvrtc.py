@@ -1,4 +1,4 @@
-"""NVRTC for launch seams: `compilers.nvrtc` under a name that stays where the modules of the emulator move."""
+"""NVRTC for backends: `compilers.nvrtc` under a name that stays when modules of the emulator move."""
 
 from kernelmux.emulator.compilers.nvrtc import CompileError, compile_cubin, compile_ptx, included, unavailable
 

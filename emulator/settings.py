@@ -1,4 +1,4 @@
-"""How strictly and how long kernels run: context variables, so that threads and tasks do not disturb one another."""
+"""Level of checking, time limit and order of blocks: context variables, so each thread and task has its own."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A/A: every variant timed twice as if it were two contestants; how far the two lie apart is the noise of a run.
+"""A/A: every variant timed twice as if it were two contestants; the difference of the two is the noise of a run.
 
     rows = twice(plan)                      a group ABC becomes ABC CBA: the second time after other neighbours
-    rows = fold(outcome.rows)               one row per variant again, with what the second time found
+    rows = fold(outcome.rows)               one row per variant again, with its second time
 
-The spread of a row's samples says how alike calls in a row are; clocks, addresses and what ran before change between
-rows, and only a second contestant with the same kernel sees that.
+The spread of a row's samples shows how far calls in direct succession differ. From row to row the clock, the addresses
+and the kernel that ran before differ as well: only a second timing of the same kernel shows what that changes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kernelmux.perf.result import Result, SecondTiming, Timed
 
 def twice(rows: Iterable[Row]) -> list[Row]:
     """The rows of each group, and once more in reverse order; rows that cannot run stay single."""
-    found = []
+    contestants = []
     for _, group in groupby(rows, key=lambda row: row.group):
         first = list(group)
-        found += first + [replace(row, again=True) for row in reversed(first) if not row.problem]
-    return found
+        contestants += first + [replace(row, again=True) for row in reversed(first) if not row.problem]
+    return contestants
 
 
 def fold(rows: Iterable[Result]) -> list[Result]:
-    """The first rows with what the second ones found; a variant that failed the second time has failed."""
+    """The first rows, each with the time of its second one; a variant that failed the second time has failed."""
     told = list(rows)
     second = {row.key: row for row in told if row.again}
     return [_folded(row, second.get(row.key)) for row in told if not row.again]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from kernelmux.perf import inputs
+from kernelmux.perf import inputs, peers
 from kernelmux.perf.harness import PLAN
 from kernelmux.perf.json_form import decode
 from kernelmux.perf.options import from_dict
@@ -22,8 +22,8 @@ from kernelmux.perf.plan import Row
 from kernelmux.registry import backend as registered
 from kernelmux.registry.spec import Call
 
-LIMIT = 150.0  # seconds; what is not compiled by then, the timing worker compiles
-WORTH = 12  # rows; fewer are compiled before the processes have imported torch
+LIMIT = 150.0  # seconds; the timing worker compiles what is left
+WORTH = 12  # rows; with fewer, importing torch takes longer than compiling
 
 
 def compile_all(folder: Path, rows: int, jobs: int, environment: dict[str, str]) -> None:
@@ -50,12 +50,14 @@ def compile_all(folder: Path, rows: int, jobs: int, environment: dict[str, str])
 def main(folder: Path, share: int, of: int) -> None:
     """Call once what belongs to one share of the plan: every so many groups of rows."""
     told = json.loads((folder / PLAN).read_text())
-    device = from_dict(told["options"]).device
+    options = from_dict(told["options"])
+    if options.peers:
+        peers.join()
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in (decode(Row, fields, PLAN) for fields in told["rows"]):
         groups.setdefault(row.group, []).append(row)
     for rows in list(groups.values())[share::of]:
-        call = inputs.one(rows[0], device)
+        call = inputs.one(rows[0], options.device)
         for row in rows:
             if not row.again:
                 _try(row, call)

@@ -19,7 +19,7 @@ FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32,
 
 
 def measure() -> Ceilings:
-    """All ceilings of the current GPU; some 6 s, for it rests before each product."""
+    """All ceilings of the current GPU; takes about 6 s, because it rests before each product."""
     copy, read = _memory()
     return Ceilings(
         copy=copy,

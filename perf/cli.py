@@ -26,6 +26,7 @@ examples:
   python -m kernelmux.perf --op softmax --backend cuda/online     one variant, beside torch
   python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
+  python -m kernelmux.perf --op softmax --peers                   beside torch.compile, QuACK, Liger, FlagGems
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --show                                 what was recorded
@@ -34,8 +35,8 @@ examples:
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
 Without a GPU: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
 results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, or its two timings disagree (--aa), 2
-usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Results with rows that a run has not
-are not overwritten by it: they stay in the folder of --out, as results-<time>.json.
+usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Earlier results with rows that
+a run does not time are kept in the folder of --out, as results-<time>.json.
 """
 
 
@@ -68,7 +69,12 @@ def parser() -> argparse.ArgumentParser:
         help="processes that compile ahead (default: half the CPUs, at most 8)",
     )
     made.add_argument(
-        "--aa", action="store_true", help="time every variant twice; how far the two times lie apart is the noise"
+        "--aa", action="store_true", help="time every variant twice; the difference of the two times is the noise"
+    )
+    made.add_argument(
+        "--peers",
+        action="store_true",
+        help="time other libraries too: torch.compile, and those of perf/peers installed",
     )
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
@@ -76,13 +82,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
     )
-    made.add_argument("--html", metavar="FILE", help="write the report as one page that needs nothing else, here too")
+    made.add_argument("--html", metavar="FILE", help="also write the report here, as one page without other files")
     made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
     made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
     made.add_argument(
         "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
     )
-    made.add_argument("--list", action="store_true", help="name the rows, and why some cannot run; runs nothing")
+    made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
     return made
 
 
@@ -98,17 +104,20 @@ def _selection(made: argparse.ArgumentParser) -> None:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """The options of a command line; KernelmuxError for what cannot be."""
+    """The options of a command line; KernelmuxError for options that are wrong or do not fit together."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
+    if args.record and args.peers:
+        raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
         quick=args.quick, samples=samples, device=device, out=args.out, row_limit=args.limit,
         jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
+        peers=args.peers,
     )  # fmt: skip
 
 

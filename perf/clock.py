@@ -22,7 +22,7 @@ cuda: Any = torch.cuda  # whether its classes are typed depends on the build of 
 HIDE_US = 20.0  # added to the host time that the device sleep covers
 LONGEST_SLEEP_US = 3000.0
 CYCLES_PER_US = 2000  # of a GPU at 2 GHz; a slower one sleeps longer, which is safe
-REST_SECONDS = 0.35  # until an H200 that was held at its power limit clocks as before
+REST_SECONDS = 0.35  # until an H200 that ran at its power limit has its full clock again
 EMPTY = 21  # measurements of a sleep of no cycles
 
 
@@ -62,7 +62,7 @@ class Sample:
         self.count = (copy + 1 - rounds) % copies
 
     def __call__(self) -> None:
-        poison(self.result)  # the allocator may give the same memory again: nothing right must be left in it
+        poison(self.result)  # the allocator may reuse this memory: no earlier result may be left in it
         self.result = None
         seconds, self.result = self.stopwatch(lambda: self.call(self.count))
         self.clock.advance(seconds)
@@ -81,7 +81,7 @@ class CudaStopwatch:
 
     Before the first event the stream overwrites a buffer of more than twice the L2 cache, then sleeps for about the
     host time of the call: the launch is queued before the timed region begins, so that no host time gets into it.
-    The sleep counts clock cycles, so the time that it takes tells the clock.
+    The sleep counts clock cycles, so the clock follows from the time that it takes.
     """
 
     def __init__(self, host_us: float = 0.0) -> None:
@@ -104,14 +104,14 @@ class CudaStopwatch:
 
     @property
     def mhz(self) -> float | None:
-        """The clock before the samples since the last question; None where the device cannot sleep."""
+        """MHz of the clock before the samples since the last call of this; None where the device cannot sleep."""
         slept, self.slept = self.slept, []
         spare = statistics.median(slept) - awake_us() if slept else 0.0
         return self.sleep_us * CYCLES_PER_US / spare if spare > 0 and can_sleep() else None
 
 
 class SynchronousStopwatch:
-    """Seconds from the call to the moment when the device is done: for work in which the host takes part."""
+    """Seconds from the call until the device is done: for work in which the host takes part."""
 
     def __call__(self, call: Callable[[], Any]) -> tuple[float, Any]:
         torch.cuda.synchronize()
@@ -140,7 +140,7 @@ def l2_bytes() -> int:
 
 
 def rest() -> None:
-    """Leave the device idle until its clock no longer tells what ran before."""
+    """Leave the device idle until its clock no longer depends on what ran before."""
     torch.cuda.synchronize()
     time.sleep(REST_SECONDS)
 

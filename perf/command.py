@@ -73,13 +73,13 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
         outcome = running.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
-    found = _results(outcome, command)
-    _introduce(console, found, options)
-    tables.show(console, found.rows, options.device == "cuda")
+    measured = _results(outcome, command)
+    _introduce(console, measured, options)
+    tables.show(console, measured.rows, options.device == "cuda")
     if not outcome.interrupted:
-        found = _further(console, found, options)
-    _write(console, found, earlier, args)
-    return _conclude(console, found, earlier, outcome.interrupted)
+        measured = _further(console, measured, options)
+    _write(console, measured, earlier, args)
+    return _conclude(console, measured, earlier, outcome.interrupted)
 
 
 def _results(outcome: running.Outcome, command: str) -> Results:
@@ -89,32 +89,34 @@ def _results(outcome: running.Outcome, command: str) -> Results:
     )  # fmt: skip
 
 
-def _further(console: Console, found: Results, options: Options) -> Results:
+def _further(console: Console, measured: Results, options: Options) -> Results:
     """The dispatcher's overhead; without a GPU also what each kernel needs, and what is on record."""
     if not options.quick:
-        found = replace(found, overhead=overhead.measure(options.ops, _overhead_backends(options), options.device))
-        tables.overhead(console, found.overhead)
+        measured = replace(
+            measured, overhead=overhead.measure(options.ops, _overhead_backends(options), options.device)
+        )
+        tables.overhead(console, measured.overhead)
     if options.device != "cuda":
-        found = replace(found, resources=resources.command(console, options))
+        measured = replace(measured, resources=resources.command(console, options))
         _show_records(console, options)
-    return found
+    return measured
 
 
-def _conclude(console: Console, found: Results, earlier: Results | None, interrupted: bool) -> int:
+def _conclude(console: Console, measured: Results, earlier: Results | None, interrupted: bool) -> int:
     """The last lines and the exit status."""
-    slower = compare.show(console, earlier, found) if earlier else 0
-    unstable = tables.noise(console, noise.noise(found.rows))
-    tables.busy(console, found.rows, found.overhead)
-    tables.summary(console, found.rows, found.errors)
+    slower = compare.show(console, earlier, measured) if earlier else 0
+    unstable = tables.noise(console, noise.noise(measured.rows))
+    tables.busy(console, measured.rows, measured.overhead)
+    tables.summary(console, measured.rows, measured.errors)
     if interrupted:
         return terminal.say("perf", "interrupted; the rows that were timed are kept", terminal.INTERRUPTED)
-    broken = any(need.error for need in found.resources)
-    failed = any(row.status == ROW_FAILED for row in found.rows)
-    return FAILED if failed or broken or found.errors or slower or unstable else OK
+    broken = any(need.error for need in measured.resources)
+    failed = any(row.status == ROW_FAILED for row in measured.rows)
+    return FAILED if failed or broken or measured.errors or slower or unstable else OK
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """The reports can be written; asked before the work."""
+    """Checks that the reports can be written; called before the work."""
     files.folder(Path(args.out), "--out")
     if args.html:
         files.writable(Path(args.html), "--html", made=True)
@@ -127,24 +129,26 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
     return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
-def _introduce(console: Console, found: Results, options: Options) -> None:
-    console.print(wording.where(found.machine), style="bold", markup=False, soft_wrap=True)
-    if found.ceilings:
-        console.print(wording.roofs(found.ceilings), markup=False)
+def _introduce(console: Console, measured: Results, options: Options) -> None:
+    console.print(wording.where(measured.machine), style="bold", markup=False, soft_wrap=True)
+    if measured.ceilings:
+        console.print(wording.roofs(measured.ceilings), markup=False)
     if options.device != "cuda":
-        text = "no GPU: torch on this CPU by the wall clock, with small inputs; nothing emulated is ever timed"
+        text = (
+            "no GPU: torch on this CPU is timed by the wall clock, with small inputs; emulated kernels are never timed"
+        )
         console.print(text, style="yellow")
 
 
-def _write(console: Console, found: Results, earlier: Results | None, args: argparse.Namespace) -> None:
+def _write(console: Console, measured: Results, earlier: Results | None, args: argparse.Namespace) -> None:
     folder = Path(args.out)
-    if kept := results.keep(found, folder / "results.json"):
-        console.print(f"\nkept: {kept}, which has rows that this run has not", markup=False, soft_wrap=True)
-    results.write(found, folder / "results.json")
-    markdown.write(found, folder, "report")
-    page.write(found, earlier, Path(args.html) if args.html else folder / "report.html")
+    if kept := results.keep(measured, folder / "results.json"):
+        console.print(f"\nkept: {kept}, with rows that this run did not time", markup=False, soft_wrap=True)
+    results.write(measured, folder / "results.json")
+    markdown.write(measured, folder, "report")
+    page.write(measured, earlier, Path(args.html) if args.html else folder / "report.html")
     if args.record:
-        path = records.record(found)
+        path = records.record(measured)
         markdown.write(results.read(path), path.parent, path.stem)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
     console.print(
@@ -186,14 +190,14 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
     """Write the page of results that exist."""
     if target is None:
         raise ArgumentError("--render: expected --html FILE beside it, for the page")
-    found, before = results.read(source), results.read(Path(earlier)) if earlier else None
+    recorded, before = results.read(source), results.read(Path(earlier)) if earlier else None
     files.writable(Path(target), "--html", made=True)
-    rows = tuple(replace(row, stale=records.stale(row)) if isinstance(row, Timed) else row for row in found.rows)
+    rows = tuple(replace(row, stale=records.stale(row)) if isinstance(row, Timed) else row for row in recorded.rows)
     try:
-        text = page.html(replace(found, rows=rows), before)
+        text = page.html(replace(recorded, rows=rows), before)
     except (ArithmeticError, LookupError, ValueError) as error:
         told = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"--render: {source} holds values that no run gives ({told})") from error
+        raise ArgumentError(f"--render: {source}: expected results of a run: {told}") from error
     files.write(Path(target), text)
     console.print(f"wrote {target}", markup=False, soft_wrap=True)
     return OK

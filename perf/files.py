@@ -1,17 +1,16 @@
-"""Files that a command writes: asked about before the work, and replaced as a whole."""
+"""Files that a command writes: checked before the work, then written as a whole."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
+from kernelmux.registry import files
 from kernelmux.registry.errors import ArgumentError
 
 
 def writable(path: Path, option: str, made: bool = False) -> None:
-    """ArgumentError, which names the option, if a file cannot be written there; made: folders on the way are made."""
+    """ArgumentError, which names the option, if a file cannot be written there. made: create missing folders."""
     if path.is_dir():
         raise ArgumentError(f"{option}: expected a file, got the folder {path}")
     if made:
@@ -23,7 +22,7 @@ def writable(path: Path, option: str, made: bool = False) -> None:
 
 
 def folder(path: Path, option: str) -> Path:
-    """The folder, made if need be; ArgumentError, which names the option, for what can be none."""
+    """The folder, created if it is missing; ArgumentError, which names the option, if it cannot be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -34,27 +33,12 @@ def folder(path: Path, option: str) -> Path:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file: readers see all of the old content or of the new. A link is replaced and never followed to a file."""
-    data = content.encode() if isinstance(content, str) else content
-    temporary = None
+    """Write a file as a whole, in folders that are created if they are missing; a pipe or a terminal is written to."""
     try:
         if path.exists() and not path.is_file():  # a pipe, a terminal
-            path.write_bytes(data)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(data)
-        temporary.chmod(0o666 & ~_umask())
-        os.replace(temporary, path)
+        files.write(path, content)
     except OSError as error:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         raise ArgumentError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

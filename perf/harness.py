@@ -1,4 +1,4 @@
-"""What lives in a worker process: the plan, the ceilings, the current group of inputs, and the file of results."""
+"""The state of a worker process: the plan, the ceilings, the current group of inputs, and the file of results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.perf import ceilings, inputs, machine, measure
+from kernelmux.perf import ceilings, inputs, machine, measure, peers
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
@@ -29,6 +29,8 @@ class Harness:
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
         told = json.loads((folder / PLAN).read_text())
         self.options: Options = from_dict(told["options"])
+        if self.options.peers:
+            peers.join()
         self.rows = [decode(Row, fields, PLAN) for fields in told["rows"]]
         self.events, self.clock = folder / EVENTS, clock
         self.ceilings: Ceilings | None = None
@@ -56,22 +58,23 @@ class Harness:
             self._end(self._timed(row, benchmark), start)
         except Exception as error:
             self._recover()
-            self._end(row.not_timed("failed", f"{type(error).__name__}: {error}"), start)
+            status = "skipped" if row.backend == peers.NAME else "failed"  # what another library cannot do is no fault
+            self._end(row.not_timed(status, f"{type(error).__name__}: {error}"), start)
             raise
 
-    def _end(self, found: Result, start: float) -> None:
-        self.tell("row", encode(replace(found, seconds=time.perf_counter() - start)))
+    def _end(self, result: Result, start: float) -> None:
+        self.tell("row", encode(replace(result, seconds=time.perf_counter() - start)))
 
     def _timed(self, row: Row, benchmark: Any) -> Timed:
         benchmark.group = " ".join(row.group)
         implementation = registered.variants(row.backend, row.op)[row.variant]
         shared = self._shared(row)
-        found = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
-        benchmark.extra_info.update(encode(found))
-        return found
+        result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
+        benchmark.extra_info.update(encode(result))
+        return result
 
     def _shared(self, row: Row) -> measure.Shared:
-        """What the rows of a group share; that of the group before is given up first."""
+        """What the rows of a group share; what the group before shared is released first."""
         if self.shared is None or self.shared[0] != row.group:
             self.shared = None
             gc.collect()
@@ -81,7 +84,7 @@ class Harness:
         return self.shared[1]
 
     def _recover(self) -> None:
-        """After a failure: give up what it may have spoilt, and find out whether the device still answers."""
+        """After a failure: release what it may have damaged, and test whether the device still answers."""
         self.shared = None
         if self.options.device != "cuda":
             return

@@ -10,7 +10,7 @@ import torch
 from kernelmux.perf.clock import l2_bytes
 from kernelmux.perf.plan import Row
 from kernelmux.perf.roofline import Work
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, domains, dtypes
 from kernelmux.registry.backend import Implementation, fits
 from kernelmux.registry.cases import Case, seed_of
 from kernelmux.registry.spec import Call, OpSpec, Tensor
@@ -64,18 +64,20 @@ def _copies(call: Call) -> int:
     """How many sets of inputs push one another out of the cache; the free memory decides last."""
     if call.spec.hosted:
         return 1
-    size = sum(t.nbytes for t in call.arguments.values() if isinstance(t, torch.Tensor))
+    size = sum(t.nbytes for t in call.tensors.values())
     wanted = max(2, min(-(-COLD * l2_bytes() // max(size, 1)), MOST_COPIES))
     free = torch.cuda.mem_get_info()[0]
     return max(1, min(wanted, free // 8 // max(size, 1)))
 
 
 def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) -> Call:
+    """A call whose tensors have lawful values: see `domains`."""
     shapes, scalars, formats = case.parsed
     rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
     kinds = spec.dtypes_for(dtype, formats)
-    values: dict[str, Any] = {t.name: _draw(t, shapes[t.name], kinds[t.name], rng) for t in spec.tensors}
-    return spec.bind(**values, **scalars)
+    given = (t for t in spec.tensors if t.name in shapes)
+    values = {t.name: _draw(t, shapes[t.name], kinds[t.name], rng) for t in given}
+    return spec.bind(**domains.lawful(spec, values, scalars), **scalars)
 
 
 def _draw(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:

@@ -7,7 +7,7 @@ Keys that no field has are ignored. How a field differs from that is in its meta
 
     PART     another dataclass or None, whose fields stand among those of the whole
     SPARSE   left out of the JSON if it is None or empty
-    DERIVED  found out again after reading; never written
+    DERIVED  computed again after reading; never written
 
 A dataclass with subclasses chooses among them in `chosen(value)`, a class method; ValueError if none fits.
 """
@@ -32,14 +32,14 @@ class Malformed(ValueError):
 
 def encode(value: Any) -> dict[str, Any]:
     """The JSON object of a dataclass."""
-    found: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for field in fields(value):
         form, content = field.metadata.get("form"), getattr(value, field.name)
         if form == "part" and content is not None:
-            found |= encode(content)
+            made |= encode(content)
         elif form is None or (form == "sparse" and content not in (None, "", (), {})):
-            found[field.name] = _plain(content)
-    return found
+            made[field.name] = _plain(content)
+    return made
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.perf import roofline
+from kernelmux.perf import peers, roofline
 from kernelmux.perf.clock import (
     CudaStopwatch,
     Sample,
@@ -43,7 +43,7 @@ WARMUP = 3
 FEWEST = 5
 ISSUES = 5  # calls that tell how long the stream must be kept busy
 HOST_CALLS, HOST_SECONDS = 100, 0.1  # at most, in one batch
-HOLD_SECONDS = 0.3  # of batches: the load of which the held state comes
+HOLD_SECONDS = 0.3  # of batches: the load that brings the held state
 HELD, HELD_SECONDS = 9, 0.1  # samples, at most
 ROUND_SECONDS = 2e-4  # a round on a CPU repeats the call until it takes about this long
 
@@ -78,7 +78,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class State:
+class DeviceState:
     """Host time, and what the GPU does before and under load; None on a CPU, or where the clock cannot be read."""
 
     host_us: float | None = None
@@ -103,7 +103,7 @@ def time_row(
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Inside, torch may use tf32 if the rows permit it: its own switch is the process's, and this process is ours."""
+    """Inside, torch may use tf32 if the rows permit it. Its switch is one for the process, which runs nothing else."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
@@ -137,21 +137,22 @@ def _time_row(
     if on_gpu:
         rest()
     timing = rounds(sample, benchmark, options, copies)
-    state = _held(call, stopwatch, timing) if on_gpu else State()
-    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation)
+    state = _held(call, stopwatch, timing) if on_gpu else DeviceState()
+    slack = peers.SLACK if row.backend == peers.NAME else 1.0
+    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation, slack)
     sample.result = None
-    found = replace(_timed(row, implementation.idea, timing, checked, inputs.work), first_s=first_s, copies=copies)
-    found = replace(found, **vars(state))
-    return found if ceilings is None else _on_gpu(found, call, inputs, ceilings)
+    timed = replace(_timed(row, implementation.idea, timing, checked, inputs.work), first_s=first_s, copies=copies)
+    timed = replace(timed, **vars(state))
+    return timed if ceilings is None else _on_gpu(timed, call, inputs, ceilings)
 
 
-def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> State:
+def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> DeviceState:
     """The clock of the samples so far, the host time, and time and clock under the load that it took."""
     mhz = getattr(stopwatch, "mhz", None)
     host_us = _host_us(call, on_gpu=True)
     count = max(1, min(HELD, int(HELD_SECONDS * 1e6 / timing.median_us)))
     seconds = [stopwatch(partial(call, i))[0] for i in range(count)]
-    return State(host_us, mhz, statistics.median(seconds) * 1e6, getattr(stopwatch, "mhz", None))
+    return DeviceState(host_us, mhz, statistics.median(seconds) * 1e6, getattr(stopwatch, "mhz", None))
 
 
 def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
@@ -210,8 +211,8 @@ def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) ->
     count = max(FEWEST, min(options.samples, int(options.budget / seconds)))
     sample.end_on(copies - 1, WARMUP + count, copies)
     benchmark.pedantic(sample, rounds=count, iterations=1, warmup_rounds=WARMUP)
-    found = benchmark.stats.stats
-    return Timing(found.median * 1e6, found.iqr / found.median if found.median else 0.0, found.min * 1e6, count)
+    stats = benchmark.stats.stats
+    return Timing(stats.median * 1e6, stats.iqr / stats.median if stats.median else 0.0, stats.min * 1e6, count)
 
 
 def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) -> Timed:
@@ -229,19 +230,19 @@ def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) ->
     )
 
 
-def _on_gpu(found: Timed, call: Callable[[int], Any], inputs: Inputs, ceilings: Ceilings) -> Timed:
+def _on_gpu(timed: Timed, call: Callable[[int], Any], inputs: Inputs, ceilings: Ceilings) -> Timed:
     """The row with what only a GPU has: its point under the roofs, and the time in a CUDA graph."""
-    point = against(found, inputs.work, ceilings)
-    graph_us, note = _replayed(call, inputs, found.median_us)
-    return replace(found, point=point, graph_us=graph_us, graph_note=note)
+    point = against(timed, inputs.work, ceilings)
+    graph_us, note = _replayed(call, inputs, timed.median_us)
+    return replace(timed, point=point, graph_us=graph_us, graph_note=note)
 
 
-def against(found: Timed, work: Work, ceilings: Ceilings) -> RooflinePoint:
+def against(timed: Timed, work: Work, ceilings: Ceilings) -> RooflinePoint:
     """The row against its roofs; AboveCeiling if it is faster than they allow."""
-    seconds = found.median_us / 1e6
+    seconds = timed.median_us / 1e6
     if reason := roofline.above(seconds, work, ceilings):
         raise AboveCeiling(reason)
-    return roofline.point(seconds, work, ceilings, found.spread, found.host_us or 0.0)
+    return roofline.point(seconds, work, ceilings, timed.spread, timed.host_us or 0.0)
 
 
 def _replayed(call: Callable[[int], Any], inputs: Inputs, median_us: float) -> tuple[float | None, str]:

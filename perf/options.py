@@ -14,7 +14,7 @@ class Options:
 
     workloads: names or patterns of the spec's workloads, "large", or a shape such as "x=4096x4096 axis=0".
     device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row, row_limit: of all its work.
-    jobs: processes that compile ahead.
+    jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`).
     """
 
     ops: tuple[str, ...] = ()
@@ -28,6 +28,7 @@ class Options:
     budget: float = 0.5
     row_limit: float = 120.0
     jobs: int = 0
+    peers: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

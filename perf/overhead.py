@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.perf.results import Overhead
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog, dispatch, domains
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 
@@ -21,11 +21,11 @@ SECONDS = 0.005  # of one repeat
 
 def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> tuple[Overhead, ...]:
     """One per operator and backend, for the variant that the backend picks by itself."""
-    found = []
+    rows = []
     for op in ops or catalog.names():
         for name in backends:
-            found += _row(op, name, device)
-    return tuple(found)
+            rows += _row(op, name, device)
+    return tuple(rows)
 
 
 def _row(op: str, name: str, device: str) -> list[Overhead]:
@@ -51,12 +51,11 @@ def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
     """The arguments of the public call, in order."""
     shapes, scalars, formats = case.parsed
     kinds = spec.dtypes_for((case.dtypes or spec.dtypes)[0], formats)
-    values: dict[str, Any] = {}
-    for tensor in spec.tensors:
-        drawn = torch.randn(shapes[tensor.name]).to(kinds[tensor.name])
-        if device == "cuda":
-            drawn = drawn.pin_memory() if tensor.host else drawn.cuda()
-        values[tensor.name] = drawn
+    drawn = {name: torch.randn(shape).to(kinds[name]) for name, shape in shapes.items()}
+    values = domains.lawful(spec, drawn, scalars)
+    hosted = {tensor.name for tensor in spec.tensors if tensor.host}
+    if device == "cuda":
+        values = {name: x.pin_memory() if name in hosted else x.cuda() for name, x in values.items()}
     call = spec.bind(**values, **scalars)
     return tuple(values.get(name, value) for name, value in call.arguments.items())
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 
 import torch
 
-from kernelmux.perf import room
+from kernelmux.perf import peers, room
 from kernelmux.perf.options import Options
 from kernelmux.perf.result import Contestant
 from kernelmux.registry import backend as registered
@@ -34,17 +34,19 @@ class Row(Contestant):
 
 def rows(options: Options) -> list[Row]:
     """All rows, group by group, the baseline first and every ladder in its order; KernelmuxError for unknown names."""
+    if options.peers:
+        peers.join()
     _check_names(options)
-    found = []
+    rows = []
     for op in options.ops or catalog.names():
         spec = catalog.spec(op)
         for case in workloads(spec, options):
             for dtype in _dtypes(spec, case, options):
-                found += list(_of_group(spec, case, dtype, options))
-    if not found:
+                rows += list(_of_group(spec, case, dtype, options))
+    if not rows:
         given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
         raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
-    return found
+    return rows
 
 
 FORMS = 'a name or pattern of a workload, "large", or shapes such as "x=64x32768", and a dtype that it has'
@@ -83,11 +85,11 @@ def workloads(spec: OpSpec, options: Options) -> list[Case]:
     wanted = options.workloads or ((LARGE,) if options.quick else ())
     if not wanted:
         return list(known)
-    found = [c for c in known for text in wanted if _matches(spec, c, text, known)]
+    chosen = [c for c in known for text in wanted if _matches(spec, c, text, known)]
     custom = [
         spec.case(text) for text in wanted if "=" in text and not any(_matches(spec, c, text, known) for c in known)
     ]
-    return [*dict.fromkeys([*found, *(c for c in custom if _fits(spec, c, options))])]
+    return [*dict.fromkeys([*chosen, *(c for c in custom if _fits(spec, c, options))])]
 
 
 def _matches(spec: OpSpec, case: Case, text: str, known: tuple[Case, ...]) -> bool:
@@ -146,7 +148,8 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     asked = [registered.split(label) for label in options.backends if label != "all"]
     if not asked or "all" in options.backends:
         asked = [(name, None) for name in registered.backend_names()]
-    chosen = dict.fromkeys([(BASELINE, None), *asked])
+    beside = [(peers.NAME, None)] if options.peers else []
+    chosen = dict.fromkeys([(BASELINE, None), *asked, *beside])
     if options.device == "cpu":  # times of an emulator mean nothing
         chosen = {item: None for item in chosen if not emulates(item[0])}
     return sorted(chosen, key=lambda item: priority(item[0]))

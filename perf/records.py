@@ -1,4 +1,4 @@
-"""The record of each GPU, perf/results/<gpu>.json, and whether its rows still speak of today's sources."""
+"""The record of each GPU, perf/results/<gpu>.json, and whether its rows are of the sources as they are."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ KEPT = (
 DIGITS = 6
 
 
-def record(found: Results, folder: Path | None = None) -> Path:
+def record(results: Results, folder: Path | None = None) -> Path:
     """Merge the timed rows of a run into the record of its GPU; a variant that failed loses its row."""
-    if found.machine.kind != "cuda":
+    if results.machine.kind != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded")
-    path = (folder or FOLDER) / f"{file_stem(found.machine.name)}.json"
+    path = (folder or FOLDER) / f"{file_stem(results.machine.name)}.json"
     known = read(path).timed if path.exists() else ()
-    files.write(path, text(form(replace(found, rows=merged(known, found)))))
+    files.write(path, text(form(replace(results, rows=merged(known, results)))))
     recorded.cache_clear()
     return path
 
 
-def merged(known: Iterable[Timed], found: Results) -> tuple[Timed, ...]:
+def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
     """The rows on record with those of a run in place of older ones, in the order of a report."""
     rows = {row.key: row for row in known}
-    for row in found.rows:
+    for row in results.rows:
         if row.status == "failed":
             rows.pop(row.key, None)
         elif isinstance(row, Timed):
-            rows[row.key] = replace(row, date=found.date)
+            rows[row.key] = replace(row, date=results.date)
     return tuple(sorted(rows.values(), key=_rank))
 
 
-def form(found: Results) -> dict[str, Any]:
-    """The JSON of a record: the rows first, of each the kept fields, with as many digits as say something."""
-    head = encode(found)
+def form(results: Results) -> dict[str, Any]:
+    """The JSON of a record: the rows first, of each the kept fields, with the digits that are significant."""
+    head = encode(results)
     rows = [{k: _rounded(row[k]) for k in KEPT if k in row} for row in head.pop("rows")]
     kept = ("date", "command", "machine", "ceilings")
     return {"schema": SCHEMA, "kind": KIND, "rows": rows, **{name: head[name] for name in kept}}
@@ -88,7 +88,7 @@ class GpuRecord:
 
     @property
     def rows(self) -> tuple[Timed, ...]:
-        """All rows; `stale` tells those whose source or work has changed since."""
+        """All rows; `stale` is set where the source or the work has changed since."""
         return tuple(replace(row, stale=stale(row)) for row in self.results.timed)
 
     @property

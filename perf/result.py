@@ -79,7 +79,7 @@ class Result(Contestant):
 
 @dataclass(frozen=True, kw_only=True)
 class NotTimed(Result):
-    """A row without a time: status is "failed", or "skipped" for what cannot run here; both are told, and why."""
+    """A row without a time: status is "failed", or "skipped" for what cannot run here; error gives the reason."""
 
     status: str = field()
     error: str = field()

@@ -53,7 +53,7 @@ class KernelNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """All that a run found, or what is on record; errors: what kept rows from being run at all. ceilings: of a GPU."""
+    """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU."""
 
     date: str
     command: str
@@ -69,41 +69,41 @@ class Results:
         return tuple(row for row in self.rows if isinstance(row, Timed))
 
 
-def write(found: Results, path: Path) -> None:
+def write(results: Results, path: Path) -> None:
     """Write the JSON file of a run."""
-    files.write(path, text({"schema": SCHEMA, "kind": KIND} | encode(found)))
+    files.write(path, text({"schema": SCHEMA, "kind": KIND} | encode(results)))
 
 
-def text(found: dict[str, Any]) -> str:
-    return json.dumps(found, indent=1) + "\n"
+def text(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1) + "\n"
 
 
 def read(path: Path) -> Results:
     """Results or a record; ArgumentError says what is wrong with anything else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path}: expected results of {KIND}: {error}") from error
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
         raise ArgumentError(f'{path}: expected results of {KIND} ("kind"), got something else')
-    if found.get("schema") != SCHEMA:
-        raise ArgumentError(f"{path}: expected schema {SCHEMA}, got {shown(found.get('schema'))}")
+    if content.get("schema") != SCHEMA:
+        raise ArgumentError(f"{path}: expected schema {SCHEMA}, got {shown(content.get('schema'))}")
     try:
-        return decode(Results, found, "")
+        return decode(Results, content, "")
     except Malformed as error:
         raise ArgumentError(f"{path}: expected results of {KIND}: {error}") from error
 
 
-def keep(found: Results, path: Path) -> Path | None:
-    """Move earlier results aside if they have rows that a run has not, so that a small run costs no large one.
+def keep(results: Results, path: Path) -> Path | None:
+    """Move earlier results aside if they have rows that a run has not, so that a small run does not overwrite a large one.
 
-    The new name holds their time; None if nothing would be lost.
+    Returns the new name, which holds their time; None if nothing would be lost.
     """
     try:
         earlier = read(path)
     except ArgumentError:
         return None
-    if not {row.key for row in earlier.timed} - {row.key for row in found.timed}:
+    if not {row.key for row in earlier.timed} - {row.key for row in results.timed}:
         return None
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
     names = (f"{path.stem}-{when}{f'-{i}' if i else ''}{path.suffix}" for i in itertools.count())

@@ -87,17 +87,17 @@ def floor(work: Work, ceilings: Ceilings) -> Floor:
 
 def peak(work: Work, ceilings: Ceilings) -> float:
     """The compute ceiling that a call meets. Without one, the call cannot be called bound by memory or by arithmetic."""
-    found = ceilings.matmul.get(work.matrix_format, 0.0)
-    if found <= 0:
+    ceiling = ceilings.matmul.get(work.matrix_format, 0.0)
+    if ceiling <= 0:
         raise UnsupportedError(
             f"no ceiling for arithmetic in {work.matrix_format} (unit {work.unit}) was measured, so no floor is known;"
             f" expected one of {', '.join(ceilings.matmul) or 'none'}: measure it in perf/ceilings.py"
         )
-    return found
+    return ceiling
 
 
 def bound_by(seconds: float, least: Floor, link: str = "device") -> str:
-    """What a call of this duration runs against: launch, host link, memory or compute."""
+    """What limits a call of this duration: launch, host link, memory or compute."""
     if link == "host":
         return "link"
     return "launch" if seconds * 1e6 < LAUNCH_US else least.binds
@@ -151,7 +151,7 @@ def advice(bound: str, share: float, spread: float, device_us: float, host_us: f
 
 
 def point(seconds: float, work: Work, ceilings: Ceilings, spread: float, host_us: float) -> RooflinePoint:
-    """A time against its ceilings, as a report tells it."""
+    """A time against its ceilings, as reports show it."""
     least = floor(work, ceilings)
     bound, share = bound_by(seconds, least, work.link), least.seconds / seconds
     achieved, unit = rate(seconds, work, least)

@@ -28,13 +28,13 @@ POLL = 0.1  # seconds
 START_LIMIT = 300.0  # seconds until the first row: imports, CUDA context, ceilings
 CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # instead of one that lies above the current folder
 
-Event = tuple[str, Any]  # its name, and the JSON of what it tells
+Event = tuple[str, Any]  # its name, and its JSON
 Watch = Callable[[str | Result], None]  # sees what begins, by name, and the result of each row that ended
 
 
 @dataclass
 class Outcome:
-    """What the workers told; errors: what kept rows from being run at all."""
+    """What the workers reported; errors: why rows could not be run at all."""
 
     rows: list[Result] = field(default_factory=list)
     machine: Machine = field(default_factory=Machine)
@@ -112,10 +112,10 @@ def _one_worker(
                     running = told
                     watch(running)
                 elif name == "row":
-                    found = decode(Result, told, EVENTS)
-                    left.pop(found.id, None)
+                    result = decode(Result, told, EVENTS)
+                    left.pop(result.id, None)
                     running = ""
-                    _end(found, outcome, watch)
+                    _end(result, outcome, watch)
                 else:
                     _take(name, told, outcome)
         finally:  # of an interrupted run, or one whose output goes nowhere
@@ -133,9 +133,9 @@ def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
     return f"exit status {process.returncode}"
 
 
-def _end(found: Result, outcome: Outcome, watch: Watch) -> None:
-    outcome.rows.append(found)
-    watch(found)
+def _end(result: Result, outcome: Outcome, watch: Watch) -> None:
+    outcome.rows.append(result)
+    watch(result)
 
 
 def _take(name: str, told: Any, outcome: Outcome) -> None:
@@ -186,11 +186,11 @@ def environment() -> dict[str, str]:
 
 def _merged(parts: list[Path]) -> str | None:
     """One pytest-benchmark file out of those of the workers, in their order; a killed worker left none."""
-    found = []
+    reports = []
     for part in sorted(parts, key=lambda path: int(path.stem.rpartition("-")[2])):
         with suppress(ValueError):  # cut off in the middle
-            found.append(json.loads(part.read_text()))
-    if not found:
+            reports.append(json.loads(part.read_text()))
+    if not reports:
         return None
-    found[0]["benchmarks"] = [b for report in found for b in report["benchmarks"]]
-    return json.dumps(found[0], indent=1)
+    reports[0]["benchmarks"] = [b for report in reports for b in report["benchmarks"]]
+    return json.dumps(reports[0], indent=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.registry import domains
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.spec import Call, OpSpec, exact_arguments
 
@@ -52,9 +53,8 @@ class Cut:
 
 def work(call: Call) -> float:
     """About how many elements the reference touches at a time."""
-    tensors = [v for v in call.arguments.values() if isinstance(v, torch.Tensor)]
     outputs = sum(torch.Size(o.shape(call)).numel() for o in call.spec.outputs)
-    return max(sum(t.numel() for t in tensors) + outputs, call.cost.flops / FLOPS_PER_ELEMENT)
+    return max(sum(t.numel() for t in call.tensors.values()) + outputs, call.cost.flops / FLOPS_PER_ELEMENT)
 
 
 def choose(call: Call, limit: float) -> tuple[Cut, ...]:
@@ -79,8 +79,8 @@ def independent(call: Call) -> Iterator[Cut]:
         return
     whole = _evaluate(call.spec, exact_arguments(tiny))
     for axis, length in lengths(tiny).items():
-        if length > 2 and (found := _proven(tiny, axis, length, whole)):
-            yield found
+        if length > 2 and (cut := _proven(tiny, axis, length, whole)):
+            yield cut
 
 
 def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...]) -> Cut | None:
@@ -115,33 +115,21 @@ def _evaluate(spec: OpSpec, arguments: tuple[Any, ...]) -> tuple[torch.Tensor, .
 def _tiny(call: Call) -> Call | None:
     """A small call of the same form on the CPU, or None if the spec allows none."""
     rng = torch.Generator().manual_seed(0)
-    values: dict[str, Any] = {}
-    for name, value in call.arguments.items():
-        if isinstance(value, torch.Tensor):
-            shape = [min(n, TINY) for n in value.shape]
-            values[name] = torch.randn(shape, generator=rng).mul(8).to(value.dtype)
-        else:
-            values[name] = value
+    shapes = {name: [min(n, TINY) for n in x.shape] for name, x in call.tensors.items()}
+    drawn = {name: torch.randn(shapes[name], generator=rng).mul(8).to(x.dtype) for name, x in call.tensors.items()}
     try:
-        return call.spec.bind(**values)
+        return call.spec.bind(**{**call.arguments, **domains.lawful(call.spec, drawn, call.scalars)})
     except KernelmuxError:
         return None
 
 
-def letters(dims: str, rank: int) -> list[str]:
-    """The name of each axis: "... N" of rank 3 is ["...0", "...1", "N"]."""
-    parts = dims.split()
-    leading = rank - (len(parts) - 1)
-    return [name for d in parts for name in ([f"...{i}" for i in range(leading)] if d == "..." else [d])]
-
-
 def lengths(call: Call) -> dict[str, int]:
     """The length of every axis of the inputs, in the order of the arguments."""
-    found: dict[str, int] = {}
-    for tensor in call.spec.tensors:
+    by_axis: dict[str, int] = {}
+    for tensor in (t for t in call.spec.tensors if t.name in call.tensors):
         value = call.arguments[tensor.name]
-        found.update(zip(letters(tensor.dims, value.dim()), value.shape, strict=True))
-    return found
+        by_axis.update(zip(tensor.named(value.shape), value.shape, strict=True))
+    return by_axis
 
 
 def select(call: Call, axis: str, positions: torch.Tensor) -> tuple[Any, ...]:
@@ -154,8 +142,8 @@ def cut_arguments(call: Call, arguments: tuple[Any, ...], axis: str, positions: 
     names = {t.name: t for t in call.spec.tensors}
     cut = []
     for name, value in zip(call.arguments, arguments, strict=True):
-        if name in names:
-            for i, letter in enumerate(letters(names[name].dims, value.dim())):
+        if name in names and value is not None:
+            for i, letter in enumerate(names[name].named(value.shape)):
                 if letter == axis:
                     value = value.index_select(i, positions.to(value.device))
         cut.append(value)

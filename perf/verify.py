@@ -55,14 +55,14 @@ class Oracle:
         result = self.call.spec.reference(*self.arguments)
         self.references: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)
 
-    def check(self, result: Any, implementation: Implementation) -> Checked:
-        """The share of the bound that a result uses; WrongOutput if it is more than all of it."""
+    def check(self, result: Any, implementation: Implementation, slack: float = 1.0) -> Checked:
+        """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it."""
         outputs = result if isinstance(result, tuple) else (result,)
         self._check_form(outputs)
         budget = 0.0
         kept = sampling.cut_outputs(outputs, self.cuts)
         for i, (out, reference) in enumerate(zip(kept, self.references, strict=True)):
-            budget = max(budget, self._budget(i, out, reference, implementation))
+            budget = max(budget, self._budget(i, out, reference, implementation, slack))
         return Checked(budget, ", ".join(map(str, self.cuts)))
 
     def _check_form(self, outputs: tuple[Any, ...]) -> None:
@@ -74,7 +74,9 @@ class Oracle:
             if tuple(got.shape) != shape or got.dtype != dtype:
                 raise WrongOutput(f"{output.name}: expected {dtype} {list(shape)}, got {got.dtype} {list(got.shape)}")
 
-    def _budget(self, i: int, out: torch.Tensor, reference: torch.Tensor, implementation: Implementation) -> float:
+    def _budget(
+        self, i: int, out: torch.Tensor, reference: torch.Tensor, implementation: Implementation, slack: float
+    ) -> float:
         name = self.call.spec.outputs[i].name
         if not out.dtype.is_floating_point:
             if not torch.equal(out, reference):
@@ -82,15 +84,16 @@ class Oracle:
             return 0.0
         how = numerics.arithmetic(implementation.accumulates(name), self.call.dtype, self.call.scalars)
         model = self.call.spec.errors[i]
-        limit = numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes).total
-        found = numerics.compare(out, reference, limit)
-        if not found.passed:
-            at, share = found.index, float(found.wrong.double().mean())
+        bound = numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes)
+        limit = slack * bound.total
+        comparison = numerics.compare(out, reference, limit)
+        if not comparison.passed:
+            at, share = comparison.index, float(comparison.wrong.double().mean())
             raise WrongOutput(
                 f"{name}: wrong at {list(at)}: got {out[at].item():.6g}, expected {reference[at].item():.6g} within"
-                f" {limit[at].item():.3g} (budget {found.budget:.3g}); {share:.2%} of the checked elements are wrong"
+                f" {limit[at].item():.3g} (budget {comparison.budget:.3g}); {share:.2%} of the checked elements are wrong"
             )
-        return found.budget
+        return comparison.budget
 
 
 def _room(call: Call) -> float:

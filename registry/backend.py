@@ -57,6 +57,7 @@ class Implementation:
     the last two axes) or "contiguous"; what does not fit is copied first.
     arithmetic: how it accumulates (`numerics.ARITHMETICS`), or by output; one of those that the spec allows.
     deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
+    exempt: properties of the spec that it does not have, by the name of their class, each with the reason.
     """
 
     fn: Callable[..., Any]
@@ -65,6 +66,7 @@ class Implementation:
     layout: Mapping[str, str] = field(default_factory=dict)
     arithmetic: str | Mapping[str, str] = "fp32"
     deterministic: bool = True
+    exempt: Mapping[str, str] = field(default_factory=dict)
 
     def accumulates(self, output: str) -> str:
         """The arithmetic of an output."""

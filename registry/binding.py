@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from kernelmux.registry import tracing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
-from kernelmux.registry.signature import Axis, Call, Scalar, Tensor
+from kernelmux.registry.signature import Axis, Call, Scalar, Tensor, spread
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import OpSpec
@@ -27,10 +27,13 @@ def bind(
     for item in spec.inputs:
         value = arguments[item.name]
         if isinstance(item, Tensor):
+            if value is None and item.optional:
+                continue
             _check_tensor(spec, item, value, arguments)
             _bind_axes(spec, item, value, axes, origin)
         else:
             arguments[item.name] = _scalar(spec, item, value, arguments)
+    _check_formats(spec, arguments)
     if spec.derive:
         axes.update(spec.derive(arguments, axes))
     if spec.normalise:
@@ -49,7 +52,7 @@ def bind(
 
 def _check_room(call: Call) -> None:
     """Refuse outputs that the device could not hold if it were empty; a dispatch mode may place them elsewhere."""
-    if torch._C._len_torch_dispatch_stack() or not all(map(tracing.has_memory, _tensors(call))):
+    if torch._C._len_torch_dispatch_stack() or not all(map(tracing.has_memory, call.tensors.values())):
         return
     for output in call.spec.outputs:
         shape = output.shape(call)
@@ -59,14 +62,11 @@ def _check_room(call: Call) -> None:
             )
 
 
-def _tensors(call: Call) -> list[torch.Tensor]:
-    return [call.arguments[t.name] for t in call.spec.tensors]
-
-
 def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(
-            f"{spec.name}: {item.name}: expected a torch.Tensor [{item.dims}], got {type(value).__name__}"
+            f"{spec.name}: {item.name}: expected a torch.Tensor {item.shapes}{' or None' if item.optional else ''},"
+            f" got {type(value).__name__}"
         )
     if value.is_nested or value.layout != torch.strided:
         got = "a nested tensor" if value.is_nested else str(value.layout)
@@ -87,6 +87,21 @@ def _check_dtype(spec: OpSpec, item: Tensor, dtype: torch.dtype, arguments: dict
         raise ArgumentError(f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {got}")
 
 
+def _check_formats(spec: OpSpec, arguments: dict[str, Any]) -> None:
+    """Refuse dtypes that do not go together; a tensor that is left out goes with any."""
+    if not spec.formats:
+        return
+    got = {n: arguments[n].dtype for n in dict.fromkeys(n for f in spec.formats for n in f) if arguments[n] is not None}
+    if any(all(got.get(name, dtype) == dtype for name, dtype in together.items()) for together in spec.formats):
+        return
+    legal = " or ".join(_dtypes(together) for together in spec.formats)
+    raise ArgumentError(f"{spec.name}: expected dtypes {legal}, got {_dtypes(got)}")
+
+
+def _dtypes(found: Mapping[str, torch.dtype]) -> str:
+    return ", ".join(f"{name} {SHORT[dtype]}" for name, dtype in found.items())
+
+
 def _memory(x: torch.Tensor) -> str | None:
     """What is wrong with the memory behind a tensor that should have some, or None."""
     if x.device.type == "meta" or not tracing.has_memory(x):
@@ -101,19 +116,38 @@ def _memory(x: torch.Tensor) -> str | None:
 
 
 def _bind_axes(spec: OpSpec, item: Tensor, value: torch.Tensor, axes: dict[str, Any], origin: dict[str, str]) -> None:
-    letters, shape = item.dims.split(), tuple(value.shape)
-    names = [d for d in letters if d != "..."]
-    lead = len(shape) - len(names)
-    if lead < 0 or (lead and "..." not in letters):
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected shape [{item.dims}], got {list(shape)} ({len(shape)} axes)"
-        )
-    at = letters.index("...") if "..." in letters else 0
-    if "..." in letters:
-        _agree(spec, "...", shape[at : at + lead], f"{item.name}.shape[{at}:{at + lead}]", axes, origin)
-    for i, letter in enumerate(names):
-        position = i if i < at else i + lead
-        _agree(spec, letter, shape[position], f"{item.name}.shape[{position}]", axes, origin)
+    """Take the lengths of the first form that agrees with the axes that are known."""
+    shape, problems = tuple(value.shape), []
+    fitting = [form for form in item.forms if spread(form, shape) is not None]
+    for form in fitting:
+        found, places = dict(axes), dict(origin)
+        try:
+            for letter, length, place in _lengths(item.name, form, shape):
+                _agree(spec, letter, length, place, found, places)
+        except ArgumentError as problem:
+            problems.append(problem)
+            continue
+        axes.update(found)
+        origin.update(places)
+        return
+    if len(item.forms) == len(fitting) == 1:
+        raise problems[0]
+    reasons = "".join(f"; {str(problem).removeprefix(f'{spec.name}: ')}" for problem in problems)
+    raise ArgumentError(
+        f"{spec.name}: {item.name}: expected shape {item.shapes}, got {list(shape)} ({len(shape)} axes){reasons}"
+    )
+
+
+def _lengths(name: str, form: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, Any, str]]:
+    """Each axis of a form with its length and the place where it stands; "..." first, with all of its own."""
+    lead = len(shape) - len(form) + 1
+    at = form.index("...") if "..." in form else len(form)
+    if "..." in form:
+        yield "...", shape[at : at + lead], f"{name}.shape[{at}:{at + lead}]"
+    for i, letter in enumerate(form):
+        if letter != "..." and not letter.isdigit():
+            position = i if i < at else i + lead - 1
+            yield letter, shape[position], f"{name}.shape[{position}]"
 
 
 def _agree(spec: OpSpec, letter: str, value: Any, place: str, axes: dict[str, Any], origin: dict[str, str]) -> None:
@@ -131,6 +165,18 @@ def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, 
         return None
     if isinstance(item, Axis):
         return _axis(spec, item, value, arguments[item.of].dim())
+    if item.length is None:
+        return _number(spec, item, value)
+    if not isinstance(value, tuple | list):
+        return (_number(spec, item, value),) * item.length
+    if len(value) != item.length:
+        legal = f"{item.type.__name__}, or {item.length} of them"
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
+    return tuple(_number(spec, item, v) for v in value)
+
+
+def _number(spec: OpSpec, item: Scalar, value: Any) -> Any:
+    """One value of a scalar, checked."""
     found = _KINDS[item.type](value)
     if found is None:
         raise ArgumentError(f"{spec.name}: {item.name}: expected {item.type.__name__}, got {_told(value)}")
@@ -190,8 +236,9 @@ def _axis(spec: OpSpec, item: Axis, value: Any, rank: int) -> int:
 
 def _device(spec: OpSpec, arguments: dict[str, Any]) -> torch.device:
     """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned."""
-    places = {t.name: arguments[t.name].device for t in spec.tensors if not t.host}
-    host = {t.name: arguments[t.name] for t in spec.tensors if t.host}
+    given = [t for t in spec.tensors if arguments[t.name] is not None]
+    places = {t.name: arguments[t.name].device for t in given if not t.host}
+    host = {t.name: arguments[t.name] for t in given if t.host}
     for name, value in host.items():
         if value.device.type != "cpu":
             raise ArgumentError(f"{spec.name}: {name}: expected a tensor in host memory, got one on {value.device}")

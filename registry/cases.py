@@ -32,6 +32,8 @@ Shape = tuple[int, ...]
 class Case:
     """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
 
+    An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2,3.
+
     tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
     inputs: the distribution of the values (`DISTRIBUTIONS`). spec: whose arguments the names are; a spec sets it in its
     own cases, and `OpSpec.case` makes others.
@@ -76,30 +78,54 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
 
     The spec says which names are tensors and which are scalars; `inputs` names a distribution (`DISTRIBUTIONS`).
     """
-    tensors = {tensor.name for tensor in spec.tensors}
+    tensors = {tensor.name: tensor for tensor in spec.tensors}
+    several = {s.name for s in spec.scalars if getattr(s, "length", None)}
+    given: set[str] = set()
     shapes: dict[str, Shape] = {}
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
-    for item in re.split(r"[\s,]+", text.strip()):
+    for item in _items(text, several):
         match = re.fullmatch(r"([A-Za-z_]\w*)=([^:=]+)(?::(\w+))?", item)
         if not match:
             raise ArgumentError(f"shape: expected {FORM}, got {item!r}")
         name, value, dtype = match.groups()
-        if name in shapes or name in scalars:
+        if name in given:
             raise ArgumentError(f"shape: {name} is given twice, the second time as {item!r}")
+        given.add(name)
         if name not in spec.signature.parameters and name != INPUTS:
             raise ArgumentError(str(unknown("argument", name, spec.signature.parameters, f"the shapes of {spec.name}")))
+        if name in tensors and tensors[name].optional and value == NONE and not dtype:
+            continue
         if name in tensors:
             shapes[name] = _shape(name, value)
             if dtype:
                 formats[name] = dtypes.parse(dtype)
         elif dtype:
             raise ArgumentError(f"shape: {name}: expected a value, as {spec.name} takes no tensor {name}, got {item!r}")
+        elif "," in value:
+            scalars[name] = tuple(_literal(name, part) for part in value.split(","))
         else:
             scalars[name] = _literal(name, value)
     return shapes, scalars, formats
 
 
+def _items(text: str, several: set[str]) -> list[str]:
+    """The parts of a case, between spaces and commas; further numbers of a scalar that has several belong to its part."""
+    found: list[str] = []
+    for part in re.split(r"[\s,]+", text.strip()):
+        if found and "=" not in part and found[-1].partition("=")[0] in several:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def written(value: Any) -> str:
+    """The value of a scalar as cases spell it: 0.5, tanh, or 2,3."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+NONE = "none"  # an optional tensor that is left out
 INPUTS = "inputs"  # the name of a distribution in the text of a case, beside the arguments
 
 
@@ -212,6 +238,12 @@ def _masked(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return x
 
 
+def _ties(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Two numbers and zeros of both signs, which are the largest: what is chosen by comparisons has many equals."""
+    values = torch.tensor([-2.0, -1.0, -0.0, 0.0])
+    return values[torch.randint(0, len(values), shape, generator=rng)]
+
+
 DISTRIBUTIONS = {
     "normal": _normal,
     "offset": _offset,
@@ -226,6 +258,7 @@ DISTRIBUTIONS = {
     "gaps": _gaps,
     "cancel": _cancel,
     "masked": _masked,
+    "ties": _ties,
 }
 
 
@@ -245,7 +278,11 @@ def integers(shape: Shape, dtype: torch.dtype, rng: torch.Generator, largest: in
     return (torch.randint(1, largest + 1, shape, generator=rng) * sign).to(dtype)
 
 
-def exact_range(terms: int, dtype: torch.dtype, products: bool = False) -> int:
-    """Largest integers whose sums of `terms` terms (or products of two) stay exact in fp32 and `dtype`; 0 if none."""
+def exact_range(terms: int, dtype: torch.dtype, products: bool = False, inputs: torch.dtype | None = None) -> int:
+    """Largest integers whose sums of `terms` terms (or products of two) stay exact in fp32 and `dtype`; 0 if none.
+
+    inputs: the dtype that holds the integers themselves, if it is not that of the result.
+    """
     limit = min(2.0**24, 1 / dtypes.UNIT[dtype]) / max(terms, 1)
-    return int(math.sqrt(limit)) if products else int(limit)
+    found = int(math.sqrt(limit)) if products else int(limit)
+    return found if inputs is None else min(found, int(1 / dtypes.UNIT[inputs]))

@@ -83,18 +83,14 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=EMULATED)
-    found = [] if registered.composite(name) else tracing.reasons(name, _tensors(call), _instead())
-    copies = tuple(k for k, x in _tensors(call).items() if _copied(name, implementation, k, x))
+    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, _instead())
+    copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))
     found += [f"needs a copy of {k} that does not fit: {lack}" for k in copies if (lack := _lack(call, k))]
     try:
         found += implementation.reasons(_as_copied(call, copies))
     except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
         found.append(f"a condition of {name}/{variant} fails: {type(error).__name__}: {error}")
     return Verdict(name, variant, tuple(found), copies, emulated)
-
-
-def _tensors(call: Call) -> dict[str, torch.Tensor]:
-    return {t.name: call.arguments[t.name] for t in call.spec.tensors}
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:

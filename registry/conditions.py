@@ -38,12 +38,12 @@ def _value(call: Call, name: str) -> Any:
     raise SpecError(f'{call.spec.name}: a condition names "{name}", expected an axis or a scalar: {known}')
 
 
-def _tensor(call: Call, name: str) -> torch.Tensor:
-    """A tensor of the call, by name; SpecError for a condition on one that the operator does not have."""
+def _tensor(call: Call, name: str) -> torch.Tensor | None:
+    """A tensor of the call, by name, None for one that is left out; SpecError for one that the operator does not have."""
     names = [t.name for t in call.spec.tensors]
     if name not in names:
         raise SpecError(f'{call.spec.name}: a condition names "{name}", expected a tensor: {", ".join(names)}')
-    found: torch.Tensor = call.arguments[name]
+    found: torch.Tensor | None = call.arguments[name]
     return found
 
 
@@ -63,8 +63,10 @@ class Dtypes:
         return f"{self.name} in {'/'.join(dtypes.SHORT[d] for d in self.allowed)}"
 
     def check(self, call: Call) -> str | None:
-        dtype = _tensor(call, self.name).dtype
-        return None if dtype in self.allowed else f"{self.name} is {dtypes.SHORT[dtype]}, needs {self.text}"
+        x = _tensor(call, self.name)
+        if x is None or x.dtype in self.allowed:
+            return None
+        return f"{self.name} is {dtypes.SHORT[x.dtype]}, needs {self.text}"
 
 
 @dataclass(frozen=True, init=False)
@@ -150,7 +152,8 @@ class Aligned:
         return f"{self.name} aligned to {self.bytes} bytes"
 
     def check(self, call: Call) -> str | None:
-        x = _tensor(call, self.name)
+        if (x := _tensor(call, self.name)) is None:
+            return None
         strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
         if 1 in strides:
             strides.remove(1)  # the elements of a row; a second unit stride means rows that overlap

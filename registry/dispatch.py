@@ -19,8 +19,10 @@ from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import EmulationWarning
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
-__all__ = ["EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
-           "verdicts", "which"]  # fmt: skip
+__all__ = [
+    "EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function", "outputs",
+    "verdicts", "which",
+]  # fmt: skip
 
 _C: Any = torch._C
 _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state
@@ -91,9 +93,10 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
     for item in spec.inputs:
         n = item.name
         if isinstance(item, Tensor):
-            parts += [f"{n}.__class__", f"{n}.shape", f"{n}.stride()", f"{n}.dtype", f"{n}.device", f"{n}.is_neg()"]
-            parts += [f"p & 15 if (p := {n}.data_ptr()) > {LOWEST} else -1", f"{n}.requires_grad and grad()"]
-            parts += [f"{n}.is_pinned()"] if spec.hosted else []
+            facts = [f"{n}.__class__", f"{n}.shape", f"{n}.stride()", f"{n}.dtype", f"{n}.device", f"{n}.is_neg()"]
+            facts += [f"p & 15 if (p := {n}.data_ptr()) > {LOWEST} else -1", f"{n}.requires_grad and grad()"]
+            facts += [f"{n}.is_pinned()"] if spec.hosted else []
+            parts += [f"None if {n} is None else ({', '.join(facts)})"] if item.optional else facts
         else:
             parts += [f"{n}.__class__", n]
     chain = "backend if backend is None or backend.__class__ is str else tuple(backend)"
@@ -141,6 +144,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
 def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Any:
     """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call.
 
+    Returns what the implementation does: a tensor, or a tuple of several, saved ones among them.
     Nothing is remembered of a call that is traced, or whose arguments have no key: no tensors, no memory, no hash.
     """
     try:
@@ -176,11 +180,31 @@ def function(op: str) -> Callable[..., Any]:
     names = ", ".join(i.name for i in spec.inputs)
     parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
     scope: dict[str, Any] = {"_spec": spec, "_call": call}
-    exec(f"def {op}({parameters}, *, backend=None):\n    return _call(_spec, ({names},), backend)", scope)
+    result = f"_call(_spec, ({names},), backend){_returned(spec)}"
+    exec(f"def {op}({parameters}, *, backend=None):\n    return {result}", scope)
     public: Callable[..., Any] = scope[op]
     public.__doc__ = documentation(spec)
     public.__module__ = "kernelmux"
     return public
+
+
+def _returned(spec: OpSpec) -> str:
+    """What the public function takes of the outputs, as source text: all, one, or all but those that are saved."""
+    if spec.visible == len(spec.outputs):
+        return ""
+    return "[0]" if spec.visible == 1 else f"[:{spec.visible}]"
+
+
+def outputs(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """Every output of a call, those too that it saves for its backward and that the public function does not return.
+
+    loss, lse = dispatch.outputs("cross_entropy", logits, target)
+    """
+    spec = catalog.spec(op)
+    given = spec.signature.bind(*args, **kwargs)
+    given.apply_defaults()
+    result = call(spec, tuple(given.arguments.values()), backend)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def explain(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> Decision:

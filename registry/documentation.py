@@ -15,10 +15,16 @@ def documentation(spec: OpSpec) -> str:
     lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
     lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
     lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
-    lines += [f"    {o.name}: {_dtype(o)}, {_shape(o)}{'; ' + o.doc if o.doc else ''}" for o in spec.outputs]
+    lines += [_output(o) for o in spec.outputs if not o.saved]
+    if saved := [_output(o) for o in spec.outputs if o.saved]:
+        lines += ["", f'Saved for the backward; dispatch.outputs("{spec.name}", ...) returns these as well:', *saved]
     lines += ["", "Raises: ArgumentError, UnsupportedError, BackendUnavailable, UnknownName"]
     lines += [f"Source: {s}" for s in spec.sources]
     return "\n".join(lines)
+
+
+def _output(output: Output) -> str:
+    return f"    {output.name}: {_dtype(output)}, {_shape(output)}{'; ' + output.doc if output.doc else ''}"
 
 
 def _dtype(output: Output) -> str:
@@ -36,8 +42,9 @@ def _shape(output: Output) -> str:
 def _kind(item: Any) -> str:
     if hasattr(item, "dims"):
         kinds = f"like {item.like}" if item.like else "/".join(SHORT[d] for d in item.dtypes)
-        return f"[{item.dims}] {kinds}{', in host memory' if item.host else ''}"
+        return f"{item.shapes} {kinds}{' or None' if item.optional else ''}{', in host memory' if item.host else ''}"
     if hasattr(item, "of"):
         return f"axis of {item.of}"
     choices = f", one of {item.choices}" if item.choices else ""
-    return f"{item.type.__name__}{' or None' if item.optional else ''}{choices}"
+    several = f", or {item.length} of them" if item.length else ""
+    return f"{item.type.__name__}{several}{' or None' if item.optional else ''}{choices}"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,19 +59,28 @@ MMA = Arithmetic("mma", 2.0**-23, linear=2.5)
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2). A step has 8 products: twice 1.5.
 TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
 
+# Products of fp8 are added with some 14 bits between promotions to fp32 (1.007 of a bound with 2^-14, docs/conformance.md).
+FP8_MMA = Arithmetic("fp8_mma", 2.0**-14)
+INT32 = Arithmetic("int32", 0.0)  # integers add up exactly
+
 # How often a sound kernel may exceed the bound anywhere in one tensor.
 CHANCE = 2.0**-20
 
-ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32)}
+ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32, FP8_MMA, INT32)}
+# What "mma" is for operands of other formats than 16 bits; fp32 asks for tf32 by name.
+MMA_OF = {torch.float8_e4m3fn: FP8_MMA, torch.float8_e5m2: FP8_MMA, torch.int8: INT32}
 
 
 def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Arithmetic:
-    """The arithmetic of a call: a tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"."""
+    """The arithmetic of a call, of whose operands the leading one has this dtype.
+
+    A tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"; fp8 and int8 have others.
+    """
     if name not in ARITHMETICS:
         raise SpecError(f"arithmetic: expected one of {', '.join(ARITHMETICS)}, got {name!r}")
     if name == "mma" and dtype == torch.float32:
         return TF32 if scalars.get("precision") == "tf32" else FP32_SEQUENTIAL
-    return ARITHMETICS[name]
+    return MMA_OF.get(dtype, MMA) if name == "mma" else ARITHMETICS[name]
 
 
 def tail(h: float, n: int, correlated: bool = False) -> float:
@@ -102,7 +111,8 @@ class ErrorModel:
     before exp) arrives in the output, or None. intermediate: I, the magnitude of what is rounded once to the storage
     dtype on the way, or None. sensitivity: S, by how much the output moves if all of those intermediates move by 1, or
     None: below the smallest normal number rounding is an absolute error. flushes: subnormal numbers of fp32, inputs and
-    results, may become zero.
+    results, may become zero. chosen: an output is the number of one of the inputs, found by comparisons, without a bound;
+    which of two zeros it is, and the bits of a NaN, are not settled.
     """
 
     magnitude: Callable[..., Tensor]
@@ -112,9 +122,11 @@ class ErrorModel:
     intermediate: Callable[..., Tensor] | None = None
     sensitivity: Callable[..., Tensor] | None = None
     flushes: bool = False
+    chosen: bool = False
 
 
 EQUAL = ErrorModel(magnitude=lambda *arguments: torch.zeros(()), roundings=0)  # of what is moved, counted or found
+CHOSEN = replace(EQUAL, chosen=True)
 
 
 @dataclass(frozen=True)
@@ -177,8 +189,8 @@ def bound(
         accumulation=factor * how.unit * m,
         amplified=term(model.amplified, 2 * UNIT[torch.float32]),
         operands=2 * how.operand * m,
-        intermediate=term(model.intermediate, UNIT[in_dtype])
-        + term(model.sensitivity, smallest(in_dtype, model.flushes)),
+        intermediate=term(model.intermediate, UNIT.get(in_dtype, 0.0))
+        + term(model.sensitivity, smallest(in_dtype, model.flushes) if model.sensitivity else 0.0),
         flushed=torch.zeros_like(ref),
         floor=_floor(model, terms, out_dtype),
         formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",

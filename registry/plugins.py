@@ -22,12 +22,22 @@ class Found:
     wrong: dict[str, str]
 
 
+_announced: dict[str, str] = {}
+
+
+def announce(name: str, package: str) -> None:
+    """Make a package known as a backend of this process, beside those that are installed."""
+    _announced[name] = package
+    find.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def find() -> Found:
-    """The backends of this package, which win over all others, and those that entry points announce."""
+    """The backends of this package, which win over all others, and those that entry points or a call announce."""
     home = importlib.import_module("kernelmux.backends")
     own = {m.name: f"{home.__name__}.{m.name}" for m in pkgutil.iter_modules(home.__path__) if m.ispkg}
-    return add(own, ((point.name, point.value) for point in metadata.entry_points(group=ENTRY_POINTS)))
+    installed = [(point.name, point.value) for point in metadata.entry_points(group=ENTRY_POINTS)]
+    return add(own, [*installed, *_announced.items()])
 
 
 def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> Found:

@@ -60,6 +60,19 @@ def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
     ):
         raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
     _check_arithmetic(label, spec, found.arithmetic)
+    _check_exempt(label, spec, found.exempt)
+
+
+def _check_exempt(label: str, spec: OpSpec, given: Any) -> None:
+    """Properties that the spec declares, each with a reason."""
+    known = [type(declared).__name__ for declared in spec.properties]
+    fits = isinstance(given, Mapping) and all(
+        name in known and isinstance(why, str) and why for name, why in given.items()
+    )
+    if not fits:
+        raise SpecError(
+            f"{label} of {spec.name}: exempt: expected reasons by property ({', '.join(known) or 'none'}), got {given!r}"
+        )
 
 
 def _check_arithmetic(label: str, spec: OpSpec, given: Any) -> None:

@@ -3,36 +3,87 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.domains import REAL, Domain
 from kernelmux.registry.dtypes import FLOATS
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import OpSpec
 
 REQUIRED = inspect.Parameter.empty
+Form = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Tensor:
     """A tensor argument.
 
-    dims: symbolic axes, e.g. "... N" or "M K"; a letter that stands in two places must have one length, "..." is any
-    number of leading axes. dtypes: what is allowed; like: has the dtype of that earlier argument instead.
-    host: the tensor lives in host memory (pinned where there is a GPU).
+    dims: symbolic axes, e.g. "... N" or "M K"; a letter that stands in two places must have one length, a number is a
+    length, "..." is any number of leading axes. Alternatives are separated by "|" ("M E | B M E"), the first that fits
+    holds; "" is a single number. dtypes: what is allowed; like: has the dtype of that argument instead.
+    optional: None is a value as well, and the default. domain: the values that it has (`domains`); a kernel is asked about
+    no others. host: the tensor lives in host memory (pinned where there is a GPU).
     """
 
     name: str
     dims: str
     dtypes: tuple[torch.dtype, ...] = FLOATS
     like: str | None = None
+    optional: bool = False
+    domain: Domain = REAL
     host: bool = False
     doc: str = ""
+
+    @property
+    def default(self) -> Any:
+        """None for an optional tensor, else REQUIRED."""
+        return None if self.optional else REQUIRED
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        """The alternatives of `dims`, each as a tuple of axes."""
+        return tuple(tuple(form.split()) for form in self.dims.split("|"))
+
+    @cached_property
+    def letters(self) -> frozenset[str]:
+        """The named axes in any form."""
+        return frozenset(d for form in self.forms for d in form if d != "..." and not d.isdigit())
+
+    @property
+    def flat(self) -> bool:
+        """Whether it has any number of axes and none of its own: "..."."""
+        return self.forms == (("...",),)
+
+    @property
+    def any_rank(self) -> bool:
+        """Whether it may have any number of axes."""
+        return any("..." in form for form in self.forms)
+
+    @property
+    def shapes(self) -> str:
+        """The alternatives as errors show them: "[M E] or [B M E]"."""
+        return " or ".join(f"[{' '.join(form)}]" for form in self.forms)
+
+    def named(self, shape: Sequence[int]) -> Form:
+        """A name per axis of that shape: "...0", "...1" for those that "..." stands for; () for a shape of no form."""
+        return next((names for form in self.forms if (names := spread(form, shape)) is not None), ())
+
+
+def spread(form: Form, shape: Sequence[int]) -> Form | None:
+    """One name per axis of a shape, None if the form has another number of them, or another length in place of a number."""
+    lead = len(shape) - len(form) + 1
+    if lead < 0 or ("..." not in form and lead != 1):
+        return None
+    at = form.index("...") if "..." in form else len(form)
+    names = (*form[:at], *(f"...{i}" for i in range(lead) if at < len(form)), *form[at + 1 :])
+    return names if all(int(n) == m for n, m in zip(names, shape, strict=True) if n.isdigit()) else None
 
 
 @dataclass(frozen=True)
@@ -40,7 +91,8 @@ class Scalar:
     """A scalar argument: type float, int, bool or str; choices or an inclusive range limit it.
 
     optional: None is a value as well; the spec's `normalise` says what it stands for. trials: values that the suite
-    tries besides the default: zero, negative, large and small ones, and some that are no power of two.
+    tries besides the default: zero, negative, large and small ones, and some that are no power of two. length: of a tuple
+    of such numbers, in place of which a call may give a single one; implementations see the tuple.
     """
 
     name: str
@@ -50,6 +102,7 @@ class Scalar:
     range: tuple[float, float] | None = None
     optional: bool = False
     trials: tuple[Any, ...] = ()
+    length: int | None = None
     doc: str = ""
 
 
@@ -73,13 +126,15 @@ class Output:
 
     like: the tensor argument whose dtype it has, unless `dtype` is another one or a rule that says which. dims: as for
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
-    model; an output of another dtype, such as an index, must be equal to the reference.
+    model; an output of another dtype, such as an index, must be equal to the reference. saved: what the backward needs,
+    which the public call does not return (`dispatch.outputs` does); it is computed, judged and verified like the others.
     """
 
     name: str
     like: str
     dims: str | Callable[[Call], tuple[int, ...]] = "like"
     dtype: torch.dtype | Callable[[Call], torch.dtype] | None = None
+    saved: bool = False
     doc: str = ""
 
     def dtype_of(self, call: Call) -> torch.dtype:
@@ -95,7 +150,14 @@ class Output:
             return tuple(self.dims(call))
         if self.dims == "like":
             return tuple(call.arguments[self.like].shape)
-        return tuple(n for d in self.dims.split() for n in (call.axes["..."] if d == "..." else (call.axes[d],)))
+        return tuple(n for d in self.dims.split() for n in lengths(d, call.axes))
+
+
+def lengths(axis: str, axes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The lengths that an axis of a form stands for: several for "...", of a number itself."""
+    if axis.isdigit():
+        return (int(axis),)
+    return tuple(axes["..."]) if axis == "..." else (axes[axis],)
 
 
 @dataclass(frozen=True)
@@ -122,9 +184,20 @@ class Call:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the first tensor."""
-        dtype: torch.dtype = self.arguments[self.spec.tensors[0].name].dtype
+        """The dtype of the tensor that leads (`OpSpec.leading`)."""
+        dtype: torch.dtype = self.arguments[self.spec.leading.name].dtype
         return dtype
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that are given, by name."""
+        given = ((t.name, self.arguments[t.name]) for t in self.spec.tensors)
+        return {name: value for name, value in given if value is not None}
+
+    @property
+    def exact(self) -> dict[str, Any]:
+        """The arguments by name, floating tensors in float64."""
+        return dict(zip(self.arguments, exact_arguments(self), strict=True))
 
     @property
     def scalars(self) -> dict[str, Any]:

@@ -22,12 +22,16 @@ from typing import Any
 
 import torch
 
+from kernelmux.registry import gradient as gradients
 from kernelmux.registry.binding import bind
-from kernelmux.registry.cases import INPUTS, Case
+from kernelmux.registry.cases import INPUTS, Case, draw
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.domains import Computed, Domain, Index, LogProbabilities, Positive, Real, lawful
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.fingerprint import digest
+from kernelmux.registry.gradient import Composed, Differentiable, Gradient, NoGradient
 from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.properties import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
 from kernelmux.registry.signature import (
     REQUIRED,
     Axis,
@@ -40,8 +44,9 @@ from kernelmux.registry.signature import (
 )
 
 __all__ = [
-    "REQUIRED", "Axis", "Call", "Constraint", "NoExact", "OpSpec", "Output", "Scalar",
-    "SpecialValues", "Tensor", "exact_arguments",
+    "REQUIRED", "Axis", "BatchInvariant", "Call", "Composed", "Computed", "Constraint", "Domain", "Gradient", "Index",
+    "LogProbabilities", "NoExact", "NoGradient", "OpSpec", "Output", "PermutationInvariant", "Positive", "Real", "Scalar",
+    "ShiftInvariant", "SpecialValues", "Tensor", "exact_arguments",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
@@ -82,6 +87,7 @@ class OpSpec:
 
     error: per output; `EQUAL` for one that is not floating. arithmetics: how an implementation may accumulate
     (`numerics.ARITHMETICS`); one that declares another is refused, since it decides how far off a result may be.
+    formats: dtypes of several tensors that go together, where not all of those that each may have do.
     """
 
     name: str
@@ -102,6 +108,9 @@ class OpSpec:
     constraints: tuple[Constraint, ...] = ()
     derive: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, int]] | None = None
     normalise: Callable[[dict[str, Any], Mapping[str, Any]], None] | None = None
+    gradient: Differentiable | None = None
+    properties: tuple[Property, ...] = ()
+    formats: tuple[Mapping[str, torch.dtype], ...] = ()
 
     def __post_init__(self) -> None:
         names = [i.name for i in self.inputs]
@@ -109,10 +118,30 @@ class OpSpec:
             raise SpecError(f"{self.name}: inputs need distinct names and at least one tensor, got {names}")
         if len(self.errors) != len(self.outputs):
             raise SpecError(f"{self.name}: {len(self.outputs)} outputs, but {len(self.errors)} error models")
+        self._check_vocabulary()
         if not self.cases or not self.workloads:
             raise SpecError(f"{self.name}: a spec needs cases (what must be right) and workloads (what must be fast)")
         for name in ("cases", "workloads"):
             object.__setattr__(self, name, tuple(replace(case, spec=self) for case in getattr(self, name)))
+
+    def _check_vocabulary(self) -> None:
+        """Names that tensors and outputs give are those of other arguments, and saved outputs come last."""
+        required = {t.name for t in self.tensors if not t.optional}
+        for name, like in [(t.name, t.like) for t in self.tensors] + [(o.name, o.like) for o in self.outputs]:
+            if like and like not in required:
+                raise SpecError(f"{self.name}: {name}: expected like= a tensor that is not optional, got {like}")
+        for tensor in self.tensors:
+            if isinstance(domain := tensor.domain, Index):
+                _check_index(self, tensor.name, domain)
+        for name in {name for together in self.formats for name in together} - {t.name for t in self.tensors}:
+            raise SpecError(f"{self.name}: formats: expected dtypes of tensors, got {name}")
+        saved = [output.saved for output in self.outputs]
+        if all(saved) or saved != sorted(saved):
+            raise SpecError(f"{self.name}: expected an output that is returned, and saved ones after it, got {saved}")
+        gradients.check(self)
+        kinds = [type(p).__name__ for p in self.properties]
+        if len(set(kinds)) != len(kinds):
+            raise SpecError(f"{self.name}: properties: expected each kind once, got {', '.join(kinds)}")
 
     def case(self, text: str, **options: Any) -> Case:
         """A case of this operator that it does not list, from text such as "x=37x1000 axis=0"; see `Case`."""
@@ -135,22 +164,35 @@ class OpSpec:
     def errors(self) -> tuple[ErrorModel, ...]:
         return self.error if isinstance(self.error, tuple) else (self.error,)
 
+    @cached_property
+    def leading(self) -> Tensor:
+        """The tensor whose dtype stands for that of a call: the first of those that may have the most."""
+        return max((t for t in self.tensors if not (t.like or t.optional)), key=lambda t: len(t.dtypes))
+
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """The dtypes of the first tensor."""
-        return self.tensors[0].dtypes
+        """The dtypes of the tensor that leads."""
+        return self.leading.dtypes
+
+    @cached_property
+    def visible(self) -> int:
+        """How many outputs the public call returns; saved ones come after them."""
+        return sum(not output.saved for output in self.outputs)
 
     def dtypes_for(
         self, first: torch.dtype, given: Mapping[str, torch.dtype] = MappingProxyType({})
     ) -> dict[str, torch.dtype]:
-        """The dtype of each tensor in a call whose first tensor has dtype `first`, but for those that are given.
+        """The dtype of each tensor in a call whose leading tensor has dtype `first`, but for those that are given.
 
         A tensor that may not have it has the first one that it may have.
         """
+        wanted = {self.leading.name: first, **given}
+        fitting = (f for f in self.formats if all(f.get(name, dtype) == dtype for name, dtype in wanted.items()))
+        together = {**next(fitting, {}), **given}
         found: dict[str, torch.dtype] = {}
-        for tensor in self.tensors:
+        for tensor in sorted(self.tensors, key=lambda t: t.like is not None):
             usual = found[tensor.like] if tensor.like else first if first in tensor.dtypes else tensor.dtypes[0]
-            found[tensor.name] = given.get(tensor.name, usual)
+            found[tensor.name] = together.get(tensor.name, usual)
         return found
 
     def untouched(self, case: Case, dtype: torch.dtype, device: torch.device = CPU) -> dict[str, torch.Tensor]:
@@ -158,6 +200,15 @@ class OpSpec:
         shapes, _, formats = case.parsed
         kinds = self.dtypes_for(dtype, formats)
         return {name: torch.empty(shape, dtype=kinds[name], device=device) for name, shape in shapes.items()}
+
+    def drawn(self, case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor]:
+        """Random tensors of a case in its distribution, each with values that it may have; optional ones if it has them."""
+        kinds, how = self.dtypes_for(dtype, case.parsed[2]), case.scalars.get(INPUTS, case.inputs)
+        if missing := [t.name for t in self.tensors if not t.optional and t.name not in case.shapes]:
+            raise SpecError(f"{self.name}: case {case.name} gives no shape for {', '.join(missing)}")
+        given = (t.name for t in self.tensors if t.name in case.shapes)
+        found = {name: draw(case.shapes[name], kinds[name], rng, how) for name in given}
+        return lawful(self, found, case.scalars)
 
     def hypothetical(
         self,
@@ -168,17 +219,17 @@ class OpSpec:
     ) -> Call:
         """The call of a case on tensors without data, as if they were on `device`.
 
-        dtype: of the first tensor; without it what the case says, or the first that is allowed. ArgumentError if the case
+        dtype: of the leading tensor; without it what the case says, or the first that is allowed. ArgumentError if the case
         leaves out an argument that has no default, or if the spec does not allow the call.
         """
         shapes, scalars, formats = case.parsed
-        needed = [i.name for i in self.inputs if isinstance(i, Tensor) or i.default is REQUIRED]
+        needed = [i.name for i in self.inputs if i.default is REQUIRED]
         if missing := [name for name in needed if name not in shapes and name not in scalars]:
             raise ArgumentError(
                 f"{self.name}: expected all of {', '.join(needed)} in {case.text!r}, got none for {', '.join(missing)};"
                 f" the signature is {self.signature}"
             )
-        first = dtype or next(iter(formats.values()), self.dtypes[0])
+        first = dtype or formats.get(self.leading.name) or next(iter(formats.values()), self.dtypes[0])
         values = {n: v for n, v in scalars.items() if n != INPUTS} | self.untouched(case, first, torch.device("meta"))
         return self.bind(**values, device=device, capability=capability)
 
@@ -186,12 +237,7 @@ class OpSpec:
     def signature(self) -> inspect.Signature:
         """The public signature, without `backend`."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature(
-            [
-                inspect.Parameter(i.name, kind, default=REQUIRED if isinstance(i, Tensor) else i.default)
-                for i in self.inputs
-            ]
-        )
+        return inspect.Signature([inspect.Parameter(i.name, kind, default=i.default) for i in self.inputs])
 
     @cached_property
     def hash(self) -> str:
@@ -210,3 +256,11 @@ class OpSpec:
         """The reference of a call in float64 (integers and bools stay), one tensor per output."""
         result = self.reference(*exact_arguments(call))
         return result if isinstance(result, tuple) else (result,)
+
+
+def _check_index(spec: OpSpec, name: str, domain: Index) -> None:
+    """SpecError for an index into an axis, or one of the values of a scalar, that the operator does not have."""
+    if not any(domain.axis in tensor.letters for tensor in spec.tensors):
+        raise SpecError(f"{spec.name}: {name}: expected an index into an axis of a tensor, got {domain.axis}")
+    if unknown := [extra for extra in domain.extra if extra not in {s.name for s in spec.scalars}]:
+        raise SpecError(f"{spec.name}: {name}: expected values of scalars beside the index, got {', '.join(unknown)}")

@@ -50,7 +50,7 @@ def _imports(api: dict[str, str]) -> Iterator[str]:
 def _function(spec: OpSpec) -> str:
     """The signature of an operator, on one line if it fits."""
     parameters = [*map(_parameter, spec.inputs), "*", BACKEND]
-    result = "Tensor" if len(spec.outputs) == 1 else f"tuple[{', '.join(['Tensor'] * len(spec.outputs))}]"
+    result = "Tensor" if spec.visible == 1 else f"tuple[{', '.join(['Tensor'] * spec.visible)}]"
     line = f"def {spec.name}({', '.join(parameters)}) -> {result}: ..."
     if len(line) <= WIDTH:
         return line
@@ -61,7 +61,7 @@ def _function(spec: OpSpec) -> str:
 
 def _parameter(item: Tensor | Scalar | Axis) -> str:
     if isinstance(item, Tensor):
-        return f"{item.name}: Tensor"
+        return f"{item.name}: Tensor{' | None = None' if item.optional else ''}"
     default = "" if item.default is REQUIRED else f" = {_literal(item.default)}"
     return f"{item.name}: {_type(item)}{default}"
 
@@ -72,7 +72,9 @@ def _type(item: Scalar | Axis) -> str:
         return f"int{optional}"
     if item.choices:
         return f"Literal[{', '.join(map(_literal, item.choices))}]{optional}"
-    return f"{item.type.__name__}{optional}"
+    name = item.type.__name__
+    several = f" | tuple[{', '.join([name] * item.length)}]" if item.length else ""
+    return f"{name}{several}{optional}"
 
 
 def _literal(value: Any) -> str:

@@ -1,5 +1,10 @@
-"""Elementwise family: contiguous inputs as wide accesses, all others read in place by their strides."""
+"""Elementwise family of n inputs, m outputs and run-time numbers; contiguous inputs as wide accesses, others in place.
 
+Rows of halves of a wider tensor keep wide accesses: the width is the largest that addresses, rows and the distances
+between rows are multiples of, and an index is taken apart once for an access, not for an element.
+"""
+
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +23,9 @@ Defines = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """An op whose source has the entries `<name>_contiguous` and `<name>_strided`.
+    """An op of n inputs and m outputs, whose source has the entries `<name>_contiguous` and `<name>_strided`.
 
+    scalars: names of the fp32 members of the source's functor, for an op with numbers that a call gives (`_OF` macro).
     H200, 2^26 bf16: add 97 us with any block up to 256 threads; gelu (erf) 67.6 us with 128 threads and two accesses
     each in flight, 71.4 with one, 70.5 with 256 threads.
     """
@@ -27,29 +33,42 @@ class Elementwise:
     source: Source
     name: str
     inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ("out",)
+    scalars: tuple[str, ...] = ()
     block: int = 128
     unroll: int = 2
 
-    def __call__(self, *inputs: torch.Tensor, widest: int = ACCESS_BYTES, **defines: object) -> torch.Tensor:
-        """The op on `inputs` (equal shapes, any strides), contiguous; an access moves at most `widest` bytes."""
-        addresses, dense = widest, True
-        for x in inputs:
-            addresses |= x.data_ptr()
-            dense = dense and x.is_contiguous()
-        width = _elements(addresses, widest, x)
-        more = tuple(defines.items())
-        if dense:
-            y = torch.empty_like(x)
-            _contiguous(self, y.numel(), y.dtype, width, more)(*inputs, y)
-        else:
-            y = torch.empty_like(x, memory_format=torch.contiguous_format)
-            if y.numel():
-                _strided(self, x.shape, tuple([x.stride() for x in inputs]), y.dtype, width, more)(*inputs, y)
-        return y
+    def __call__(self, *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+        """The first output of `all`."""
+        return self.all(*inputs, **options)[0]
+
+    def all(
+        self, *inputs: torch.Tensor, scalars: tuple[float, ...] = (), widest: int = ACCESS_BYTES, **defines: object
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs of the op on `inputs` (equal shapes, any strides), contiguous.
+
+        An access moves at most `widest` bytes. OverflowError for a scalar that fp32 does not hold.
+        """
+        x, width = inputs[0], common_width(inputs, widest)
+        outputs = tuple([torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.outputs])
+        if outputs[0].numel():
+            more = tuple(defines.items())
+            launch: Callable[..., None]
+            if all(t.is_contiguous() for t in inputs):
+                launch = _contiguous(self, x.numel(), x.dtype, width, more)
+            else:
+                launch = _strided(self, x.shape, tuple([x.stride() for x in inputs]), x.dtype, width, more)
+            launch(*inputs, *outputs, *(self.packed(scalars) if self.scalars else ()))
+        return outputs
+
+    def packed(self, scalars: tuple[float, ...]) -> tuple[bytes]:
+        """The functor that a kernel takes by value: its fp32 members."""
+        return (struct.pack(f"{len(self.scalars)}f", *scalars),)
 
     def kernel(self, path: str, more: str, dtype: torch.dtype, **defines: object) -> Kernel:
-        """The entry of `path`, with the parameters `more` after the tensors and their length."""
-        signature = " ".join((*(f"{name}*" for name in self.inputs), "out*", more, "n:i64"))
+        """The entry of `path`, with the parameters `more` between the tensors and their length."""
+        tensors = " ".join(f"{name}*" for name in (*self.inputs, *self.outputs))
+        signature = f"{tensors} {more} {'op:struct' if self.scalars else ''} n:i64"
         fixed = {"ELEMENT": ctype(dtype), "BLOCK": self.block, "UNROLL": self.unroll}
         return self.source.kernel(f"{self.name}_{path}", signature, **fixed, **defines)
 
@@ -75,7 +94,8 @@ def _strided(
     index = "int" if units < 2**31 else "i64"
     kernel = op.kernel("strided", "layout:struct", dtype, WIDTH=width, RANK=len(size), INDEX=index, **dict(defines))
     launch, layout = kernel.bind(cdiv(units, op.block * op.unroll), op.block, units), _layout(size, strides, width)
-    return lambda *tensors: launch(*tensors, layout)
+    tensors = len(op.inputs) + len(op.outputs)
+    return lambda *given: launch(*given[:tensors], layout, *given[tensors:])
 
 
 def common_width(tensors: tuple[torch.Tensor, ...], widest: int = ACCESS_BYTES) -> int:

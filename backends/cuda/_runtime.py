@@ -9,7 +9,6 @@ seam knows which.
 """
 
 import hashlib
-import json
 import struct
 from collections.abc import Sequence
 from functools import cache, partial
@@ -22,7 +21,7 @@ from kernelmux.backends.cuda import _launch_cuda
 from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
 from kernelmux.backends.cuda._tensor_map import DeviceMap, Tiles
 
-__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors", "tuned"]
+__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors"]
 
 FOLDER = Path(__file__).resolve().parent
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -245,21 +244,3 @@ def _address(where: str, value: Any) -> int:
     if not value.is_cuda and not value.is_pinned():
         raise TypeError(f"{where} is in pageable host memory, expected a CUDA tensor or pinned memory")
     return value.data_ptr()  # type: ignore[no-any-return]
-
-
-@cache
-def _tuned_table(device_name: str) -> dict[str, dict[str, dict[str, int]]]:
-    path = FOLDER / "tuned" / f"{device_name.lower().replace(' ', '_')}.json"
-    return json.loads(path.read_text())["entries"] if path.exists() else {}
-
-
-@cache
-def _device_name(index: int) -> str:
-    return torch.cuda.get_device_name(index)
-
-
-def tuned(op: str, key: str, x: torch.Tensor) -> dict[str, int] | None:
-    """The measured launch parameters of `op` for `key` on the GPU of `x`; None leaves the choice to the rule."""
-    if not x.is_cuda:
-        return None
-    return _tuned_table(_device_name(x.get_device())).get(op, {}).get(key)

@@ -127,6 +127,27 @@ __device__ __forceinline__ Vec<T, Width> from_floats(const float (&x)[Width]) {
     return y;
 }
 
+// The numbers of a vector. Of a pair of bf16 each is one instruction; taken out one by one the upper ones would be two.
+template <typename T, int Width>
+__device__ __forceinline__ void to_floats(float (&y)[Width], const Vec<T, Width>& x) {
+#pragma unroll
+    for (int i = 0; i < Width; ++i) y[i] = to_float(x.v[i]);
+}
+template <int Width>
+__device__ __forceinline__ void to_floats(float (&y)[Width], const Vec<__nv_bfloat16, Width>& x) {
+    if constexpr (Width == 1) {
+        y[0] = to_float(x.v[0]);
+    } else {
+        unsigned words[Width / 2];
+        memcpy(words, &x, sizeof(x));
+#pragma unroll
+        for (int i = 0; i < Width / 2; ++i) {
+            y[2 * i] = __uint_as_float(words[i] << 16);
+            y[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        }
+    }
+}
+
 // Keeps the packed form: the compiler would rather hold on to the floats it once made of x, in twice the registers.
 template <typename T, int Width>
 __device__ __forceinline__ void stay_packed(Vec<T, Width>& x) {
@@ -157,18 +178,24 @@ struct Max {
     __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
+// The value of the lane whose number differs by `step`; headers that carry more than numbers add their own.
+template <typename Value>
+__device__ __forceinline__ Value shuffle_xor(Value x, int step) {
+    return __shfl_xor_sync(0xffffffffu, x, step);
+}
+
 // Over groups of Width lanes (a power of two up to 32); every lane gets the result.
-template <int Width = 32, typename Op>
-__device__ __forceinline__ float warp_reduce(float x, Op op) {
+template <int Width = 32, typename Value, typename Op>
+__device__ __forceinline__ Value warp_reduce(Value x, Op op) {
 #pragma unroll
-    for (int step = Width / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
+    for (int step = Width / 2; step > 0; step /= 2) x = op(x, shuffle_xor(x, step));
     return x;
 }
 
-// Over a block of Threads; every thread gets the result. `scratch` holds one float per warp and may be written again
+// Over a block of Threads; every thread gets the result. `scratch` holds one value per warp and may be written again
 // after the block's next barrier, so two calls in a row need two scratches.
-template <int Threads, typename Op>
-__device__ __forceinline__ float block_reduce(float x, float* scratch, Op op) {
+template <int Threads, typename Value, typename Op>
+__device__ __forceinline__ Value block_reduce(Value x, Value* scratch, Op op) {
     constexpr int Warps = Threads / 32;
     x = warp_reduce(x, op);
     if constexpr (Warps > 1) {
@@ -181,8 +208,8 @@ __device__ __forceinline__ float block_reduce(float x, float* scratch, Op op) {
 }
 
 // Over a group of Group threads that share threadIdx.y: within warps up to 32, else the whole block.
-template <int Group, typename Op>
-__device__ __forceinline__ float group_reduce(float x, float* scratch, Op op) {
+template <int Group, typename Value, typename Op>
+__device__ __forceinline__ Value group_reduce(Value x, Value* scratch, Op op) {
     if constexpr (Group <= 32) return warp_reduce<Group>(x, op);
     else return block_reduce<Group>(x, scratch, op);
 }

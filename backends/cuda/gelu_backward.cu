@@ -1,6 +1,6 @@
 // gelu_backward: grad_x = grad_out * gelu'(x), of the exact form or (-DTANH=1) of the tanh approximation.
 #include "activations.cuh"
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Gradient {
     __device__ __forceinline__ float operator()(float grad_out, float x) const {

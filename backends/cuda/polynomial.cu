@@ -1,5 +1,5 @@
 // polynomial: y = a x^3 + b x^2 + c x + d by Horner's rule in fp32; the coefficients arrive with each launch.
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Polynomial {
     float a, b, c, d;

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelmux.backends.cuda._map import Elementwise
+from kernelmux.backends.cuda._elementwise import Elementwise
 from kernelmux.backends.cuda._runtime import Source
 from kernelmux.registry.backend import Implementation
 

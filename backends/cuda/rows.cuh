@@ -22,6 +22,15 @@
 #ifndef MIN_BLOCKS  // blocks per multiprocessor that the registers must allow
 #define MIN_BLOCKS 1
 #endif
+#ifndef INSIDE  // vectors of every thread that lie inside the row: nothing needs to be asked for them
+#define INSIDE 0
+#endif
+#ifndef CLUSTER  // blocks that share a row: sm_90
+#define CLUSTER 1
+#endif
+#ifndef PEELED  // rows start anywhere: their vectors begin at the first aligned address of each
+#define PEELED 0
+#endif
 #ifndef UNROLL  // vectors in flight where a row does not fit in registers
 #define UNROLL 4
 #endif
@@ -31,13 +40,6 @@ using T = ELEMENT;
 using Elements = Vec<T, WIDTH>;
 
 __device__ __forceinline__ int column(int vector) { return (vector * GROUP + threadIdx.x) * WIDTH; }
-
-// Columns from n on are left as they are.
-__device__ __forceinline__ void load_row(Elements (&held)[VECTORS], const T* row, int n) {
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v)
-        if (column(v) < n) held[v] = load_constant<WIDTH>(row + column(v));
-}
 
 // To be called between two passes over `held`.
 __device__ __forceinline__ void stay_packed(Elements (&held)[VECTORS]) {
@@ -51,5 +53,30 @@ template <typename F>
 __device__ __forceinline__ void for_each_vector(int n, F f) {
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
-        if (column(v) < n) f(column(v), v);
+        if (v < INSIDE || column(v) < n) f(column(v), v);
 }
+
+__device__ __forceinline__ int block_in_cluster() {
+    if (CLUSTER == 1) return 0;
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// The columns [head, tail) of a row that starts at element `begin` are whole vectors; `column` is one of the others, and the
+// task of this thread of the first block of a cluster, or -1.
+struct Peel {
+    int head = 0, tail, column = -1;
+
+    __device__ __forceinline__ Peel(i64 begin, int n) : tail(n) {
+        if constexpr (PEELED) {
+            static_assert(!PEELED || GROUP >= 2 * WIDTH, "a thread has one column at most");
+            head = min(n, (int)(-begin & (WIDTH - 1)));
+            tail = head + (n - head) / WIDTH * WIDTH;
+            const int i = threadIdx.x;
+            if (block_in_cluster() > 0 || i >= 2 * WIDTH) return;
+            if (i < head) column = i;
+            if (i >= WIDTH && tail + i - WIDTH < n) column = tail + i - WIDTH;
+        }
+    }
+};

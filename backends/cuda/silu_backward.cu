@@ -1,6 +1,6 @@
 // silu_backward: grad_x = grad_out * silu'(x).
 #include "activations.cuh"
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Gradient {
     __device__ __forceinline__ float operator()(float grad_out, float x) const {

@@ -1,5 +1,5 @@
 // square: y = x * x.
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Square {
     __device__ __forceinline__ float operator()(float x) const { return x * x; }

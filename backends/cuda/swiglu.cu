@@ -1,6 +1,6 @@
 // swiglu: y = silu(a) * b, rounded once.
 #include "activations.cuh"
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Gated {
     __device__ __forceinline__ float operator()(float a, float b) const { return Silu::value(a) * b; }

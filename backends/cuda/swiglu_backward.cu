@@ -1,6 +1,6 @@
 // swiglu_backward: grad_a = grad_out * b * silu'(a), grad_b = grad_out * silu(a), in one pass.
 #include "activations.cuh"
-#include "map.cuh"
+#include "elementwise.cuh"
 
 struct Gradients {
     __device__ __forceinline__ Floats<2> operator()(float grad_out, float a, float b) const {

@@ -10,13 +10,21 @@ MANY_ROWS = 2**16  # beyond it torch's CUDA kernel keeps the parts of grad_weigh
 def rms_norm_backward(
     grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    further = torch.is_grad_enabled() and any(t.requires_grad for t in (grad_out, x, weight))
     dtype = torch.float32 if x.is_cuda and x.numel() > MANY_ROWS * len(weight) else x.dtype
+    grad_x, grad_weight = rms_norm_gradients(grad_out, x, weight, eps, dtype)
+    return grad_x.to(x.dtype).contiguous(), grad_weight.to(x.dtype).contiguous()
+
+
+def rms_norm_gradients(
+    grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of x and weight, computed in `dtype` and returned in it."""
+    further = torch.is_grad_enabled() and any(t.requires_grad for t in (grad_out, x, weight))
     with torch.inference_mode(False), torch.enable_grad():
-        x, weight = _leaf(x, further), _leaf(weight, further)
-        y = torch.nn.functional.rms_norm(x.to(dtype), weight.shape, weight.to(dtype), eps)
+        x, weight = _leaf(x.to(dtype), further), _leaf(weight.to(dtype), further)
+        y = torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
         grad_x, grad_weight = torch.autograd.grad(y, (x, weight), grad_out.to(dtype), create_graph=further)
-    return grad_x.contiguous(), grad_weight.contiguous()
+    return grad_x, grad_weight
 
 
 def _leaf(x: torch.Tensor, further: bool) -> torch.Tensor:

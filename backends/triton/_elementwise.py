@@ -1,94 +1,184 @@
-"""The elementwise family: a scalar jit function of one or two fp32 values becomes an op.
+"""Elementwise family: a jit function of n fp32 values, and of numbers that a call gives, becomes an op of m outputs.
+
+    elementwise(_silu, x)                                           one input, one output
+    elementwise_all(_swiglu_backward, grad_out, a, b, outputs=2)    the function returns a tuple of two
+    elementwise(_polynomial, x, scalars=(0.5, 0.0, 1.0, 2.0))       numbers at run time: no compilation per value
+
+Every input is read once, computed with in fp32, and every output is rounded and written once.
 
 Tensors that are contiguous are walked flat, 16 bytes per thread and access; the block that crosses the end is the only
 one with a mask, because a mask whose length is not a multiple of the vector would make every access scalar.
-All others are walked by output index, which is taken apart into one index per dimension: no copy, whatever the strides.
+All others are walked as rows of their innermost dimension, in tiles [BLOCK_M, BLOCK_N]: no copy, whatever the strides.
+A row's index is taken apart into one index per dimension, once for a row of the tile and not once for an element. Where
+the rows are dense (halves of a wider tensor, say) lengths and strides arrive in units of WIDTH elements, so that the
+compiler knows that they are multiples of it, and accesses are as wide as in the flat walk.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import driver
 
 from kernelmux.backends.triton._launch import Ints, Launch, cdiv, like, plan
 from kernelmux.backends.triton._strides import collapse
-from kernelmux.backends.triton._tuned import winner
 
-# Bytes of the output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
+# Bytes of one output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
 RULE = {"bytes": 4096, "num_warps": 4}
+FEW = 3  # tensors; beyond it half as many elements per program, which keep as many bytes in flight in fewer registers
+ACCESS_BYTES = 16
+TILE = 1024  # elements of a tile whose rows are not dense
+TILE_COLUMNS = 32  # as many of its columns, so that inputs that run along the rows are read in whole sectors as well
+
+
+class MapLaunch(Launch):
+    """A launch whose kernel takes three tuples before its scalars: outputs, the other tensors, the numbers of the call."""
+
+    __slots__ = ("outputs",)
+
+    def __init__(self, kernel: Any, grid: Ints, *scalars: Any, outputs: int, **meta: Any) -> None:
+        super().__init__(kernel, grid, *scalars, **meta)
+        self.outputs = outputs
+
+    def __call__(self, *tensors: torch.Tensor, numbers: tuple[float, ...] = ()) -> None:
+        device, active = tensors[0].get_device(), driver.active
+        if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
+            self._compile(self._grouped(tensors, numbers))
+        elif device != active.get_current_device():
+            with torch.cuda.device(device):
+                self(*tensors, numbers=numbers)
+        else:
+            addresses = [x.data_ptr() for x in tensors]
+            key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
+            known = self.known.get(key)
+            if known is None:
+                self.known[key] = self._compile(self._grouped(tensors, numbers))
+                return
+            run, function, packed, rest = known
+            stream, values = active.get_current_stream(device), self._grouped(addresses, numbers)
+            run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+
+    def _grouped(self, values: Sequence[Any], numbers: tuple[float, ...]) -> tuple[Any, ...]:
+        return tuple(values[: self.outputs]), tuple(values[self.outputs :]), numbers
 
 
 @triton.jit
-def _apply(out_ptr, x_ptr, y_ptr, out_offs, x_offs, y_offs, mask, scalar: tl.constexpr):
-    x = tl.load(x_ptr + x_offs, mask=mask).to(tl.float32)
-    if y_ptr is None:
-        out = scalar(x)
+def _apply(outs, ins, numbers, out_offs, in_offs, mask, formula: tl.constexpr):
+    values = ()
+    for i in tl.static_range(len(ins)):
+        values += (tl.load(ins[i] + in_offs[i], mask=mask).to(tl.float32),)  # type: ignore[assignment]
+    results = formula(*values, *numbers)
+    if len(outs) == 1:
+        tl.store(outs[0] + out_offs, results.to(outs[0].dtype.element_ty), mask=mask)
     else:
-        out = scalar(x, tl.load(y_ptr + y_offs, mask=mask).to(tl.float32))
-    tl.store(out_ptr + out_offs, out.to(out_ptr.dtype.element_ty), mask=mask)
+        for i in tl.static_range(len(outs)):
+            tl.store(outs[i] + out_offs, results[i].to(outs[i].dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def elementwise_flat_kernel(out_ptr, x_ptr, y_ptr, numel, scalar: tl.constexpr, BLOCK: tl.constexpr):
+def elementwise_flat_kernel(outs, ins, numbers, numel, formula: tl.constexpr, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = start + tl.arange(0, BLOCK)
+    in_offs = ()
+    for _ in tl.static_range(len(ins)):
+        in_offs += (offs,)  # type: ignore[assignment]
     if start + BLOCK <= numel:
-        _apply(out_ptr, x_ptr, y_ptr, offs, offs, offs, None, scalar)
+        _apply(outs, ins, numbers, offs, in_offs, None, formula)
     else:
-        _apply(out_ptr, x_ptr, y_ptr, offs, offs, offs, offs < numel, scalar)
+        _apply(outs, ins, numbers, offs, in_offs, offs < numel, formula)
 
 
 @triton.jit
 def elementwise_strided_kernel(
-    out_ptr, x_ptr, y_ptr, numel, sizes, x_strides, y_strides,
-    scalar: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
+    outs, ins, numbers, rows, units, sizes, steps,
+    formula: tl.constexpr, DENSE: tl.constexpr, WIDTH: tl.constexpr, INDEX: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    offs = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK).to(INDEX)
-    mask = offs < numel
+    """sizes: all dimensions but the innermost, which has units * WIDTH elements; steps: strides per input, innermost last.
 
-    # Innermost dimension first: its index varies fastest. The outermost needs no division.
-    rest = offs
-    x_offs = tl.zeros([BLOCK], tl.int64)
-    y_offs = tl.zeros([BLOCK], tl.int64)
-    for dim in tl.static_range(len(sizes) - 1, -1, -1):
-        index = rest if dim == 0 else rest % sizes[dim]
-        rest = rest // sizes[dim]
-        x_offs += index.to(tl.int64) * x_strides[dim]
-        if y_ptr is not None:
-            y_offs += index.to(tl.int64) * y_strides[dim]
+    Strides of dense rows are in units of WIDTH as well.
+    """
+    columns = units * WIDTH
+    tiles = tl.cdiv(columns, BLOCK_N)
+    pid = tl.program_id(0)
+    row = (pid // tiles).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M).to(INDEX)  # [BLOCK_M]
+    col = (pid % tiles).to(INDEX) * BLOCK_N + tl.arange(0, BLOCK_N).to(INDEX)  # [BLOCK_N]
+    mask = (row < rows)[:, None] & (col < columns)[None, :]
 
-    _apply(out_ptr, x_ptr, y_ptr, offs, x_offs, y_offs, mask, scalar)
+    in_offs = ()
+    for i in tl.static_range(len(ins)):
+        # Innermost dimension first: its index varies fastest. The outermost needs no division.
+        rest = row
+        first = tl.zeros([BLOCK_M], tl.int64)  # offset of each row
+        for dim in tl.static_range(len(sizes) - 1, -1, -1):
+            index = rest if dim == 0 else rest % sizes[dim]
+            rest = rest // sizes[dim]
+            first += index.to(tl.int64) * (steps[i][dim] * WIDTH)
+        within = col if DENSE else col.to(tl.int64) * steps[i][len(sizes)]
+        in_offs += (first[:, None] + within[None, :],)  # type: ignore[assignment]
+
+    _apply(outs, ins, numbers, row.to(tl.int64)[:, None] * columns + col[None, :], in_offs, mask, formula)
 
 
-def elementwise(scalar: Any, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
-    """scalar(x) or scalar(x, y), element by element, into a contiguous tensor like x."""
-    out = like(x)
-    if out.numel() == 0:
-        return out
-    if y is None:
-        _plan(scalar, x.get_device(), x.dtype, x.shape, x.stride())(out, x)
-    else:
-        _plan(scalar, x.get_device(), x.dtype, x.shape, x.stride(), y.stride())(out, x, y)
-    return out
+def elementwise(formula: Any, *inputs: torch.Tensor, scalars: tuple[float, ...] = ()) -> torch.Tensor:
+    """formula(*inputs, *scalars), element by element, into a contiguous tensor like the first input.
+
+    inputs: tensors of one shape, dtype and device, of any strides. scalars: fp32 numbers, no part of the compilation.
+    """
+    return elementwise_all(formula, *inputs, scalars=scalars)[0]
+
+
+def elementwise_all(
+    formula: Any, *inputs: torch.Tensor, outputs: int = 1, scalars: tuple[float, ...] = ()
+) -> tuple[torch.Tensor, ...]:
+    """The same for a formula that returns a tuple, or one value where outputs = 1."""
+    x = inputs[0]
+    outs = tuple([like(x) for _ in range(outputs)])
+    if x.numel():
+        strides = tuple([t.stride() for t in inputs])
+        _plan(formula, x.get_device(), x.dtype, x.shape, strides, outputs)(*outs, *inputs, numbers=scalars)
+    return outs
 
 
 @plan
-def _plan(scalar: Any, device: int, dtype: torch.dtype, shape: Ints, *strides: Ints) -> Launch:
-    numel = math.prod(shape)
+def _plan(
+    formula: Any, device: int, dtype: torch.dtype, shape: Ints, strides: tuple[Ints, ...], outputs: int
+) -> MapLaunch:
     sizes, steps = collapse(shape, *strides)
-    absent = (None,) if len(strides) == 1 else ()
+    config = RULE
+    many = outputs + len(strides) > FEW
+    block, warps = config["bytes"] // (2 if many else 1) // dtype.itemsize, config["num_warps"]
     if len(sizes) == 1 and all(step == (1,) for step in steps):
-        config = winner("elementwise", "flat", device) or RULE
-        block = config["bytes"] // dtype.itemsize
-        meta = {"scalar": scalar, "BLOCK": block, "num_warps": config["num_warps"]}
-        return Launch(elementwise_flat_kernel, (cdiv(numel, block),), *absent, numel, **meta)
-    block = 1024
-    index = tl.int32 if numel + block < 2**31 else tl.int64
-    return Launch(
-        elementwise_strided_kernel, (cdiv(numel, block),), *absent, numel, sizes, steps[0], steps[-1],
-        scalar=scalar, INDEX=index, BLOCK=block, num_warps=4,
+        numel = sizes[0]
+        meta = {"formula": formula, "BLOCK": block, "num_warps": warps}
+        return MapLaunch(elementwise_flat_kernel, (cdiv(numel, block),), numel, outputs=outputs, **meta)
+    (*outer, columns), rows = sizes, math.prod(sizes[:-1])
+    dense = all(step[-1] == 1 for step in steps)
+    width = _width(columns, steps, ACCESS_BYTES // dtype.itemsize) if dense else 1
+    block_m, block_n = _tile(rows, columns, block if dense else TILE, dense)
+    units = tuple(tuple(s // width for s in step[:-1]) + step[-1:] for step in steps)
+    if not outer:  # a single row, which has no dimension of its own
+        outer, units = [1], tuple((0, *step) for step in units)
+    return MapLaunch(
+        elementwise_strided_kernel, (cdiv(rows, block_m) * cdiv(columns, block_n),),
+        rows, columns // width, tuple(outer), units,
+        outputs=outputs, formula=formula, DENSE=dense, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
+        INDEX=tl.int32 if rows * columns + block < 2**31 else tl.int64, num_warps=warps,
     )  # fmt: skip
+
+
+def _width(columns: int, steps: tuple[Ints, ...], widest: int) -> int:
+    """The widest access, in elements, that divides dense rows and the distances between them."""
+    return math.gcd(widest, columns, *(s for step in steps for s in step[:-1]))
+
+
+def _tile(rows: int, columns: int, elements: int, dense: bool) -> Ints:
+    """Rows and columns of a tile: as long as the rows are, or nearly square where another order may be the dense one."""
+    widest = elements if dense or rows == 1 else TILE_COLUMNS
+    block_n = min(widest, triton.next_power_of_2(columns))
+    return elements // block_n, block_n

@@ -40,6 +40,16 @@ def processors(device: int) -> int:
     return 4 if device < 0 else int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def shared_bytes(device: int) -> int:
+    """Shared memory that one program may have; on the emulator (-1), of the GPU that it stands for at the moment."""
+    return _shared_bytes(driver.active.get_current_device(), True) if device < 0 else _shared_bytes(device, False)
+
+
+@cache
+def _shared_bytes(device: int, emulated: bool) -> int:
+    return int(driver.active.utils.get_device_properties(device)["max_shared_mem"])
+
+
 @cache
 def overlaps(device: int) -> bool:
     """A kernel may be started before the one it waits for has ended: on Hopper and later; not on the emulator (-1)."""

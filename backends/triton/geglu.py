@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._activations import gelu_erf, gelu_tanh
-from kernelmux.backends.triton._map import elementwise
+from kernelmux.backends.triton._elementwise import elementwise
 from kernelmux.registry.backend import Implementation
 
 

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._activations import derivative, gelu_erf_share, gelu_tanh_share
-from kernelmux.backends.triton._map import elementwise_all
+from kernelmux.backends.triton._elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 

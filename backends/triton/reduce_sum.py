@@ -8,46 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._launch import plan
-from kernelmux.backends.triton._strides import Ints, collapse, contiguous
-from kernelmux.backends.triton._sums import Step, run, steps
+from kernelmux.backends.triton._reductions import reduce
+from kernelmux.backends.triton._sums import SUM
 from kernelmux.registry.backend import Implementation
 
 
 def reduce_sum_rows(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
-    return _reduce(x, axis, keepdim, False)
+    return reduce(SUM, x, axis, keepdim, split=False)
 
 
 def reduce_sum_split(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
-    return _reduce(x, axis, keepdim, True)
-
-
-def _reduce(x: torch.Tensor, axis: int | None, keepdim: bool, split: bool) -> torch.Tensor:
-    out = torch.empty(_shape(x.shape, axis, keepdim), dtype=x.dtype, device=x.device)
-    if out.numel():
-        kind = (x.get_device(), x.shape, x.stride(), x.element_size())
-        run(_everything(*kind, split) if axis is None else steps(*kind, axis, split), x, out)
-    return out
-
-
-def _shape(shape: Ints, axis: int | None, keepdim: bool) -> Ints:
-    kept = (1,) if keepdim else ()
-    return kept * len(shape) if axis is None else (*shape[:axis], *kept, *shape[axis + 1 :])
-
-
-@plan
-def _everything(
-    device: int, shape: Ints, strides: Ints, itemsize: int, split: bool, follows: bool = False
-) -> tuple[Step, ...]:
-    """All axes as one line where they are one; else sums over the last axis, and the line of those."""
-    if 0 in shape:
-        return steps(device, (0,), (1,), itemsize, 0, split)
-    sizes, (strides,) = collapse(shape, strides)
-    if len(sizes) == 1:
-        return steps(device, sizes, strides, itemsize, 0, split, follows)
-    sums = (*sizes[:-1], 1)
-    *before, last = steps(device, sizes, strides, itemsize, len(sizes) - 1, split, follows)
-    return (*before, Step(last.launch, sums), *_everything(device, sums, contiguous(sums), 4, split, True))
+    return reduce(SUM, x, axis, keepdim)
 
 
 VARIANTS = {

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._activations import FAR, derivative, silu_share
-from kernelmux.backends.triton._map import elementwise_all
+from kernelmux.backends.triton._elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 

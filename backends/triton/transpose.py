@@ -6,13 +6,15 @@ blocked  each program turns a tile in shared memory, so loads and stores are bot
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._elementwise import ACCESS_BYTES
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton._tuned import winner
 from kernelmux.registry.backend import Implementation
 
 # Tiles by element size: 80, 90 and 93 % of the copy rate of an H200 on 8192 x 8192 elements of 1, 2 and 4 bytes.
@@ -22,8 +24,13 @@ RULE = {
     4: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8},
     8: {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4},
 }
-# Where rows do not all start at 16 bytes: 69 and 57 % at 8191 x 8193 elements of 4 and 2 bytes (RULE: 64 and 46 %).
-ODD = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}
+# Where rows do not all start at 16 bytes: accesses of one element, and long pieces of the output's rows.
+ODD = {
+    1: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
+    2: {"BLOCK_M": 256, "BLOCK_N": 32, "num_warps": 4},
+    4: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
+    8: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
+}
 
 
 @triton.jit
@@ -36,13 +43,20 @@ def transpose_rows_kernel(y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_N: tl.
 
 
 @triton.jit
-def transpose_blocked_kernel(y_ptr, x_ptr, M, N, stride_xm, stride_xn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def transpose_blocked_kernel(
+    y_ptr, x_ptr, M, N, stride_xm, stride_xn,
+    UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_XM: tl.constexpr, UNIT_XN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Lengths and strides are in units of so many elements."""
+    M *= UNIT_M
+    N *= UNIT_N
     blocks_n = tl.cdiv(N, BLOCK_N)
     offs_m = (tl.program_id(0) // blocks_n) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = (tl.program_id(0) % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)
 
     # [BLOCK_M, BLOCK_N]
-    offs = offs_m.to(tl.int64)[:, None] * stride_xm + offs_n.to(tl.int64)[None, :] * stride_xn
+    offs = offs_m.to(tl.int64)[:, None] * (stride_xm * UNIT_XM) + offs_n.to(tl.int64)[None, :] * (stride_xn * UNIT_XN)
     x = tl.load(x_ptr + offs, mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
 
     # [BLOCK_N, BLOCK_M]
@@ -69,12 +83,21 @@ def _transpose(x: torch.Tensor, blocked: bool) -> torch.Tensor:
 def _plan(device: int, shape: Ints, strides: Ints, itemsize: int, blocked: bool) -> Launch:
     M, N = shape
     if blocked:
-        odd = any(n * itemsize % 16 for n in (M, *strides) if n != 1)
-        config = winner("transpose", f"blocked/{itemsize}", device) or (ODD if odd else RULE[itemsize])
+        odd = any(n * itemsize % ACCESS_BYTES for n in (M, *strides) if n != 1)
+        config: Config = dict((ODD if odd else RULE)[itemsize])
         grid = (cdiv(M, config["BLOCK_M"]) * cdiv(N, config["BLOCK_N"]),)
-        return Launch(transpose_blocked_kernel, grid, M, N, *strides, **config)
+        units = _units(shape, strides, ACCESS_BYTES // itemsize)
+        given = (n // unit for n, unit in zip((*shape, *strides), units.values(), strict=True))
+        return Launch(transpose_blocked_kernel, grid, *given, **units, **config)
     block = min(1024, next_power(N))
     return Launch(transpose_rows_kernel, (M * cdiv(N, block),), M, N, *strides, BLOCK_N=block, num_warps=4)
+
+
+def _units(shape: Ints, strides: Ints, widest: int) -> Config:
+    """By what lengths and strides are divided, so that the compiler knows how wide accesses may be: at most `widest`."""
+    (M, N), (xm, xn) = shape, strides
+    along_n, along_m = math.gcd(widest, N, xm) if xn == 1 else 1, math.gcd(widest, M, xn) if xm == 1 else 1
+    return {"UNIT_M": math.gcd(widest, M), "UNIT_N": along_n, "UNIT_XM": along_n, "UNIT_XN": along_m}
 
 
 VARIANTS = {

@@ -92,7 +92,9 @@ def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
 
 
 def _cast(base: Trial, dtype: torch.dtype) -> tuple[Any, ...]:
-    return tuple(v.to(dtype) if isinstance(v, torch.Tensor) and v.dtype == base.dtype else v for v in base.values)
+    kinds = base.spec.dtypes_for(dtype)
+    pairs = zip(base.spec.inputs, base.values, strict=True)
+    return tuple(v.to(kinds[item.name]) if isinstance(v, torch.Tensor) else v for item, v in pairs)
 
 
 def _outside(base: Trial, condition: Condition) -> list[Any]:
@@ -119,12 +121,13 @@ def _with_value(base: Trial, name: str, value: Any) -> Trial | None:
     if any(i.name == name for i in spec.scalars):
         values = tuple(value if i.name == name else v for i, v in zip(spec.inputs, base.values, strict=True))
         return replace(base, values=values, note=note)
-    named = any(name in t.dims.split() for t in spec.tensors)
+    named = any(name in t.letters for t in spec.tensors)
     tensors = {}
-    for item in spec.tensors:
-        letters, x = item.dims.split(), base.tensors[item.name]
+    for item in (t for t in spec.tensors if t.name in base.tensors):
+        x = base.tensors[item.name]
+        letters = item.named(x.shape)
         if name in letters or (not named and x.dim()):
-            axis = letters.index(name) - len(letters) if named else _derived_axis(base, item)
+            axis = letters.index(name) if named else _derived_axis(base, item)
             shape = [value if i == axis % x.dim() else 1 if not named else n for i, n in enumerate(x.shape)]
             tensors[item.name] = trials.on_device(torch.zeros((), dtype=x.dtype), item, base.call.device).expand(shape)
     return base.changed(note, **tensors) if tensors else None

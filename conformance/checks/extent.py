@@ -50,7 +50,10 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
     choices = {i.name: i.default for i in generate.choices(probe.spec)}
     if not choices or REQUIRED in choices.values():
         return trial
-    made = probe.make(generate.with_scalars(resize.case_of(probe, trial), choices), trial.dtype)
+    case = generate.with_scalars(resize.case_of(probe, trial), choices)
+    if generate.hypothetical(probe.spec, case, trial.dtype) is None:
+        return trial
+    made = probe.make(case, trial.dtype)
     return trial if probe.reasons(made) else made
 
 

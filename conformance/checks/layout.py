@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from kernelmux.conformance import generate
+from kernelmux.conformance import generate, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.layouts import LAYOUTS
 from kernelmux.conformance.probe import Probe
@@ -57,8 +57,11 @@ def arrangements(base: Trial, everything: bool, only: tuple[str, ...] = ()) -> I
     Then each tensor in a layout of its own, so that no pitch can stand for that of another tensor. only: of these layouts.
     """
     names = list(base.tensors)
+    following = trials.computed(base.spec)
     for layout in (layout for layout in LAYOUTS if not only or layout.name in only):
-        made = {name: new for name, x in base.tensors.items() if (new := layout.of(x)) is not None}
+        # Where the values change, tensors that are computed from others follow these.
+        placed = {name: x for name, x in base.tensors.items() if layout.same or name not in following}
+        made = {name: new for name, x in placed.items() if (new := layout.of(x)) is not None}
         if made:
             yield _trial(base, made, f"{', '.join(made)}: {layout.name}", layout.same)
         for name in made if everything and len(names) > 1 and len(made) > 1 else ():
@@ -93,9 +96,9 @@ def in_other_dtypes(probe: Probe) -> Iterator[Trial]:
 def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     """A call with two axes before the last, in the layouts that only such a call has, for operators of any rank."""
     spec = probe.spec
-    if not any("..." in t.dims.split() for t in spec.tensors):
+    if not any(t.any_rank for t in spec.tensors):
         return
-    flat = any(t.dims == "..." for t in spec.tensors)
+    flat = any(t.flat for t in spec.tensors)
     case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), (*LEAD, ROW) if flat else LEAD)
     base = _first_able(probe, [case], probe.options.seed)
     if base is not None:
@@ -113,7 +116,7 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
     """For operators of one rank above two: a call that has no axis of length one, so that every pitch counts."""
     spec = probe.spec
-    if all("..." in t.dims.split() or len(t.dims.split()) < 3 for t in spec.tensors):
+    if all(t.any_rank or max(map(len, t.forms)) < 3 for t in spec.tensors):
         return
     case = generate.compact(spec, probe.implementation.requires)
     base = _first_able(probe, [case] if case else [], probe.options.seed)
@@ -127,9 +130,9 @@ def aligned(probe: Probe) -> Iterator[Trial]:
     Where calls are emulated in the shortest one, which has most ways to be misaligned, and with few layouts the longest.
     """
     spec, letters = probe.spec, generate.letters(probe.spec)
-    if any(len(t.dims.split()) > 2 for t in spec.tensors):
+    if any(len(form) > 2 for t in spec.tensors for form in t.forms):
         return
-    flat = any(t.dims == "..." for t in spec.tensors)
+    flat = any(t.flat for t in spec.tensors)
     case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
     dtypes = probe.options.dtypes_of(spec)
     by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
@@ -151,24 +154,26 @@ def shared(probe: Probe) -> Iterator[Trial]:
     base = _first_able(probe, cases, probe.options.seed)
     if base is None:
         return
-    names = [name for name, x in base.tensors.items() if x.dim() > 1]
+    names = [name for name, x in base.free.items() if x.dim() > 1]
     x = base.tensors[names[0]]
-    alike = [name for name in names if base.tensors[name].shape == x.shape]
+    same = {name: t for name, t in base.free.items() if t.dtype == x.dtype}
+    alike = [name for name in names if name in same and same[name].shape == x.shape]
     if len(alike) > 1:
         yield base.changed(f"{', '.join(alike)}: one tensor", **dict.fromkeys(alike, x))
         turned = {name: x.mT if turn % 2 else x for turn, name in enumerate(alike)}
         yield base.changed(f"{', '.join(alike)}: one tensor, every second time transposed", **turned)
         rows = {name: x[:1].expand(x.shape) if turn % 2 else x for turn, name in enumerate(alike)}
         yield base.changed(f"{', '.join(alike)}: one tensor, every second time its first row expanded", **rows)
-    largest = max(base.tensors.values(), key=torch.Tensor.numel).contiguous()
-    first = {name: largest.flatten()[: t.numel()].view(t.shape) for name, t in base.tensors.items()}
-    yield base.changed(f"{', '.join(first)}: at one address", **first)
+    largest = max(same.values(), key=torch.Tensor.numel).contiguous()
+    first = {name: largest.flatten()[: t.numel()].view(t.shape) for name, t in same.items()}
+    if len(first) > 1:
+        yield base.changed(f"{', '.join(first)}: at one address", **first)
 
 
 def _square(spec: OpSpec, n: int) -> Case:
     """The call whose last two axes have length n, and all before them length one."""
-    last = {d for t in spec.tensors for d in t.dims.split()[-2:]}
-    flat = any(t.dims == "..." for t in spec.tensors)
+    last = {d for t in spec.tensors for d in t.forms[0][-2:]}
+    flat = any(t.flat for t in spec.tensors)
     return generate.spelt(spec, {d: n if d in last else 1 for d in generate.letters(spec)}, (n, n) if flat else (n,))
 
 

@@ -13,6 +13,7 @@ from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.signature import spread
 from kernelmux.registry.spec import REQUIRED, Axis, Scalar, Tensor
 
 
@@ -39,16 +40,24 @@ def _right_calls(judge: Judge) -> None:
         )
         judge.require(not got.requires_grad, f"{output.name}: requires_grad without an input that does")
     named = {i.name: v for i, v in zip(trial.spec.inputs, trial.values, strict=True)}
-    short = {i.name: named[i.name] for i in trial.spec.inputs if isinstance(i, Tensor) or named[i.name] != i.default}
+    short = {i.name: v for i, v in zip(trial.spec.inputs, trial.values, strict=True) if not _is_default(i, v)}
     for spelling in (named, short):
         with judge.probe.environment():
             again = public(**spelling, backend=judge.probe.label)
-        again = again if isinstance(again, tuple) else (again,)
-        for output, got, want in zip(trial.spec.outputs, again, outputs, strict=True):
+        again, visible = again if isinstance(again, tuple) else (again,), trial.spec.visible
+        judge.require(
+            len(again) == visible, f"expected {visible} of the outputs, without those saved, got {len(again)}"
+        )
+        for output, got, want in zip(trial.spec.outputs, again, outputs, strict=False):
             judge.require(
                 got.shape == want.shape and got.dtype == want.dtype,
                 f"{output.name}: keywords gave another shape or dtype",
             )
+
+
+def _is_default(item: Tensor | Scalar | Axis, value: Any) -> bool:
+    """Whether an argument may be left out."""
+    return (value is None and item.default is None) or (not isinstance(item, Tensor) and value == item.default)
 
 
 class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,18 +94,21 @@ def wrong_calls(trial: Trial) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield f"{item.name}: {note}", (*trial.values[:i], wrong, *trial.values[i + 1 :])
 
 
-def _wrong_tensors(item: Tensor, value: torch.Tensor, trial: Trial) -> Iterator[tuple[str, Any]]:
+def _wrong_tensors(item: Tensor, value: torch.Tensor | None, trial: Trial) -> Iterator[tuple[str, Any]]:
     yield "not a tensor", [1.0, 2.0]
+    if not item.optional:
+        yield "None", None
+    if value is None:
+        return
     yield "dtype float64", value.to(torch.float64)
     if item.like:
         yield (
             "another dtype than its like",
             value.to(torch.bfloat16 if value.dtype != torch.bfloat16 else torch.float16),
         )
-    letters = [d for d in item.dims.split() if d != "..."]
-    if "..." not in item.dims:
+    if not item.any_rank and not any(spread(form, value[None].shape) is not None for form in item.forms):
         yield "an axis too many", value[None]
-    if letters:
+    if not any(spread(form, ()) is not None for form in item.forms):
         yield "no axes", value.flatten()[0]
     if len(trial.tensors) > 1:
         yield "another device", torch.empty(value.shape, dtype=value.dtype, device="meta")
@@ -107,12 +119,10 @@ def _wrong_tensors(item: Tensor, value: torch.Tensor, trial: Trial) -> Iterator[
 
 def _shared_axis(item: Tensor, trial: Trial) -> int | None:
     """The position, from the end, of an axis that another tensor of the call has as well."""
-    others = {d for t in trial.spec.tensors if t.name != item.name for d in t.dims.split()}
-    letters = item.dims.split()
-    named = [i - len(letters) for i, d in enumerate(letters) if d in others and d != "..."]
-    if named:
-        return named[-1]
-    return 0 if "..." in letters and "..." in others and trial.tensors[item.name].dim() else None
+    given = {t.name: t.named(trial.tensors[t.name].shape) for t in trial.spec.tensors if t.name in trial.tensors}
+    own = given.pop(item.name)
+    shared = [i for i, axis in enumerate(own) if any(axis in others for others in given.values())]
+    return max(shared, key=lambda i: (not own[i].startswith("..."), i if own[i][0] != "." else -i), default=None)
 
 
 def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tuple[str, Any]]:
@@ -131,6 +141,8 @@ def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tu
     if item.range:
         yield "below the range", item.range[0] - 1
         yield "above the range", item.range[1] + 1
+    if item.length:
+        yield "one too many", (1,) * (item.length + 1)
     if item.type is float:
         yield "a bool", True
     if item.type is bool:

@@ -3,6 +3,7 @@
 Besides the bound, bits are compared where the spec defines them: in operators that move values; in those that are exact
 but for one rounding, which is to the nearest number, of two to the even one; and the sign of zero where an elementwise
 operator is given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
+Indices that point beyond their axis are asked as well: nothing is read there.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import generate, trials
+from kernelmux.conformance import generate, nearby, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, Scalar, exact_arguments
+from kernelmux.registry.spec import SPECIAL, Axis, Index, OpSpec, Scalar, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
 OPPOSED = ("inf", "largest")  # what meets a number of the other sign, and another large one
 LEAST = 64  # elements of the largest tensor
+STRAY_CALLS = 2  # calls with indices beyond their axis
 FEW = 5  # rows of the call whose other axes have length one
 Tensors = dict[str, torch.Tensor]
 
@@ -45,6 +48,35 @@ def run(probe: Probe) -> None:
                         judge.well_formed(outputs)
                         judge.accurate(_within_range(trial, outputs))
                         _bits(judge, outputs)
+    _ask_strays(probe, bases)
+
+
+def _ask_strays(probe: Probe, bases: list[Trial]) -> None:
+    """An index beyond its axis gives what the reference says, or an ArgumentError where torch computes on a CPU."""
+    for base in bases[:STRAY_CALLS]:
+        for trial in strays(base):
+            if probe.able(trial):
+                with probe.judge(trial) as judge:
+                    try:
+                        outputs = judge.call()
+                    except ArgumentError as error:
+                        torch_looks = probe.device.type == "cpu" and not nearby.slow(probe)
+                        judge.require(torch_looks, f"expected NaN where an index points nowhere, got an error: {error}")
+                        continue
+                    judge.accurate(outputs)
+
+
+def strays(base: Trial) -> Iterator[Trial]:
+    """The call with indices just before and just beyond their axis, and far from it, at three places of each."""
+    indices = {t.name: t.domain for t in base.spec.tensors if isinstance(t.domain, Index) and t.name in base.tensors}
+    for name, domain in indices.items():
+        extra = [base.call.scalars[scalar] for scalar in domain.extra]
+        for value in (-1, base.call.axes[domain.axis], -(2**33) - 7, 2**40):
+            places = list(positions(base.tensors[name]).values())
+            if value not in extra:
+                made = base.tensors[name].clone(memory_format=torch.contiguous_format)
+                made.view(-1)[places] = value
+                yield base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: made})
 
 
 def _bases(probe: Probe) -> list[Trial]:
@@ -64,11 +96,12 @@ def _single_terms(probe: Probe) -> list[Trial]:
     """A few rows of one element each: a sum of one term is left out, or taken for known, by more than one kernel."""
     spec = probe.spec
     letters = generate.letters(spec)
-    lead = (FEW, 1) if any(t.dims == "..." for t in spec.tensors) else (FEW,)
+    lead = (FEW, 1) if any(t.flat for t in spec.tensors) else (FEW,)
     case = generate.spelt(spec, dict.fromkeys(letters, 1), lead)
     dtypes = [d for d in probe.options.dtypes_of(spec) if d.is_floating_point] if not probe.options.cases else []
     axes = {i.name: -1 for i in spec.scalars if isinstance(i, Axis)}
-    made = (probe.make(generate.with_scalars(case, axes), d) for d in dtypes)
+    along = generate.with_scalars(case, axes)
+    made = (probe.make(along, d) for d in dtypes if generate.hypothetical(spec, along, d))
     able = [t for t in made if _defined(t) and not probe.reasons(t)]
     return able[probe.options.seed % len(able) :][:1] if able and probe.emulated else able
 
@@ -123,8 +156,9 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
 
 
 def moves(spec: OpSpec) -> bool:
-    """Whether the operator moves values and computes none."""
-    return all(model.roundings == 0 and o.dtype is None for model, o in zip(spec.errors, spec.outputs, strict=True))
+    """Whether the operator moves values, and neither computes nor compares any."""
+    moved = (model.roundings == 0 and not model.chosen for model in spec.errors)
+    return all(moved) and all(output.dtype is None for output in spec.outputs)
 
 
 def _bits(judge: Judge, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -167,7 +201,7 @@ def _exact(trial: Trial, model: ErrorModel) -> bool:
 
 
 def _elementwise(spec: OpSpec) -> bool:
-    plain = all(t.dims == "..." for t in spec.tensors) and all(o.dims == "like" for o in spec.outputs)
+    plain = all(t.flat for t in spec.tensors) and all(o.dims == "like" for o in spec.outputs)
     return plain and not any(isinstance(i, Axis) for i in spec.inputs)
 
 
@@ -194,8 +228,12 @@ def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:
 
 
 def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
-    """The call with the value in its tensors: in all together, and if `thorough` in each in turn."""
-    tensors, zeros = base.tensors, {t: torch.zeros_like(x) for t, x in base.tensors.items()}
+    """The call with the value in its tensors: in all together, and if `thorough` in each in turn.
+
+    Indices have no such values, and tensors that are computed from others follow these.
+    """
+    tensors = base.free
+    zeros = {t: torch.zeros_like(x) for t, x in tensors.items()}
     several = len(tensors) > 1
     if several or not thorough:
         yield _with(base, tensors, list(tensors), name, "")
@@ -229,7 +267,7 @@ def _first_line(base: Trial, x: torch.Tensor) -> torch.Tensor:
 
 def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
     """The value all along a line of each tensor by itself."""
-    for tensor, x in base.tensors.items():
+    for tensor, x in base.free.items():
         if x.dim() > 1:
             made = x.clone(memory_format=torch.contiguous_format)
             _first_line(base, made).fill_(values_of(name, x.dtype)[0])
@@ -238,7 +276,7 @@ def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
 
 def _opposed(base: Trial, name: str) -> Iterator[Trial]:
     """Two that meet: at the ends of one line, and at one place of two tensors."""
-    made = {tensor: x.clone(memory_format=torch.contiguous_format) for tensor, x in base.tensors.items()}
+    made = {tensor: x.clone(memory_format=torch.contiguous_format) for tensor, x in base.free.items()}
     for turn, x in enumerate(made.values()):
         line = _first_line(base, x)
         ends = opposed(name, x.dtype, turn)

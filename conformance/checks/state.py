@@ -21,7 +21,7 @@ from kernelmux.conformance.endurance import many
 from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial, same_bits
+from kernelmux.conformance.trials import Trial, computed, same_bits
 from kernelmux.registry import dispatch
 
 ALIVE = 5  # results of one shape at the same time
@@ -165,20 +165,28 @@ def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -
 
 
 def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
-    """What is different, values for all inputs before and after: little of one of them, the order, all but the ends.
+    """What is different, lawful values of all inputs before and after: little of one, the order, all but the ends."""
+    for when, before, after in _any_contents(judge):
+        yield when, judge.trial.lawful(before), judge.trial.lawful(after)
+
+
+def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+    """Computed tensors are changed with those that they come from.
 
     Where the order is, sums are exact, so that they are equal.
     """
-    base = judge.trial.tensors
+    base, following = judge.trial.tensors, computed(judge.trial.spec)
+    own = {name: x for name, x in base.items() if name not in following}
     rng = torch.Generator().manual_seed(judge.trial.seed)
-    for name, x in base.items():
+    for name, x in own.items():
         for place in torch.randint(x.numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
             changed = x.clone().flatten()
             one = changed[place : place + 1]
             one.copy_(-one - 2 if x.is_floating_point() else one + 1)
             yield f"element {place} of {name} was", base, {**base, name: changed.view(x.shape)}
     even = {name: _on_grid(x) for name, x in base.items()}
-    for name, x in even.items():
+    for name in own:
+        x = even[name]
         yield f"the order of the elements of {name} was", even, {**even, name: x.flatten().flip(0).view(x.shape)}
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
     for name, x in other.items():
@@ -204,7 +212,8 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls of different shapes and dtypes in turns, then one shape with other strides, all at one address."""
     # A layout that pads every axis of a small tensor of rank four takes five times its bytes.
     sizes = [8 * max(x.numel() * x.element_size() for x in t.tensors.values()) + 4096 for t in trials]
-    pools = [layouts.poisoned(max(sizes), torch.uint8, like) for like in trials[0].tensors.values()]
+    every = {name: x for trial in trials for name, x in trial.tensors.items()}
+    pools = {name: layouts.poisoned(max(sizes), torch.uint8, like) for name, like in every.items()}
     for turn in ORDER:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
@@ -220,11 +229,11 @@ def _strides(layout: layouts.Layout, shape: tuple[int, ...], trial: Trial) -> la
     return contiguous_strides(shape) if made is None or made[1] else made[0]
 
 
-def _at(trial: Trial, pools: Tensors, strides: Callable[[tuple[int, ...]], layouts.Strides]) -> Trial:
-    """The trial with each tensor at the beginning of a pool."""
+def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[int, ...]], layouts.Strides]) -> Trial:
+    """The trial with each tensor at the beginning of its pool."""
     placed = {}
-    for (name, x), pool in zip(trial.tensors.items(), pools, strict=True):
-        whole = pool[: pool.numel() // 16 * 16].view(x.dtype)
+    for name, x in trial.tensors.items():
+        whole = pools[name][: pools[name].numel() // 16 * 16].view(x.dtype)
         placed[name] = whole.as_strided(x.shape, strides(tuple(x.shape)))
         placed[name].copy_(x)
     return trial.changed("", **placed)

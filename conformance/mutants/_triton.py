@@ -32,11 +32,11 @@ def flat(kernel: Any, *tensors: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def rows(kernel: Any, x: torch.Tensor, axis: int, *args: Any) -> torch.Tensor:
-    """A kernel(out, x, *args, columns, BLOCK) with a program per row along an axis; a fresh output like x."""
+def rows(kernel: Any, x: torch.Tensor, axis: int, *args: Any, **meta: Any) -> torch.Tensor:
+    """A kernel(out, x, *args, columns, BLOCK, **meta) with a program per row along an axis; a fresh output like x."""
     moved = x.movedim(axis, -1).contiguous()
     out = torch.empty(moved.shape, dtype=x.dtype, device=x.device)
     n = moved.shape[-1]
     if out.numel():
-        launch(kernel, out.numel() // n, out, moved, *args, n, BLOCK=power_of_two(n))
+        launch(kernel, out.numel() // n, out, moved, *args, n, BLOCK=power_of_two(n), **meta)
     return out.movedim(-1, axis).contiguous()

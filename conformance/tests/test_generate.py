@@ -83,6 +83,13 @@ def test_corners_take_every_axis() -> None:
     assert [c.shapes["weight"][0] for c in generate.corners(catalog.spec("rms_norm"))] == [4, 3, 3, 5, 3]
 
 
+def test_corners_leave_out_what_the_spec_refuses() -> None:
+    spec = catalog.spec("reduce_max")
+    found = generate.corners(spec)
+    assert all(generate.hypothetical(spec, case, torch.float32) for case in found)
+    assert any(0 in c.shapes["x"] for c in found)  # an axis of length 0 beside the reduced one
+
+
 def test_corners_give_numbers_in_turn_and_every_choice() -> None:
     scales = [case.scalars.get("scale") for case in generate.corners(catalog.spec("softmax"))]
     assert None in scales and len(set(scales)) > 5

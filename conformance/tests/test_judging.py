@@ -19,6 +19,7 @@ from kernelmux.conformance.probe import raised
 from kernelmux.emulator import EmulatorError
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import spec as specs
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import AtLeast, Condition, Dtypes, Multiple
@@ -51,7 +52,7 @@ def test_a_bound_that_accepts_zeros_makes_every_case_vacuous(respecified: Respec
 
 def test_a_case_of_zeros_is_vacuous(respecified: Respecified, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(catalog.spec("matmul"), cases=(Case("a=8x8 b=8x8"),))
-    monkeypatch.setattr(trials, "draw", lambda shape, *rest: torch.zeros(shape))
+    monkeypatch.setattr(specs, "draw", lambda shape, *rest: torch.zeros(shape))
     outcome = respecified(spec, "vacuity")
     assert outcome.status == "failed" and "no case rejects zeros" in outcome.text
 

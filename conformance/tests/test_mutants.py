@@ -51,10 +51,13 @@ ALONE = {
     "add-extent/int_offset",
     "transpose-extent/int_output",
     "softmax-extent/clamped",
+    "rms_norm-properties/by_count",
+    "softmax-properties/from_low",
+    "softmax-properties/last_unseen",
 }
 ASKED = (
     "accuracy exact shapes layout signature special_values claims ambience scalars memory state repeatability offsets"
-    " extent"
+    " extent properties"
 ).split()
 
 

@@ -11,7 +11,7 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.memory.global_memory import FIRST_VARIABLE, FUNCTION, SHIFT, Hull, Segment
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.operands import Address, Immediate, Symbol, TensorAddress, Vector
-from kernelmux.emulator.ptx.parser import Function, Module, Variable
+from kernelmux.emulator.ptx.parser import Function, ParsedModule, Variable
 
 DYNAMIC_ALIGNMENT = 16  # of dynamic shared memory whose declaration asks for less
 FUNCTION_STEP = 16  # between the addresses of two functions
@@ -20,7 +20,7 @@ GAP = 128  # bytes between two shared variables, so that an overrun of one does 
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes low to high (exclusive) behind a shared variable, which belong to none."""
+    """Bytes low to high (exclusive) behind a shared variable, which belong to no variable."""
 
     name: str
     low: int
@@ -30,7 +30,7 @@ class Gap:
 class VariableAddresses:
     """The names of one function as addresses; shared memory is that of the kernel it runs for."""
 
-    def __init__(self, module: Module, kernel: Function, addresses: dict[str, int]) -> None:
+    def __init__(self, module: ParsedModule, kernel: Function, addresses: dict[str, int]) -> None:
         self.module, self.function, self.addresses = module, kernel, addresses
         used = _symbols(module, kernel)
         shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
@@ -58,10 +58,10 @@ class VariableAddresses:
         """The same of a device function that this kernel calls."""
         if function is self.function:
             return self
-        found = VariableAddresses(self.module, self.function, self.addresses)
-        found.function = function
-        found._locals()
-        return found
+        addresses = VariableAddresses(self.module, self.function, self.addresses)
+        addresses.function = function
+        addresses._locals()
+        return addresses
 
     def shared_size(self, dynamic: int) -> int:
         """Bytes of shared memory that a block needs, `dynamic` of them asked for at launch."""
@@ -84,7 +84,7 @@ class VariableAddresses:
         raise Unsupported(f"the address of {name} is not known: neither a variable nor a parameter")
 
 
-def _symbols(module: Module, kernel: Function) -> set[str]:
+def _symbols(module: ParsedModule, kernel: Function) -> set[str]:
     """Names that the kernel or any device function mentions: shared variables of other kernels take no room."""
     functions = [f for f in module.functions.values() if f is kernel or not f.entry]
     return {name for f in functions for i in f.instructions for o in i.operands for name in _names(o)}
@@ -114,7 +114,7 @@ def _offsets(variables: Iterable[Variable], gap: int = 0) -> tuple[dict[str, int
     return offsets, end
 
 
-def variable_segments(module: Module) -> tuple[list[Segment], dict[str, int]]:
+def variable_segments(module: ParsedModule) -> tuple[list[Segment], dict[str, int]]:
     """Global and constant variables of a module, initialised, each a segment of its own; addresses of functions too."""
     variables = [v for v in module.variables.values() if v.space != "shared"]
     addresses = {v.name: FIRST_VARIABLE + 2 * i << SHIFT for i, v in enumerate(variables)}

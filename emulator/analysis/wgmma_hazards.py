@@ -1,8 +1,8 @@
 """Registers of wgmma products that are under way: read before wgmma.wait_group, or changed with no wgmma.fence after.
 
-The values are there at once here, so nothing would show. A data-flow analysis over a function finds the instructions
-that may touch such a register, and puts a check before each of them; at run time, in full mode, the check asks whether
-a product is really in flight. Functions without wgmma, and right ones, get no checks.
+The emulator has the values at once, so results alone would not show it. A data-flow analysis over a function finds the
+instructions that may touch such a register, and puts a check before each of them; at run time, in full mode, the check
+fails if a product is really in flight. Functions without wgmma, and right ones, get no checks.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ OPERAND_SIZES = {4}  # bytes of the registers of sums and of A; descriptors have
 
 
 @dataclass(frozen=True)
-class Flight:
+class ProductsInFlight:
     """Products that a register may come from (by the id of their instruction), committed at least `age` groups ago."""
 
     age: int
     products: frozenset[int]
 
-    def merged(self, other: Flight | None) -> Flight:
-        return self if other is None else Flight(min(self.age, other.age), self.products | other.products)
+    def merged(self, other: ProductsInFlight | None) -> ProductsInFlight:
+        return self if other is None else ProductsInFlight(min(self.age, other.age), self.products | other.products)
 
 
 @dataclass
-class State:
+class Facts:
     """What may hold before a step: registers in flight; registers changed since the last fence, one bit each."""
 
-    flights: dict[int, Flight] = field(default_factory=dict)
+    flights: dict[int, ProductsInFlight] = field(default_factory=dict)
     changed: int = 0
 
-    def copy(self) -> State:
-        return State(dict(self.flights), self.changed)
+    def copy(self) -> Facts:
+        return Facts(dict(self.flights), self.changed)
 
-    def join(self, other: State) -> bool:
+    def join(self, other: Facts) -> bool:
         """Adds what may hold on another way here; True if that is news."""
         before = self.copy()
         for register, flight in other.flights.items():
@@ -59,14 +59,14 @@ def checked(function: Function) -> Flow:
     flow = analyse(function)
     if not any(step.instruction.opcode.startswith(PRODUCT) for step in flow.steps):
         return flow
-    found = dict(_findings(flow))
-    return analyse(function, found) if found else flow
+    checks = dict(_findings(flow))
+    return analyse(function, checks) if checks else flow
 
 
 def _findings(flow: Flow) -> Iterator[tuple[int, Action]]:
     """By the id of the instruction, the check to run before it."""
     starts = sorted(pc for pc in flow.hard | flow.soft if pc < flow.end)
-    states, work = {pc: State() for pc in starts}, list(reversed(starts))
+    states, work = {pc: Facts() for pc in starts}, list(reversed(starts))
     while work:
         pc = work.pop()
         block, state = flow.block(pc, coarse=False), states[pc].copy()
@@ -90,7 +90,7 @@ def _operands(flow: Flow, step: Step) -> list[int]:
     return [flow.numbers[name] for name, size in slots if name and size in OPERAND_SIZES]
 
 
-def _check(flow: Flow, step: Step, state: State) -> Action | None:
+def _check(flow: Flow, step: Step, state: Facts) -> Action | None:
     if step.instruction.opcode.startswith(PRODUCT):
         changed = any(state.changed >> register & 1 for register in _operands(flow, step))
         return Action(partial(_fail_if, None, CHANGED), guarded=True) if changed else None
@@ -103,14 +103,14 @@ def _check(flow: Flow, step: Step, state: State) -> Action | None:
     return Action(partial(_fail_if, products, READ), guarded=True)
 
 
-def _apply(flow: Flow, step: Step, state: State) -> None:
+def _apply(flow: Flow, step: Step, state: Facts) -> None:
     opcode = step.instruction.opcode
     if opcode.startswith(PRODUCT):
-        flight = Flight(0, frozenset({id(step.instruction)}))
+        flight = ProductsInFlight(0, frozenset({id(step.instruction)}))
         state.flights.update(dict.fromkeys(members(step.writes), flight))
         state.changed &= ~step.writes
     elif opcode.startswith(COMMIT):
-        state.flights = {r: Flight(f.age + 1, f.products) for r, f in state.flights.items()}
+        state.flights = {r: ProductsInFlight(f.age + 1, f.products) for r, f in state.flights.items()}
     elif opcode.startswith(WAIT):
         allowed = int(getattr(step.instruction.operands[0], "integer", 0))
         state.flights = {r: f for r, f in state.flights.items() if f.age <= allowed}
@@ -120,7 +120,7 @@ def _apply(flow: Flow, step: Step, state: State) -> None:
         _write(flow, step, state)
 
 
-def _write(flow: Flow, step: Step, state: State) -> None:
+def _write(flow: Flow, step: Step, state: Facts) -> None:
     source = _moved(flow, step)
     for register in members(step.writes):
         flight = state.flights.pop(register, None)

@@ -3,7 +3,7 @@
 One instruction adds all its products and the accumulator at once. Each term is cut to a multiple of 2^(e - fraction),
 where e is the largest exponent among them; the cut terms are added exactly; the sum is cut to `digits` digits. The
 exponent of a product is that of its factors added, so that 1.5 * 1.5 counts as 1, and subnormal numbers have the smallest
-exponent of their type. The rule and its constants were found by comparing with an H200 (`hardware/`), where not one bit
+exponent of their type. The rule and its constants were found by comparing with an H200 (`validation/`), where not one bit
 of two million results differs; they agree with what Fasi, Higham, Mikaitis and Pranesh (2021) saw of older tensor cores.
 """
 

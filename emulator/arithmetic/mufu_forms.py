@@ -17,7 +17,7 @@ from kernelmux.emulator.arithmetic.floats import NAN, flush, fma64
 from kernelmux.emulator.arithmetic.mufu_tables import RECIPROCAL, RECIPROCAL_ROOT
 from kernelmux.emulator.errors import Unsupported
 
-F2, F4, F8, I4, I8 = (np.dtype(t) for t in ("f2", "f4", "f8", "i4", "i8"))
+F4, F8, I4, I8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8"))
 LEAST, MOST = F4.type(2.0**-126), F4.type(2.0**126)
 UP = F4.type(2.0**24)
 HIGH = 32  # bits below the upper half of a float64

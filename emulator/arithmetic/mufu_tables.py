@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Table:
+class CoefficientTable:
     """C0, C1, C2 of every segment; float64 holds the sums `C0 + C1 * rest + C2 * square` exactly."""
 
     c0: Array
@@ -25,10 +25,10 @@ class Table:
     c2: Array
 
 
-def _table(numbers: str, shifts: tuple[int, int, int], bias: int, unit: Any) -> Table:
+def _table(numbers: str, shifts: tuple[int, int, int], bias: int, unit: Any) -> CoefficientTable:
     """Each coefficient has its own last place; the unit adds `bias` to every sum; sums are scaled by 2^unit."""
     c0, c1, c2 = np.array(numbers.split(), np.int64).reshape(-1, 3).T << np.array(shifts)[:, None]
-    return Table(np.ldexp(c0 + bias, unit), np.ldexp(c1, unit), np.ldexp(c2, unit))
+    return CoefficientTable(np.ldexp(c0 + bias, unit), np.ldexp(c1, unit), np.ldexp(c2, unit))
 
 
 TANH_SEGMENTS = (1, 1, 1, 2, 2, 4, 4, 4, 8, 16, 8)  # of the octaves from 2^-8 on; 8 and more give 1

@@ -23,13 +23,13 @@ from kernelmux.emulator.arithmetic.mufu_tables import (
     SINE,
     TANH,
     TANH_SEGMENTS,
-    Table,
+    CoefficientTable,
 )
 
 Array = NDArray[Any]
 F4, F8, I4, I8, U2, U4, U8 = (np.dtype(t) for t in ("f4", "f8", "i4", "i8", "u2", "u4", "u8"))
 SIGN, INFINITY, NAN = I4.type(-(2**31)), 0x7F800000, 0x7FFFFFFF
-LARGE = F4.type(200).view(I4)  # 2^200 is infinite enough
+LARGE = F4.type(200).view(I4)  # 2^200 becomes infinite as float32
 ONE, FRACTION, REST = 1 << 23, (1 << 23) - 1, (1 << 17) - 1
 NORMAL = U4.type(INFINITY - ONE)
 DIGITS = U8.type(2**64 - 2**29)  # the upper 24 of a float64
@@ -51,7 +51,7 @@ def _squares() -> Array:
 SQUARES = _squares()
 
 
-def interpolate(table: Table, segment: Any, rest: Any) -> Any:
+def interpolate(table: CoefficientTable, segment: Any, rest: Any) -> Any:
     """float64: C0 + C1 * rest + C2 * square."""
     segment, rest = segment.astype(np.intp), rest.astype(np.intp)  # what `take` wants
     total = table.c1.take(segment, mode="wrap") * rest  # no index is outside: this mode does not look

@@ -1,4 +1,4 @@
-"""A folder of compiled artefacts, shared by processes: checked by a digest, written atomically, never a reason to fail.
+"""A folder of compiled artefacts, shared by processes: checked by a digest, written atomically; its faults fail no call.
 
 One file per key: a magic line, the SHA-256 of the key and the content, the lengths of code and log, code, log. What does
 not fit its digest is compiled again, with one warning per process. What lies here is executed, so the folder belongs

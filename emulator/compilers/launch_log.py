@@ -64,7 +64,7 @@ def recorder(run: bool = True) -> Iterator[list[Launch]]:
 
 
 def remember(ptx: str, recipe: Recipe) -> None:
-    """Leaves the recipe of a PTX text."""
+    """Keeps the recipe of a PTX text."""
     _recipes[ptx] = recipe
 
 
@@ -74,7 +74,7 @@ def recipe(ptx: str) -> Recipe | None:
 
 
 def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> bool:
-    """Called by every launch; says whether the kernel is to run."""
+    """Called by every launch; returns whether the kernel is to run."""
     log = _log.get()
     if log is None:
         return True

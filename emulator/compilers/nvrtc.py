@@ -113,13 +113,13 @@ def _cached(
     if key not in _memory:
         damage = None
         try:
-            found = compile_cache.read(key)
+            artefact = compile_cache.read(key)
         except compile_cache.Damaged as error:
-            found, damage = None, error
-        if found is None:
-            found = _compiled(source, options, filename, folders, kind)
-            compile_cache.write(key, found)
-        _memory[key] = found[0], found[1].decode(errors="replace")
+            artefact, damage = None, error
+        if artefact is None:
+            artefact = _compiled(source, options, filename, folders, kind)
+            compile_cache.write(key, artefact)
+        _memory[key] = artefact[0], artefact[1].decode(errors="replace")
         if damage is not None:
             compile_cache.warn_damaged(damage)
     return _memory[key]
@@ -151,15 +151,15 @@ def included(source: str, folders: list[Path]) -> dict[Path, str]:
 
     Conditional includes count as well: a key may depend on too much, never on too little.
     """
-    found: dict[Path, str] = {}
+    headers: dict[Path, str] = {}
     queue = [(name, folders) for name in _INCLUDE.findall(source)]
     while queue:
         name, places = queue.pop()
         path = next((p for p in ((folder / name).resolve() for folder in places) if p.is_file()), None)
-        if path is not None and path not in found:
-            found[path] = path.read_text()
-            queue += [(inner, [path.parent, *folders]) for inner in _INCLUDE.findall(found[path])]
-    return found
+        if path is not None and path not in headers:
+            headers[path] = path.read_text()
+            queue += [(inner, [path.parent, *folders]) for inner in _INCLUDE.findall(headers[path])]
+    return headers
 
 
 # --- NVRTC --------------------------------------------------------------------------------------------------

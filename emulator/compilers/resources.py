@@ -49,7 +49,7 @@ def resources(cubin: bytes, log: str = "") -> dict[str, Resources]:
     system = _SYSTEM_SHARED if ".nv.shared.reserved.0" in sections else 0
     per_kernel = _module_attributes(sections)
     nothing = _Section("", 0, b"")
-    found = {
+    needs = {
         kernel: Resources(
             registers=per_kernel.get((kernel, _REGISTERS), 0),
             stack=per_kernel.get((kernel, _FRAME), 0),
@@ -59,15 +59,15 @@ def resources(cubin: bytes, log: str = "") -> dict[str, Resources]:
         )
         for kernel in kernels
     }
-    return _with_spills(found, log)
+    return _with_spills(needs, log)
 
 
-def _with_spills(found: dict[str, Resources], log: str) -> dict[str, Resources]:
+def _with_spills(needs: dict[str, Resources], log: str) -> dict[str, Resources]:
     spills = {m["kernel"]: (int(m["stores"]), int(m["loads"])) for m in _LOG_ENTRY.finditer(log)}
-    for kernel in found.keys() & spills.keys():
+    for kernel in needs.keys() & spills.keys():
         stores, loads = spills[kernel]
-        found[kernel] = replace(found[kernel], spill_stores=stores, spill_loads=loads)
-    return found
+        needs[kernel] = replace(needs[kernel], spill_stores=stores, spill_loads=loads)
+    return needs
 
 
 # --- ELF ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A folder for Triton's own cache where the usual one takes no files: without one Triton compiles nothing."""
+"""Another folder for Triton's cache if the usual one cannot be written to: Triton compiles nothing without one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ def ensure() -> None:
     own = Path(knobs.cache.dir)
     if _takes_files(own):
         return
-    found = next((folder for folder in compile_cache.folders("triton") if _takes_files(folder)), None)
-    if found is None:
+    writable = next((folder for folder in compile_cache.folders("triton") if _takes_files(folder)), None)
+    if writable is None:
         raise OSError(f"Triton's cache {own} takes no files, and no other folder does: set TRITON_CACHE_DIR to one")
-    knobs.cache.dir = str(found)
-    compile_cache.warn("triton", f"Triton's cache {own} takes no files; this process uses {found} (TRITON_CACHE_DIR)")
+    knobs.cache.dir = str(writable)
+    compile_cache.warn(
+        "triton", f"Triton's cache {own} takes no files; this process uses {writable} (TRITON_CACHE_DIR)"
+    )
 
 
 def _takes_files(folder: Path) -> bool:

@@ -75,8 +75,8 @@ def activate() -> None:
 def triton_active() -> Iterator[None]:
     """Inside the `with`, Triton's kernels run on the emulator; afterwards what was active before is active again.
 
-    It nests, and threads may be inside at once: the last one to leave gives back what the first one found. A kernel that
-    another thread launches meanwhile, without being inside, gets the error that Triton has for a machine without a GPU.
+    It nests, and several threads may be inside at once: the last one to leave restores what the first one replaced. A
+    kernel that another thread, which is not inside, launches meanwhile gets Triton's error for a machine without a GPU.
     """
     global _entered, _before
     with _lock:
@@ -100,9 +100,9 @@ def _check_inside() -> None:
     """Raise for a launch from a thread that did not ask for the emulator while another one has it."""
     if not _entered or _inside.get() or _before is _emulator():
         return
-    found = _before or driver.default  # without a GPU, Triton's own error
+    replaced = _before or driver.default  # without a GPU, Triton's own error
     raise RuntimeError(
-        f"Triton has one driver per process, and another thread's emulated call has it in place of {found}:"
+        f"Triton has one driver per process, and another thread's emulated call has it in place of {replaced}:"
         f" launch after that call, or inside of triton_active()"
     )
 
@@ -165,7 +165,7 @@ class EmulatorDriver(DriverBase):  # type: ignore[misc]
         return torch.cpu
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """The autotuner's stopwatch. Time means nothing here: all configurations tie, unrun, and the first one wins."""
+        """The autotuner's timer. It runs nothing and gives all configurations the time 0, so the first one is taken."""
         return lambda kernel_call, *, quantiles=(0.5,), **_: [0.0] * len(quantiles)
 
     def get_empty_cache_for_benchmark(self) -> Any:
@@ -260,8 +260,8 @@ _launchers: dict[str, Launcher] = {}
 
 def _launcher(source: Any, metadata: Any) -> Launcher:
     """The launcher of a compilation: one for the same code, however often Triton asks."""
-    found = _launchers.get(metadata.hash)
-    return found or _launchers.setdefault(metadata.hash, Launcher(source, metadata))
+    launcher = _launchers.get(metadata.hash)
+    return launcher or _launchers.setdefault(metadata.hash, Launcher(source, metadata))
 
 
 def _aligned(size: int, alignment: int) -> Any:

@@ -39,10 +39,10 @@ def checked(source: Any, metadata: Any) -> str:
 def _recorded(key: str) -> bytes | None:
     """The digest of the PTX as it was; a damaged record is none."""
     try:
-        found = compile_cache.read(key)
+        artefact = compile_cache.read(key)
     except compile_cache.Damaged:
         return b""
-    return found[0] if found else None
+    return artefact[0] if artefact else None
 
 
 def _digest(content: bytes) -> bytes:
@@ -51,12 +51,12 @@ def _digest(content: bytes) -> bytes:
 
 def _path(source: Any, metadata: Any) -> Path:
     group = get_cache_manager(metadata.hash).get_group(f"{source.name[:150]}.json") or {}
-    found = next((path for file, path in group.items() if file.endswith(".ptx")), None)
-    if found is None:
+    stored = next((path for file, path in group.items() if file.endswith(".ptx")), None)
+    if stored is None:
         raise FileNotFoundError(
             f"{metadata.name}: no PTX in Triton's cache; it must not be told to store the binary only"
         )
-    return Path(found)
+    return Path(stored)
 
 
 def _compiled_again(source: Any, metadata: Any) -> str:

@@ -1,1 +1,1 @@
-"""The memories of a launch, what an access does there, and which races and uninitialised reads it is part of."""
+"""The memories of a launch: what an access does there, and the checks for races and uninitialised reads."""

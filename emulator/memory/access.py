@@ -52,7 +52,7 @@ class LocalMemory:
                 self.written = np.pad(self.written, ((0, 0), (0, width - self.written.shape[1])))
 
     def unwritten(self, rows: np.ndarray, size: int, write: bool) -> Any:
-        """Which accesses of `size` bytes at rows (in units of size) read nothing but bytes that nobody has written."""
+        """Which accesses of `size` bytes at rows (in units of size) read only bytes that were never written."""
         assert self.written is not None
         written = self.written.reshape(-1, size)
         if write:
@@ -61,7 +61,7 @@ class LocalMemory:
         return ~written[rows].any(axis=1)
 
 
-class Access:
+class ChunkMemory:
     """The memories of a chunk."""
 
     def __init__(
@@ -243,7 +243,7 @@ class Access:
             self._require_agreement(group, place, values)
 
     def _require_agreement(self, group: Group, place: Target, values: Any) -> None:
-        """Fails if two lanes have just written different values to one place: one does not find its own."""
+        """Fails if two lanes have just written different values to one place, so that one does not find its own."""
         if place.rows.__class__ is not np.ndarray and np.ndim(values) == 0:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
@@ -258,7 +258,7 @@ class Access:
             group.fail("race", text, [first])
 
     def raw(self, group: Group, address: int, size: int, position: int) -> bytes:
-        """`size` bytes at one generic address, for printf, which reads the padding between its arguments along."""
+        """`size` bytes at one generic address, for printf, which also reads the padding between its arguments."""
         written, self.local.written = self.local.written, None
         part, where = group.view_of(np.full(size, position)), np.arange(size) + address
         values = self.load(part, "generic", where, np.dtype(np.uint8), 1, None)

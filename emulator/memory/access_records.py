@@ -1,4 +1,4 @@
-"""Who wrote and who read each place of a segment of global memory: what `global_races` looks at."""
+"""Which threads wrote and read each place of a segment of global memory: the data of `global_races`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NOBODY = -1
+NO_ACCESS = -1  # in place of a thread, an epoch or a tick
 LONGEST_LOG = 1 << 21  # lanes in the reads that are remembered until a write: 16 MB for their places
 
 
-class Owners:
+class LastAccess:
     """Of each granule of a segment, which thread of the grid wrote (or read) it last, in which epoch, at which tick.
 
     The low bits of a tick are the number of the instruction.
@@ -20,7 +20,7 @@ class Owners:
     def __init__(self, size: int, granule: int) -> None:
         self.granule = granule  # bytes; not more than the smallest access so far
         count = -(-size // 64) * 64 // granule
-        self.records = {name: np.full(count, NOBODY, np.int64) for name in ("thread", "epoch", "tick")}
+        self.records = {name: np.full(count, NO_ACCESS, np.int64) for name in ("thread", "epoch", "tick")}
 
     def refine(self, granule: int) -> None:
         """Smaller granules, because an access is smaller than one."""
@@ -36,7 +36,7 @@ class Owners:
 
 
 @dataclass(frozen=True)
-class Now:
+class CurrentAccess:
     """The lanes of an access, one row each: threads of the grid, epochs, places in units of the size; and its tick.
 
     threads: of a block.
@@ -51,56 +51,56 @@ class Now:
 
 
 class Readers:
-    """Who read a segment: the last reader of each granule, another one, and the last of another block.
+    """The readers of a segment: of each granule the last one, another one, and the last one of another block.
 
     Reads are entered at the next write.
     """
 
     def __init__(self) -> None:
-        self.log: deque[Now] = deque()
+        self.log: deque[CurrentAccess] = deque()
         self.logged = 0
-        self.records: tuple[Owners, Owners, Owners] | None = None
+        self.records: tuple[LastAccess, LastAccess, LastAccess] | None = None
 
-    def remember(self, now: Now) -> None:
-        """Takes down a read; forgets the oldest ones of very long launches."""
+    def remember(self, now: CurrentAccess) -> None:
+        """Notes a read; forgets the oldest ones in very long launches."""
         self.log.append(now)
         self.logged += len(now.thread)
         while self.logged > LONGEST_LOG:
             self.logged -= len(self.log.popleft().thread)
 
-    def entered(self, length: int, size: int) -> tuple[Owners, ...]:
+    def entered(self, length: int, size: int) -> tuple[LastAccess, ...]:
         """The records, up to date, for a write of `size` bytes; none if there was no read."""
         if self.records is None:
             if not self.log:
                 return ()
-            self.records = Owners(length, 4), Owners(length, 4), Owners(length, 4)
-        for owners in self.records:
-            owners.refine(min(size, owners.granule))
+            self.records = LastAccess(length, 4), LastAccess(length, 4), LastAccess(length, 4)
+        for accesses in self.records:
+            accesses.refine(min(size, accesses.granule))
         while self.log:
             self._enter(self.records, self.log.popleft())
         self.logged = 0
         return self.records
 
     @staticmethod
-    def _enter(records: tuple[Owners, Owners, Owners], now: Now) -> None:
-        for owners in records:
-            owners.refine(min(now.size, owners.granule))
+    def _enter(records: tuple[LastAccess, LastAccess, LastAccess], now: CurrentAccess) -> None:
+        for accesses in records:
+            accesses.refine(min(now.size, accesses.granule))
         last, other, foreign = records
         before = {name: last.rows(name, now.size)[now.where] for name in last.records}
         values = {name: np.broadcast_to(getattr(now, name), before[name].shape) for name in last.records}
         for name, value in values.items():
             last.rows(name, now.size)[now.where] = value
         stayed = last.rows("thread", now.size)[now.where]  # several lanes may read one place
-        earlier = (before["thread"] != values["thread"]) & (before["thread"] != NOBODY)
+        earlier = (before["thread"] != values["thread"]) & (before["thread"] != NO_ACCESS)
         lost = values["thread"] != stayed
-        for found, chosen in ((before, earlier), (values, lost)):
-            elsewhere = chosen & (found["thread"] // now.threads != stayed // now.threads)
-            _put(other, now, found, chosen)
-            _put(foreign, now, found, elsewhere)
+        for reader, chosen in ((before, earlier), (values, lost)):
+            elsewhere = chosen & (reader["thread"] // now.threads != stayed // now.threads)
+            _put(other, now, reader, chosen)
+            _put(foreign, now, reader, elsewhere)
 
 
-def _put(owners: Owners, now: Now, found: dict[str, np.ndarray], chosen: np.ndarray) -> None:
-    """Enters the chosen ones of what was found at the places of an access."""
+def _put(accesses: LastAccess, now: CurrentAccess, values: dict[str, np.ndarray], chosen: np.ndarray) -> None:
+    """Enters the chosen ones of these values at the places of an access."""
     row, column = np.nonzero(chosen)
-    for name, value in found.items():
-        owners.rows(name, now.size)[now.where[row], column] = value[row, column]
+    for name, value in values.items():
+        accesses.rows(name, now.size)[now.where[row], column] = value[row, column]

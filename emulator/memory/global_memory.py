@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelmux.emulator.memory.access_records import Owners, Readers
+from kernelmux.emulator.memory.access_records import LastAccess, Readers
 
 if TYPE_CHECKING:
     from kernelmux.emulator.running.group import Group
@@ -58,7 +58,7 @@ class Segment:
         self.base = self.start + self.skipped
         self.solid = any(h.lo == low and h.hi == high for h in hulls)
         self._views: dict[tuple[Any, int], np.ndarray] = {}
-        self.writers: Owners | None = None
+        self.writers: LastAccess | None = None
         self.readers = Readers()
 
     def again(self) -> Segment:

@@ -3,7 +3,7 @@
 Threads of one block are ordered by its barriers. Threads of different blocks are never ordered, unless the kernel has
 atomics, fences or acquire/release accesses, by which places may be handed from block to block; then a block may touch
 what another one touched if that one has made a fence since. Writes that change nothing are no race. Reads that may be
-part of a hand-over themselves (volatile, relaxed, acquire) are not looked at.
+part of a hand-over themselves (volatile, relaxed, acquire) are not checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelmux.emulator.memory.access_records import NOBODY, Now, Owners
+from kernelmux.emulator.memory.access_records import NO_ACCESS, CurrentAccess, LastAccess
 from kernelmux.emulator.memory.access_sites import BITS, Sites
 from kernelmux.emulator.memory.shared_races import THREAD_BITS
 
@@ -65,59 +65,64 @@ class GlobalWriters:
         segment.readers.remember(now)
         if segment.writers is None:
             return
-        owners = segment.writers
-        owners.refine(min(size, owners.granule))
-        thread, epoch = (owners.rows(name, size)[now.where] for name in ("thread", "epoch"))
-        if np.maximum.reduce(thread, axis=None) == NOBODY:
+        accesses = segment.writers
+        accesses.refine(min(size, accesses.granule))
+        thread, epoch = (accesses.rows(name, size)[now.where] for name in ("thread", "epoch"))
+        if np.maximum.reduce(thread, axis=None) == NO_ACCESS:
             return
         same = thread // self.threads == now.thread // self.threads
-        other = (thread != NOBODY) & (thread != now.thread)
-        self._fail(group, other & same & (epoch == now.epoch), owners, now, BY_THREAD)
+        other = (thread != NO_ACCESS) & (thread != now.thread)
+        self._fail(group, other & same & (epoch == now.epoch), accesses, now, BY_THREAD)
         text = NO_FENCE if self.history.blocks_ordered else BY_BLOCK
-        self._fail(group, other & ~same & self._unfenced(owners, now, thread), owners, now, text)
+        self._fail(group, other & ~same & self._unfenced(accesses, now, thread), accesses, now, text)
 
     def write(self, group: Group, segment: Segment, rows: Any, size: int, changes: Callable[[], Any]) -> None:
-        """Every lane writes; `changes()` tells which of them change what is there."""
+        """Every lane writes; `changes()` gives those that do not write the value that is there."""
         if segment.writers is None:
-            segment.writers = Owners(len(segment.data), min(size, 4))
-        owners, now = segment.writers, self._now(group, rows, size)
-        owners.refine(min(size, owners.granule))
-        for found, text in ((owners, WROTE), *((r, READ_IT) for r in segment.readers.entered(len(segment.data), size))):
-            self._check(group, found, now, changes, text)
-        for name in owners.records:
-            owners.rows(name, size)[now.where] = getattr(now, name)
+            segment.writers = LastAccess(len(segment.data), min(size, 4))
+        accesses, now = segment.writers, self._now(group, rows, size)
+        accesses.refine(min(size, accesses.granule))
+        readers = segment.readers.entered(len(segment.data), size)
+        for earlier, text in ((accesses, WROTE), *((reader, READ_IT) for reader in readers)):
+            self._check(group, earlier, now, changes, text)
+        for name in accesses.records:
+            accesses.rows(name, size)[now.where] = getattr(now, name)
 
-    def _now(self, group: Group, rows: Any, size: int) -> Now:
+    def _now(self, group: Group, rows: Any, size: int) -> CurrentAccess:
         thread = group.index + self.first_block * self.threads
         stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
         epoch = np.broadcast_to(stamps, (group.n,))
         tick = self.history.tick | self.history.sites.here(group.run)
-        return Now(thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, tick, self.threads)
+        return CurrentAccess(
+            thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, tick, self.threads
+        )
 
-    def _unfenced(self, owners: Owners, now: Now, thread: np.ndarray) -> Any:
+    def _unfenced(self, accesses: LastAccess, now: CurrentAccess, thread: np.ndarray) -> Any:
         """Where the block of the earlier access, by `thread`, has made no fence since."""
         if not self.history.blocks_ordered:
             return np.True_
         blocks, places = np.unique(thread // self.threads, return_inverse=True)
-        fences = np.array([self.history.fences.get(int(block), NOBODY) for block in blocks])
-        return owners.rows("tick", now.size)[now.where] >= fences[places].reshape(thread.shape)
+        fences = np.array([self.history.fences.get(int(block), NO_ACCESS) for block in blocks])
+        return accesses.rows("tick", now.size)[now.where] >= fences[places].reshape(thread.shape)
 
-    def _check(self, group: Group, owners: Owners, now: Now, changes: Callable[[], Any], text: str) -> None:
+    def _check(
+        self, group: Group, accesses: LastAccess, now: CurrentAccess, changes: Callable[[], Any], text: str
+    ) -> None:
         """Fails where others have touched what lanes now change."""
-        before = owners.rows("thread", now.size)[now.where]
-        if np.maximum.reduce(before, axis=None) == NOBODY:
+        before = accesses.rows("thread", now.size)[now.where]
+        if np.maximum.reduce(before, axis=None) == NO_ACCESS:
             return
-        when = owners.rows("epoch", now.size)[now.where]
+        when = accesses.rows("epoch", now.size)[now.where]
         same_block = before // self.threads == now.thread // self.threads
-        bad = (before != NOBODY) & (before != now.thread) & np.where(same_block, when == now.epoch, True)
+        bad = (before != NO_ACCESS) & (before != now.thread) & np.where(same_block, when == now.epoch, True)
         if bad.any():
-            bad = bad & np.reshape(changes(), (-1, 1)) & (same_block | self._unfenced(owners, now, before))
-            self._fail(group, bad, owners, now, text)
+            bad = bad & np.reshape(changes(), (-1, 1)) & (same_block | self._unfenced(accesses, now, before))
+            self._fail(group, bad, accesses, now, text)
 
-    def _fail(self, group: Group, bad: np.ndarray, owners: Owners, now: Now, text: str) -> None:
+    def _fail(self, group: Group, bad: np.ndarray, accesses: LastAccess, now: CurrentAccess, text: str) -> None:
         if bad.any():
             row, column = np.argwhere(bad)[0]
-            other, tick = (int(owners.rows(name, now.size)[now.where][row, column]) for name in ("thread", "tick"))
+            other, tick = (int(accesses.rows(name, now.size)[now.where][row, column]) for name in ("thread", "tick"))
             place, thread = divmod(other, self.threads)
             block = place if self.history.order is None else self.history.order(place)
             step = self.history.sites.step(tick & (1 << BITS) - 1)

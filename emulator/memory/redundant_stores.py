@@ -1,14 +1,13 @@
 """Redundant stores: threads of one block store what should be one number, each rounded in its own way.
 
-A sum across lanes ends in all of them, and a compiler that holds a value several times may let every holder store it.
-Where a product was fused into the first addition the lanes differ in the last bits, and which of them stays is the
-hardware's choice: each is right within the error of the sum, but bits may change from GPU to GPU. That is a warning and
-no race.
+After a sum across lanes several threads hold it, and compilers may let each of them store it. If a product was fused
+into the first addition, these sums differ in the last bits, and the hardware chooses which one stays: each is right
+within the error of the sum, but bits may differ from GPU to GPU. That is a warning and no race.
 
 The rule: one store instruction, executed side by side by threads of one block; the same place; words that are normal
 floats (as fp32 or fp64) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero, subnormals,
-NaN and infinities are near to nothing, and so integers below 2^23, which have the bits of subnormals, are not either.
-Words of 16 bits have to be equal: sums are wider, and indices of 16 bits would look like floats from 1024 on.
+NaN and infinities must be equal; so must integers below 2^23, because they have the bits of subnormals. Words of 16 bits
+must be equal: sums are wider, and indices of 16 bits from 1024 on have the bits of normal floats.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class RedundantStore(UserWarning):
 
 
 def allowed(group: Group, view: np.ndarray, rows: Any, values: Any, different: np.ndarray) -> bool:
-    """Whether the lanes that do not find their own value after a store differ from what stays as the rule allows.
+    """Whether the rule allows the differences between what lanes have stored and what stays.
 
     The lanes of the group have stored `values` at `rows` of `view`; `different` says which find another one there.
     """
@@ -68,8 +67,8 @@ def warn(group: Group) -> None:
     """One line about the store that is running."""
     step = _running(group)
     text = "threads of a block store results that differ in the last bits to one place; which one stays is not defined"
-    found = group.run.access.error("redundant store", text, group.run.activation.program.name, step, None, None)
-    warnings.warn(f"{str(found).splitlines()[0]} (seen on the emulator)", RedundantStore, stacklevel=3)
+    error = group.run.access.error("redundant store", text, group.run.activation.program.name, step, None, None)
+    warnings.warn(f"{str(error).splitlines()[0]} (seen on the emulator)", RedundantStore, stacklevel=3)
 
 
 def _running(group: Group) -> Step | None:

@@ -14,7 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     from kernelmux.emulator.running.lanes import Lanes
 
-Near = tuple[Any, int]  # an address as a 32-bit register and a constant: see `Action.near`
 MOST_BASES = 3  # that are remembered: more of them keep memory from being used again
 
 

@@ -49,7 +49,7 @@ class SharedMemory:
         return view.take(rows, axis=0) if rows.__class__ is np.ndarray else view[rows]
 
     def spot(self, group: Group, address: Any, size: int, write: bool) -> Spot:
-        """The checked place of an access; address: offsets, or a register and a constant (`spot.Near`)."""
+        """The checked place of an access; address: offsets, or a pair as of `Action.near`."""
         if address.__class__ is tuple:
             register, distance = address
             spot = self.bases.spot(group.lanes, register, distance, size)

@@ -1,8 +1,8 @@
-"""Who wrote and read each place of shared memory since the last barrier: uninitialised reads and races.
+"""Which threads wrote and read each place of shared memory since the last barrier: uninitialised reads and races.
 
 A stamp is `epoch << 36 | warp epoch << 14 | rank in the cluster << 10 | thread`; every barrier of a block begins a new
 epoch, every bar.warp.sync a new warp epoch. Two accesses race if they are of one epoch, by different threads, at least
-one a write, and not ordered by a warp epoch. Reads are only logged, and looked at when somebody writes near them in
+one a write, and not ordered by a warp epoch. Reads are only logged, and looked at when a thread writes near them in
 the same epoch: kernels mostly fill a tile, wait, read, wait.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernelmux.emulator.running.group import Group
 
 UNINITIALISED = -1
-PROMISED = -2  # initialised, but an asynchronous reduction is under way that nobody has waited for
+PROMISED = -2  # initialised, but an asynchronous reduction of it was not waited for yet
 NO_OWNER = 0  # initialised by an asynchronous copy or an atomic: orders are not tracked
 RANK_SHIFT, THREAD_BITS, EPOCH_SHIFT = 10, 14, 36
 THREAD = (1 << THREAD_BITS) - 1
@@ -85,7 +85,7 @@ class Shadow:
     def __init__(self, geometry: Any, stride: int) -> None:
         self.stride, self.blocks = stride, geometry.blocks
         self.cluster, self.first_block = geometry.cluster, geometry.first
-        self.shift = 2  # granules of 4 bytes, until somebody makes a smaller access
+        self.shift = 2  # granules of 4 bytes, until there is a smaller access
         self.writes = np.full(geometry.blocks * stride >> self.shift, UNINITIALISED, np.int64)
         self.reads: list[np.ndarray] | None = None  # two arrays, once they are needed
         self.log: dict[int, list[Reads]] = {}  # by parts
@@ -180,7 +180,7 @@ class Shadow:
         self.trail.note(False, lanes.stamps, spot, sites(group).here(group.run))
 
     def write(self, group: Group, spot: Spot, changes: Callable[[], Any]) -> None:
-        """Every lane writes; `changes()` tells which of them change what is there (others may write the same value)."""
+        """Every lane writes; `changes()` gives those that do not write the value that is there."""
         parts = self._parts(spot.low, spot.high + spot.size)
         rows, lanes = self._rows(group.n, spot), self.stamps(group)
         self._flush(parts, group)
@@ -210,7 +210,7 @@ class Shadow:
     # ---- asynchronous copies
 
     def written(self, block: int, offsets: np.ndarray) -> None:
-        """Bytes of a block's window were written by an asynchronous copy that somebody has waited for."""
+        """Bytes of a block's window were written by an asynchronous copy that a thread has waited for."""
         self.writes[self._window(block, offsets)] = NO_OWNER
 
     def forget(self, block: int, offsets: np.ndarray) -> None:
@@ -220,7 +220,7 @@ class Shadow:
             self.initialised_parts &= ~self._parts(int(np.min(offsets)), int(np.max(offsets)) + 1)
 
     def promise(self, group: Group, block: int, offsets: np.ndarray, what: str, position: int) -> None:
-        """Bytes will be changed by a reduction: whoever reads them has to wait for it."""
+        """Bytes will be changed by a reduction: a thread that reads them must wait for it first."""
         window = self._window(block, offsets)
         self.require(group, block, offsets, what, position, allowed=PROMISED)
         self.writes[window] = PROMISED
@@ -352,7 +352,7 @@ class Shadow:
             self._fail(group, bad, "race", RACE.format(verbs[0], "{}", "{}", verbs[1]), rows, old)
 
     def _fail_unread(self, group: Group, old: np.ndarray, rows: Rows) -> None:
-        """A read of what nobody has written, or of what will still change."""
+        """A read of what was never written, or of what will still change."""
         bad = old == UNINITIALISED
         when = "before any write" if bad.any() else "before the asynchronous reduction of it was waited for"
         text = f"read of shared memory at offset {{}} {when}"

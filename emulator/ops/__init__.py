@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ptx.parser import Address, Instruction, Operand, Vector
 
 Builder = Callable[[Instruction], "Action"]
@@ -45,7 +46,7 @@ class Action:
              "barrier": the threads of a block (see ops/barrier.py).
     members  for scope "members": the position in `inputs` of the mask of lanes that take part (shfl, vote).
     ready    blocking instruction: `ready(group, *inputs)` -> bool array (n,) or bool. Lanes that are not ready wait
-             and ask again when other lanes have run; if nobody can go on, the launch ends with a deadlock error.
+             and ask again when other lanes have run; if no lane can go on, the launch ends with a deadlock error.
     pure     a function of the inputs alone: called as `run(*inputs)`, may be run for lanes whose guard is off.
     code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`, instead of `run`.
     bits     integer code that gives the same bits for signed and unsigned operands.
@@ -53,7 +54,7 @@ class Action:
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
     near     an `Address` in shared memory with a 32-bit base may arrive as (base, offset): see `shared_address`.
     partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
-    effect   takes the place of `run` when no output is used afterwards (an atomic whose old value nobody reads).
+    effect   takes the place of `run` when no output is used afterwards (an atomic whose old value is not read).
     """
 
     run: Callable[..., Any] | None = None
@@ -97,6 +98,11 @@ def address(operand: Operand) -> Slot:
     if not isinstance(operand, Address):
         raise TypeError(f"expected an address operand, got {operand}")
     return (operand, np.int64)
+
+
+def not_emulated(ins: Instruction, why: str = "") -> Unsupported:
+    """The error for an instruction that is not emulated, or not in this form."""
+    return Unsupported(f"the PTX instruction {ins.opcode} is not emulated{why and f': {why}'}")
 
 
 def find(opcode: str) -> Builder | None:

@@ -1,7 +1,7 @@
 """cp.async: copies from global to shared memory that a thread starts and waits for in groups.
 
 Global memory is read at the instruction; shared memory gets the data at the wait that covers them, and holds nothing
-usable in between. So a missing wait, and a tile that is overwritten while others still read it, both show.
+usable in between. So results show a missing wait, and a tile that is overwritten while other threads still read it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
+from kernelmux.emulator.ops.mbarrier import Flight, Mbarriers, shared_offsets
 from kernelmux.emulator.ops.proxy import fenced
 from kernelmux.emulator.ptx.parser import Address, Immediate, Instruction, Register
 
@@ -165,7 +165,7 @@ def arrive(ins: Instruction) -> Action:
     increments = not ins.has("noinc")
 
     def run(group: Any, where: Array) -> None:
-        barriers, pending = Barriers.of(group), Pending.of(group)
+        barriers, pending = Mbarriers.of(group), Pending.of(group)
         place = barriers.place(group, shared_offsets(ins, group, where))
         if increments:
             np.add.at(barriers.pending, place, 1)
@@ -178,7 +178,7 @@ def arrive(ins: Instruction) -> Action:
     return Action(run, inputs=(address(ins.operands[0]),))
 
 
-def _landing(barriers: Barriers, key: tuple[int, int], lanes: Array, copies: list[Copy]) -> Any:
+def _landing(barriers: Mbarriers, key: tuple[int, int], lanes: Array, copies: list[Copy]) -> Any:
     """Delivers the copies of `lanes` and arrives once for each of them at the barrier `key`."""
     parts = [copy.part(np.isin(copy.lanes, lanes)) for copy in copies]
 

@@ -1,6 +1,6 @@
 """st.async and red.async: stores to the shared memory of other blocks of the cluster, which report to an mbarrier there.
 
-The values arrive when somebody asks for the phase of that mbarrier; until then the place holds nothing.
+The values arrive when a thread asks for the phase of that mbarrier; until then the place counts as uninitialised.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops import Action, address, not_emulated, operation, registers
 from kernelmux.emulator.ops.atomic import update_of
 from kernelmux.emulator.ops.bulk_reduce import SHARED, kind_of
-from kernelmux.emulator.ops.mbarrier import Barriers, Flight, shared_offsets
+from kernelmux.emulator.ops.mbarrier import Flight, Mbarriers, shared_offsets
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.running.cluster import split
@@ -30,7 +30,7 @@ def store(ins: Instruction) -> Action:
     """`st.async{.weak}{.shared::cluster}.mbarrier::complete_tx::bytes{.v2, .v4}.b32 [to], values, [mbarrier]`."""
     dtype = _checked(ins)
     if dtype.itemsize not in (4, 8):
-        raise Unsupported(f"{ins.opcode}: the ISA has it for 32 and 64 bits")
+        raise Unsupported(f"{ins.opcode}: expected a type of 32 or 64 bits")
 
     def run(group: Any, to: Array, bar: Array, *values: Any) -> None:
         rows = np.stack([group.full(v) for v in values], axis=1)  # [lanes, count]
@@ -80,7 +80,7 @@ def reduce(ins: Instruction) -> Action:
 def _checked(ins: Instruction) -> np.dtype[Any]:
     """The type; `Unsupported` for the forms that write to global memory, of compute capability 10.0."""
     if not ins.has(REPORT) or ins.space not in ("shared", "generic"):
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     return dtype_of(ins.type)
 
 
@@ -88,7 +88,7 @@ def _barriers(ins: Instruction, group: Any, target: Array, bar: Any) -> tuple[Ar
     """The mbarrier of every lane, which must be in the block of its target, of a cluster of several blocks."""
     if group.run.geometry.cluster == 1:
         group.fail("asynchronous", f"{ins.name}.async needs a cluster of more than one block", [0])
-    place: tuple[Array, Array] = Barriers.of(group).place(group, shared_offsets(ins, group, bar))
+    place: tuple[Array, Array] = Mbarriers.of(group).place(group, shared_offsets(ins, group, bar))
     block, _ = split(group, target)
     apart = block != place[0]
     if apart.any():
@@ -132,7 +132,7 @@ def _by_block(block: Array) -> Iterator[tuple[int, Array]]:
 
 def _start(ins: Instruction, group: Any, place: tuple[Array, Array], target: Array, rows: Array, land: Land) -> None:
     """One flight for all lanes that report to one barrier."""
-    barriers = Barriers.of(group)
+    barriers = Mbarriers.of(group)
     _, offsets = split(group, target)
     for key in sorted(set(zip(place[0].tolist(), place[1].tolist(), strict=True))):
         mine = (place[0] == key[0]) & (place[1] == key[1])
@@ -140,7 +140,7 @@ def _start(ins: Instruction, group: Any, place: tuple[Array, Array], target: Arr
         barriers.start(key, Flight(arrive, ins, int(group.index[mine][0])))
 
 
-def _arrival(barriers: Barriers, key: tuple[int, int], offsets: Array, rows: Array, land: Land) -> Any:
+def _arrival(barriers: Mbarriers, key: tuple[int, int], offsets: Array, rows: Array, land: Land) -> Any:
     def arrive(waiter: Any) -> None:
         land(key[0], offsets, rows)
         place = (np.array([key[0]]), np.array([key[1]]))

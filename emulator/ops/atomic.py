@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.arithmetic.floats import flush, from_bf16, to_bf16
-from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.memory.global_memory import Elsewhere
-from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops import Action, address, not_emulated, operation, registers
 from kernelmux.emulator.ops.floating import larger, smaller
 from kernelmux.emulator.ops.pairs import halves, joined
 from kernelmux.emulator.ops.wide import WHOLE, from_words, slot
@@ -90,7 +89,7 @@ def reduction(ins: Instruction) -> Action:
 def _action(ins: Instruction, target: Operand, where: Operand, values: list[Operand]) -> Action:
     kind = next((m for m in ins.modifiers if m in KINDS), None)
     if kind is None:
-        raise Unsupported(f"{ins.opcode} is not emulated")
+        raise not_emulated(ins)
     dtype, sources = dtype_of(_type(ins)), 2 if kind == "cas" else 1
     if isinstance(values[0], Vector):
         return _vector(ins, kind, target, where, values[0])
@@ -143,7 +142,7 @@ def _wide(ins: Instruction) -> Action:
     target, where, *values = ins.operands
     kind = next((m for m in ins.modifiers if m in ("exch", "cas")), None)
     if kind is None or len(values) != 1 + (kind == "cas"):
-        raise Unsupported(f"{ins.opcode} is not emulated: of 128 bits there are exch and cas")
+        raise not_emulated(ins, "of 128 bits there are exch and cas")
     run = _runner(ins, kind, WHOLE)
 
     def run_wide(group: Group, place: Any, *operands: Any) -> np.ndarray:
@@ -199,20 +198,20 @@ def _parts(
 
 
 def _in_turn(view: np.ndarray, rows: np.ndarray, update: Update, values: list[np.ndarray]) -> np.ndarray:
-    """Lanes that meet at one place take turns in lane order; returns what each found."""
+    """Lanes that meet at one place take turns in lane order; returns what each lane reads."""
     order = np.argsort(rows, kind="stable")
     sorted_rows = rows[order]
     first = np.ones(len(rows), bool)
     first[1:] = sorted_rows[1:] != sorted_rows[:-1]
     starts = np.flatnonzero(first)
     turn = np.arange(len(rows)) - starts[np.cumsum(first) - 1]
-    found = np.empty(len(rows), view.dtype)
+    before = np.empty(len(rows), view.dtype)
     by_turn = np.argsort(turn, kind="stable")
     bounds = np.concatenate(([0], np.cumsum(np.bincount(turn))))
     for begin, end in pairwise(bounds):
         lanes = order[by_turn[begin:end]]
         where = rows[lanes]
         old = view[where]
-        found[lanes] = old
+        before[lanes] = old
         view[where] = update(old, *(v[lanes] for v in values))
-    return found
+    return before

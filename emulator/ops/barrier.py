@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ptx.operands import Immediate, Operand
 from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.running.group import Group
@@ -36,7 +35,7 @@ def arrive(ins: Instruction) -> Action:
 def reduce(ins: Instruction) -> Action:
     kind = next((m for m in ins.modifiers if m in ("popc", "and", "or")), None)
     if kind is None:
-        raise Unsupported(f"{ins.opcode} is not emulated")
+        raise not_emulated(ins)
     result, *barrier, predicate = ins.operands
     dtype = np.uint32 if kind == "popc" else bool
     return BarrierAction(

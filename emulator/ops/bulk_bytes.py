@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.bulk_copy import check_inside, per_lane, refuse
 from kernelmux.emulator.ops.bulk_group import source, start_store, unchanged
@@ -84,7 +83,7 @@ class Sent:
 def sent_to_blocks(
     ins: Instruction, group: Any, operands: tuple[Array, Array, Any, Array], what: str
 ) -> Iterator[tuple[Report, tuple[int, int], Sent]]:
-    """For each lane whom to report to, the place (block, offset), and the content; operands: to, from, size, mbarrier."""
+    """For each lane the mbarrier, the place (block, offset) and the content; operands: to, from, size, mbarrier."""
     to, where, size, bar = operands
     targets, barriers = places(group, to), places(group, bar)
     for i, (begin, (count,)) in enumerate(per_lane(group, (size,), where)):
@@ -103,9 +102,3 @@ def send_bytes(ins: Instruction) -> Action:
 
     to, where, size, bar = ins.operands
     return Action(run, inputs=(address(to), address(where), (size, np.uint32), address(bar)))
-
-
-@operation("cp.async.bulk")
-def other(ins: Instruction) -> Action:
-    """Forms that no GPU up to compute capability 9.0 has."""
-    raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")

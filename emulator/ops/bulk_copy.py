@@ -1,6 +1,6 @@
 """cp.async.bulk.tensor: TMA copies of tiles, which one thread starts for all.
 
-Loads report to an mbarrier and arrive when somebody waits for it (bulk_load.py); stores read shared memory when their
+Loads report to an mbarrier and arrive when a thread waits for it (bulk_load.py); stores read shared memory when their
 thread waits for the bulk group (bulk_group.py).
 """
 

@@ -1,7 +1,7 @@
 """Bulk stores and reductions of shared memory to global memory: what a thread has started, in bulk groups.
 
-They read shared memory when their thread waits for the group. In full mode it is an error when their source changes
-before that, was not made visible to the asynchronous proxy, or nobody waits.
+They read shared memory when their thread waits for the group. In full mode three things are errors: the source changes
+before that, it was not made visible to the asynchronous proxy, or the thread never waits.
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ def source(group: Any, i: int, offsets: Array, what: str = "a bulk store") -> Ar
 
 
 @dataclass
-class Book:
+class BulkGroups:
     """Bulk stores of one thread: not committed, and committed groups, oldest first."""
 
     open: list[Store] = field(default_factory=list)
     committed: list[list[Store]] = field(default_factory=list)
 
 
-def _books(group: Any) -> dict[int, Book]:
-    def make() -> dict[int, Book]:
-        made: dict[int, Book] = {}
+def _by_lane(group: Any) -> dict[int, BulkGroups]:
+    def make() -> dict[int, BulkGroups]:
+        made: dict[int, BulkGroups] = {}
         group.run.on_finish.append(partial(_check_landed, group.run, made))
         return made
 
-    books: dict[int, Book] = group.run.kept("bulk", make)
-    return books
+    by_lane: dict[int, BulkGroups] = group.run.kept("bulk", make)
+    return by_lane
 
 
-def _check_landed(run: Any, books: dict[int, Book]) -> None:
-    for lane, book in books.items() if run.checks == "full" else ():
-        for store in (*book.open, *(store for stores in book.committed for store in stores)):
+def _check_landed(run: Any, by_lane: dict[int, BulkGroups]) -> None:
+    for lane, groups in by_lane.items() if run.checks == "full" else ():
+        for store in (*groups.open, *(store for stores in groups.committed for store in stores)):
             raise never_waited_for(run, store.ins, lane, "this store (cp.async.bulk.commit_group, wait_group)")
 
 
@@ -89,20 +89,20 @@ def start_store(
     """A store or reduction of shared memory to global memory is under way; it belongs to the open group of its lane."""
     what = "a bulk store" if combine is None else "a bulk reduction"
     store = Store(ins, int(group.block[i]), offsets, source(group, i, offsets, what), rows, combine)
-    _books(group).setdefault(int(group.index[i]), Book()).open.append(store)
+    _by_lane(group).setdefault(int(group.index[i]), BulkGroups()).open.append(store)
 
 
 @operation("cp.async.bulk.commit_group")
 def commit_group(ins: Instruction) -> Action:
     """`cp.async.bulk.commit_group`: the thread's stores since the last commit become a group.
 
-    Threads that never stored keep no book: empty groups before a first store cannot change what a wait has to wait for.
+    Threads that never stored are not tracked: empty groups before a first store do not change what a wait waits for.
     """
 
     def run(group: Any) -> None:
-        for _, book in _books_of(group):
-            book.committed.append(book.open)
-            book.open = []
+        for _, groups in _lanes_with_stores(group):
+            groups.committed.append(groups.open)
+            groups.open = []
 
     return Action(run)
 
@@ -113,18 +113,18 @@ def wait_group(ins: Instruction) -> Action:
     allowed = ins.operands[0].integer  # type: ignore[union-attr]
 
     def run(group: Any) -> None:
-        for i, book in _books_of(group):
-            while len(book.committed) > allowed:
-                for store in book.committed.pop(0):
+        for i, groups in _lanes_with_stores(group):
+            while len(groups.committed) > allowed:
+                for store in groups.committed.pop(0):
                     store.land(group, i)
 
     return Action(run)
 
 
-def _books_of(group: Any) -> list[tuple[int, Book]]:
-    """Position and book of the lanes of the group that have one."""
-    books = _books(group)
-    if not books:
+def _lanes_with_stores(group: Any) -> list[tuple[int, BulkGroups]]:
+    """Positions of the lanes that have started stores, each with its bulk groups."""
+    by_lane = _by_lane(group)
+    if not by_lane:
         return []
-    here = np.flatnonzero(np.isin(group.index, list(books)))
-    return [(int(i), books[int(group.index[i])]) for i in here]
+    here = np.flatnonzero(np.isin(group.index, list(by_lane)))
+    return [(int(i), by_lane[int(group.index[i])]) for i in here]

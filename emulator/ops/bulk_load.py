@@ -1,4 +1,4 @@
-"""How bulk loads arrive: they report bytes to an mbarrier, and land when somebody asks for its phase."""
+"""How bulk loads arrive: they report bytes to an mbarrier, and are written when a thread asks for its phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmux.emulator.ops.mbarrier import WORD, Barriers, Flight
+from kernelmux.emulator.ops.mbarrier import WORD, Flight, Mbarriers
 from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.running.cluster import ranks, split, tagged
 
@@ -28,8 +28,8 @@ class Report:
     size: int
 
     def start(self, group: Any, land: Callable[[Any], None]) -> None:
-        """Something is under way: `land(group that waits)` is called when somebody asks for the phase."""
-        barriers, key = Barriers.of(group), (self.block, self.offset // WORD)
+        """An operation is under way: `land(group that waits)` is called when a thread asks for the phase."""
+        barriers, key = Mbarriers.of(group), (self.block, self.offset // WORD)
         if self.offset % WORD or not barriers.valid[key]:
             group.fail("asynchronous", f"there is no initialised mbarrier at shared offset {self.offset}", [self.i])
         if group.run.checks == "full":
@@ -70,7 +70,7 @@ def _require_alive(group: Any, i: int, block: int) -> None:
 
 
 def _clear(group: Any, i: int, block: int, offsets: Array) -> None:
-    """Leaves nothing usable where a load will arrive; whoever still reads there races with the lane that started it."""
+    """Overwrites the place where a load will arrive; a thread that still reads it races with the lane that started it."""
     shared = group.run.shared
     units = np.unique(offsets // BULK_ALIGNMENT * BULK_ALIGNMENT)
     if block != group.block[i]:

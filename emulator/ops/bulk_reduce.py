@@ -143,11 +143,7 @@ def _combination_of(group: Any, kind: str, tile: TileMap) -> Combine:
     if kind in ("and", "or", "xor"):
         element = {"u32": "b32", "s32": "b32", "u64": "b64", "s64": "b64"}.get(element, element)
     if element not in GLOBAL[kind]:
-        group.fail("asynchronous", f"a tensor reduction .{kind} of elements {tile.element}, which the ISA has not", [0])
+        group.fail(
+            "asynchronous", f"a tensor reduction .{kind} of elements {tile.element}, which is not in the ISA", [0]
+        )
     return combination(kind, element)
-
-
-@operation("cp.reduce.async.bulk")
-def other(ins: Instruction) -> Action:
-    """Forms that no GPU has."""
-    raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")

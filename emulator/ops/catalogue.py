@@ -7,7 +7,6 @@ from functools import lru_cache
 from importlib import import_module
 
 from kernelmux.emulator import ops
-from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ptx.parser import Instruction
 
 
@@ -23,5 +22,5 @@ def build(instruction: Instruction) -> ops.Action:
     load_all()
     builder = ops.find(instruction.opcode)
     if builder is None:
-        raise Unsupported(f"the PTX instruction {instruction.opcode} is not emulated")
+        raise ops.not_emulated(instruction)
     return builder(instruction)

@@ -8,13 +8,13 @@ import numpy as np
 
 from kernelmux.emulator.arithmetic.floats import flush, from_bf16
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ops.pairs import halves
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.operands import SINK, Pair
 from kernelmux.emulator.ptx.parser import Instruction
 
-F2, F4, I4, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "i4", "u2", "u4"))
+F2, F4, U2, U4 = (np.dtype(t) for t in ("f2", "f4", "u2", "u4"))
 SYMBOLS = {
     "eq": "==",
     "ne": "!=",
@@ -127,7 +127,7 @@ def set_value(ins: Instruction) -> Action:
         code = f"({code} {BOOLEAN[next(m for m in ins.modifiers if m in BOOLEAN)]} {{2}})"
     yes = (_TRUE | _ALL_ONES).get(result)
     if yes is None:
-        raise Unsupported(f"{ins.opcode} is not emulated")
+        raise not_emulated(ins)
     zero = yes.split("(")[0] + "(0)"
     inputs = ((a, dtype), (b, dtype), *((o, np.dtype(bool)) for o in third))
     return Action(

@@ -74,15 +74,15 @@ def _caller(name: str) -> Any:
 def _call_through(sizes: tuple[int, ...], group: Group, pointer: Any, *arguments: Any) -> Any:
     """A call through a pointer: lanes that name one function call it together; sizes: bytes of the results."""
     pointers = group.full(pointer)
-    found = tuple(np.zeros((group.n, size), np.uint8) for size in sizes)
+    results = tuple(np.zeros((group.n, size), np.uint8) for size in sizes)
     for address in np.unique(pointers).tolist():
         chosen = np.flatnonzero(pointers == address)
         name = _target(group, address, chosen, arguments, sizes)
         some = tuple(a[chosen] if np.ndim(a) == 2 else a for a in arguments)
         returned = group.run.call(group.view_of(chosen), name, some)
-        for result, value in zip(found, (returned,) if len(sizes) == 1 else returned, strict=True):
+        for result, value in zip(results, (returned,) if len(sizes) == 1 else returned, strict=True):
             result[chosen] = value
-    return found[0] if len(found) == 1 else found
+    return results[0] if len(results) == 1 else results
 
 
 def _target(group: Group, address: int, lanes: Any, arguments: tuple[Any, ...], sizes: tuple[int, ...]) -> str:

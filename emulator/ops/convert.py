@@ -10,8 +10,7 @@ import numpy as np
 from kernelmux.emulator.arithmetic.directed_rounding import directed, stepped, vanishes, whole_lost
 from kernelmux.emulator.arithmetic.float8 import from_float8, to_float8
 from kernelmux.emulator.arithmetic.floats import flush, from_bf16, round_to_odd_float, to_bf16, to_f16, to_odd
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ops.floating import canonical, saturate
 from kernelmux.emulator.ops.pairs import halves, joined
 from kernelmux.emulator.ptx.dtypes import dtype_of
@@ -27,7 +26,7 @@ MODIFIERS = {*INTEGRAL, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "sa
 def convert(ins: Instruction) -> Action:
     target, source = ins.modifiers[-2:]
     if not set(ins.modifiers[:-2]) <= MODIFIERS:
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     if target.endswith("x2") or source.endswith("x2"):
         return _convert_pair(ins, target, source)
     run = _converter(ins, target, source)
@@ -205,7 +204,7 @@ def _convert_pair(ins: Instruction, target: str, source: str) -> Action:
             return _bytes(to_float8(_limited(ins, rows), target[:4]), np.ndim(value) == 0)
 
         return Action(run, ((ins.operands[1], U4),), ((ins.operands[0], U2),), pure=True)
-    raise Unsupported(f"{ins.opcode} is not emulated")
+    raise not_emulated(ins)
 
 
 def _bytes(rows: np.ndarray, scalar: bool) -> Any:

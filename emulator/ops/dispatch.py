@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import OPERATIONS, Action, Builder
+from kernelmux.emulator.ops import OPERATIONS, Action, Builder, not_emulated
 from kernelmux.emulator.ptx.parser import Instruction
 
 _TYPED: dict[str, dict[str, Builder]] = {}
@@ -32,7 +31,7 @@ def _chooser(name: str, table: dict[str, Builder]) -> Builder:
     def build(ins: Instruction) -> Action:
         builder = table.get(ins.type)
         if builder is None:
-            raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated: {name} has no type .{ins.type} here")
+            raise not_emulated(ins, f"{name} has no type .{ins.type} here")
         return builder(ins)
 
     return build

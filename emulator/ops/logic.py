@@ -8,6 +8,7 @@ import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops.integer import simple
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.operands import SINK, Immediate, Pair
 from kernelmux.emulator.ptx.parser import Instruction
@@ -16,9 +17,7 @@ I4, I8, U1, U4, U8 = (np.dtype(t) for t in ("i4", "i8", "u1", "u4", "u8"))
 
 
 def _plain(ins: Instruction, code: str, sources: int, bits: bool = True) -> Action:
-    dtype = dtype_of(ins.type)
-    inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
-    return Action(code=code, inputs=inputs, outputs=((ins.operands[0], dtype),), pure=True, bits=bits)
+    return simple(code, sources, bits)(ins)
 
 
 @operation("and")
@@ -263,8 +262,8 @@ def find_highest(ins: Instruction) -> Action:
     def run(value: Any) -> Any:
         unsigned = np.where(value < 0, ~value, value)[()] if dtype.kind == "i" else value
         length = _length(unsigned.astype(f"u{dtype.itemsize}"))
-        found = np.uint32(bits) - length if as_shift else length - np.uint32(1)
-        return np.where(length == 0, np.uint32(0xFFFFFFFF), found).astype(U4)[()]
+        position = np.uint32(bits) - length if as_shift else length - np.uint32(1)
+        return np.where(length == 0, np.uint32(0xFFFFFFFF), position).astype(U4)[()]
 
     return Action(run, ((ins.operands[1], dtype),), ((ins.operands[0], U4),), pure=True)
 
@@ -285,8 +284,8 @@ def reverse(ins: Instruction) -> Action:
 def find_nth_set(ins: Instruction) -> Action:
     def run(value: Any, base: Any, offset: Any) -> Any:
         rows = np.broadcast_arrays(*(np.atleast_1d(v) for v in (value, base, offset)))
-        found = np.array([_nth_set(int(m), int(b), int(o)) for m, b, o in zip(*rows, strict=True)], U4)
-        return found if any(np.ndim(v) for v in (value, base, offset)) else found[0]
+        positions = np.array([_nth_set(int(m), int(b), int(o)) for m, b, o in zip(*rows, strict=True)], U4)
+        return positions if any(np.ndim(v) for v in (value, base, offset)) else positions[0]
 
     return Action(
         run, ((ins.operands[1], U4), (ins.operands[2], U4), (ins.operands[3], I4)), ((ins.operands[0], U4),), pure=True

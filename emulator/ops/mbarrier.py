@@ -1,6 +1,6 @@
 """mbarrier: barriers in shared memory that count arrivals and bytes of asynchronous copies.
 
-A barrier completes its phase when no arrival and no byte is missing. Copies under way are delivered when somebody asks
+A barrier completes its phase when no arrival and no byte is missing. Copies under way are delivered when a thread asks
 for the phase, never earlier: a kernel that does not wait reads memory without its data. A state, as arrivals return it,
 is `phase << 20 | arrivals that were still missing`. Waiting is in mbarrier_wait.py.
 """
@@ -39,7 +39,7 @@ class Flight:
     lane: int
 
 
-class Barriers:
+class Mbarriers:
     """All barriers of a chunk of blocks, as arrays `[blocks, offset / 8]`."""
 
     def __init__(self, run: Any) -> None:
@@ -58,15 +58,15 @@ class Barriers:
         self.run = run
 
     @staticmethod
-    def of(group: Any) -> Barriers:
+    def of(group: Any) -> Mbarriers:
         """The barriers of the chunk that `group` belongs to."""
 
-        def make() -> Barriers:
-            made = Barriers(group.run)
+        def make() -> Mbarriers:
+            made = Mbarriers(group.run)
             group.run.on_finish.append(made.check_landed)
             return made
 
-        found: Barriers = group.run.kept("mbarrier", make)
+        found: Mbarriers = group.run.kept("mbarrier", make)
         return found
 
     def place(self, group: Any, where: Array, *, initialised: bool = True, own: bool = False) -> tuple[Array, Array]:
@@ -185,7 +185,7 @@ def init(ins: Instruction) -> Action:
     """`mbarrier.init{.shared{::cta}}.b64 [p], count`."""
 
     def run(group: Any, where: Array, count: Any) -> None:
-        barriers = Barriers.of(group)
+        barriers = Mbarriers.of(group)
         place = barriers.place(group, shared_offsets(ins, group, where), initialised=False, own=True)
         count = group.full(count).astype(np.int64)
         wrong = (count < 1) | (count > MAX_COUNT)
@@ -207,7 +207,7 @@ def inval(ins: Instruction) -> Action:
     """`mbarrier.inval{.shared{::cta}}.b64 [p]`."""
 
     def run(group: Any, where: Array) -> None:
-        barriers = Barriers.of(group)
+        barriers = Mbarriers.of(group)
         barriers.valid[barriers.place(group, shared_offsets(ins, group, where), own=True)] = False
 
     return Action(run, inputs=(_pointer(ins),))
@@ -231,7 +231,7 @@ def arrive(ins: Instruction) -> Action:
     ordering = not ins.has("relaxed")
 
     def run(group: Any, where: Array, value: Any = 1) -> Array | None:
-        barriers = Barriers.of(group)
+        barriers = Mbarriers.of(group)
         place = barriers.place(group, shared_offsets(ins, group, where), own=wants_state)
         if expects:
             np.add.at(barriers.bytes, place, group.full(value).astype(np.int64))
@@ -264,7 +264,7 @@ def transaction(ins: Instruction) -> Action:
     sign = 1 if ins.has("expect_tx") else -1
 
     def run(group: Any, where: Array, count: Any) -> None:
-        barriers = Barriers.of(group)
+        barriers = Mbarriers.of(group)
         place = barriers.place(group, shared_offsets(ins, group, where))
         np.add.at(barriers.bytes, place, sign * group.full(count).astype(np.int64))
         barriers.complete(group, place, ordering=False)

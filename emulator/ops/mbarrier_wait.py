@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.ops import Action, address, operation
-from kernelmux.emulator.ops.mbarrier import COUNT_BITS, MAX_COUNT, Barriers, shared_offsets
+from kernelmux.emulator.ops.mbarrier import COUNT_BITS, MAX_COUNT, Mbarriers, shared_offsets
 from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.running.executor import PATIENCE
 
@@ -34,7 +34,7 @@ def _passed(ins: Instruction) -> Callable[..., Array]:
     by_parity = ins.has("parity")
 
     def passed(group: Any, where: Array, wanted: Any) -> Array:
-        barriers = Barriers.of(group)
+        barriers = Mbarriers.of(group)
         place = barriers.place(group, shared_offsets(ins, group, where), own=True)
         barriers.deliver(group, place)
         phase = barriers.phase[place]
@@ -67,8 +67,8 @@ def test_wait(ins: Instruction) -> Action:
 def try_wait(ins: Instruction) -> Action:
     """`mbarrier.try_wait{.parity}{.sem.scope}{.shared}.b64 done, [p], parity or state{, time}`.
 
-    Blocks until the phase is complete. Where nobody else can go on it gives up and returns false, as after the time
-    limit of a GPU, because what comes next in its own thread may be what the phase waits for.
+    Blocks until the phase is complete. If no other thread can go on, it returns false, as a GPU does after its time
+    limit: the phase may wait for an instruction that follows in the same thread.
     """
     passed = _passed(ins)
 
@@ -99,10 +99,10 @@ class Answers:
         return found
 
     def gives_up(self, group: Any) -> bool:
-        """Whether the group stops waiting: when everybody waits, and it has not done so too often."""
+        """Whether the group stops waiting: all groups wait, and its lanes have stopped at most `REFUSALS` times."""
         if group.run.activation.idle_rounds < PATIENCE:
             return False
-        events = Barriers.of(group).events
+        events = Mbarriers.of(group).events
         if events != self.events:
             self.events = events
             self.refusals[:] = 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation, registers
+from kernelmux.emulator.ops import Action, not_emulated, operation, registers
 from kernelmux.emulator.ops.tensor_core import add_integers, shape_of, transposed
 from kernelmux.emulator.ops.tensor_core import mma as m16n8
 from kernelmux.emulator.ptx.parser import Instruction
@@ -46,7 +46,7 @@ SHAPES |= {"u8": SHAPES["s8"], "u4": SHAPES["s4"]}
 
 
 @dataclass(frozen=True)
-class Table:
+class FragmentTable:
     """Where the elements of every lane, `[32, elements]`, are in a batch of matrices of this shape."""
 
     batch: Array
@@ -66,13 +66,13 @@ class Table:
         return result
 
 
-def _table(row: Any, column: Any, shape: tuple[int, int, int], batch: Any = 0) -> Table:
+def _table(row: Any, column: Any, shape: tuple[int, int, int], batch: Any = 0) -> FragmentTable:
     batch, row, column = np.broadcast_arrays(np.asarray(batch), row, column)
-    return Table(batch, row, column, shape)
+    return FragmentTable(batch, row, column, shape)
 
 
 @cache
-def left(m: int, k: int, per_register: int) -> Table:
+def left(m: int, k: int, per_register: int) -> FragmentTable:
     """A of shape [m, k]."""
     halves = m // 8
     register, inner = np.divmod(np.arange(m * k // 32), per_register)
@@ -80,21 +80,21 @@ def left(m: int, k: int, per_register: int) -> Table:
 
 
 @cache
-def right(k: int, per_register: int) -> Table:
+def right(k: int, per_register: int) -> FragmentTable:
     """B of shape [k, 8]."""
     register, inner = np.divmod(np.arange(k // 4), per_register)
     return _table((4 * register + T) * per_register + inner, G, (1, k, 8))
 
 
 @cache
-def sums(m: int) -> Table:
+def sums(m: int) -> FragmentTable:
     """C and D of shape [m, 8]."""
     element = np.arange(m // 4)
     return _table(G + 8 * (element // 2), 2 * T + element % 2, (1, m, 8))
 
 
 @cache
-def quads(part: str, by_row: bool, kind: str) -> Table:
+def quads(part: str, by_row: bool, kind: str) -> FragmentTable:
     """Fragments of m8n8k4 of f16: four products, each of a quad of lanes below 16 and the one 16 lanes above."""
     product, place, high = LANE[:, None] % 16 // 4, LANE[:, None] % 4, LANE[:, None] // 16
     along, across = np.arange(4), place + 4 * high
@@ -171,7 +171,7 @@ class Form:
 
     @staticmethod
     def of(ins: Instruction) -> Form:
-        """The form of an instruction; `Unsupported` for one that the ISA has not, or that is not emulated."""
+        """The form of an instruction; `Unsupported` for one that is not in the ISA, or that is not emulated."""
         words = [m for m in ins.modifiers if m not in ("satfinite", "popc", "xor", "and")]
         shape, types = shape_of(ins), (words[-4], words[-3], words[-2], words[-1])
         bits = next((m for m in ins.modifiers if m in ("xor", "and")), "")
@@ -196,7 +196,7 @@ class Form:
         return "xor or and of single bits is missing" if (a == "b1") != bool(self.bits) else None
 
     @property
-    def tables(self) -> tuple[Table, Table, Table, Table]:
+    def tables(self) -> tuple[FragmentTable, FragmentTable, FragmentTable, FragmentTable]:
         """Of A, B, C and D."""
         (m, _, k), (d, a, b, c) = self.shape, self.types
         if (self.shape, a) == ((8, 8, 4), "f16"):
@@ -233,7 +233,7 @@ def move_matrix(ins: Instruction) -> Action:
     """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: the transposed matrix, in the fragments of ldmatrix."""
     target, source = ins.operands
     if ins.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     return Action(
         lambda group, words: transposed(group.full(words).reshape(-1, 8, 4)).reshape(-1),
         inputs=((source, U32),),

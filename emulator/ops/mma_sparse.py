@@ -96,7 +96,7 @@ def _checked(ins: Instruction) -> tuple[Metadata, tuple[str, str, str, str]]:
     alike = a == b or {a, b} <= {"s8", "u8"} or {a, b} <= {"s4", "u4"} or {a, b} <= {"e4m3", "e5m2"}
     halves = a not in INTEGERS and a not in ("bf16", "tf32")
     if not alike or c != d or d not in (("s32",) if a in INTEGERS else ("f32", "f16") if halves else ("f32",)):
-        raise Unsupported(f"{ins.opcode}: types that the ISA has not together")
+        raise Unsupported(f"{ins.opcode}: the ISA has no product of these types")
     if not isinstance(selector, Immediate) or not 0 <= selector.integer < SELECTORS[a][k]:
         raise Unsupported(f"{ins.opcode}: the sparsity selector must be 0 to {SELECTORS[a][k] - 1}")
     return Metadata(a, k, selector.integer, ORDERED in ins.modifiers), (d, a, b, c)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ptx.parser import Instruction
 
 I4, I8, U4 = (np.dtype(t) for t in ("i4", "i8", "u4"))
@@ -21,7 +20,7 @@ def pack(ins: Instruction) -> Action:
     kind = ins.modifiers[2]
     target, a, b, *rest = ins.operands
     if not ins.has("sat") or kind not in (THREE if rest else TWO):
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     bits = int(kind[1:])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
 

@@ -18,7 +18,7 @@ class _Step:
 
 def never_waited_for(run: Any, ins: Instruction, lane: int, what: str) -> EmulatorError:
     """The error for an instruction of `lane` (number in the chunk) whose effect was still under way at the end."""
-    return at_the_end(run, ins, lane, f"the kernel ended and nobody had waited for {what}")
+    return at_the_end(run, ins, lane, f"the kernel ended and no thread had waited for {what}")
 
 
 def at_the_end(run: Any, ins: Instruction, lane: int, message: str) -> EmulatorError:

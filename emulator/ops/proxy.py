@@ -1,7 +1,7 @@
 """The asynchronous proxy: wgmma and bulk stores see what threads wrote to shared memory only after fence.proxy.async.
 
 Checked in full mode. A fence of any thread of a block counts for all writes up to its barrier epoch: a fence that comes
-too early inside an epoch is not noticed, and no correct kernel is blamed.
+too early inside an epoch is not reported, and a correct kernel never is.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Instructions that begin like emulated ones and are others: to run them as these would be wrong without a word."""
+"""Instructions that are not emulated, though their names begin like those of emulated ones: they raise `Unsupported`."""
 
 from __future__ import annotations
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ptx.parser import Instruction
 
 
-@operation("st.bulk")
-def refused(ins: Instruction) -> Action:
-    """Stores of zeros by size, of compute capability 10.0."""
-    raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+@operation("st.bulk", "cp.async.bulk", "cp.reduce.async.bulk")
+def rejected(ins: Instruction) -> Action:
+    """Stores of zeros by size, and forms of bulk copies and reductions: none exists up to compute capability 9.0."""
+    raise not_emulated(ins)

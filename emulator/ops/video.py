@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ptx.operands import Immediate, Register, Special
 from kernelmux.emulator.ptx.parser import Instruction
 
@@ -44,7 +44,7 @@ def arithmetic(ins: Instruction) -> Action:
     """`vabsdiff4.u32.u32.u32{.sat} d, a, b, c` takes the place of c, `vabsdiff4.u32.u32.u32.add d, a, b, c` adds to it."""
     kinds, rest = ins.modifiers[:3], set(ins.modifiers[3:])
     if not set(kinds) <= {"u32", "s32"} or not rest <= {"sat", "add"} or len(rest) > 1:
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     return _lanewise(ins, _FUNCTIONS[ins.name[:-1]], kinds[1:], kinds[0] if "sat" in rest else None)
 
 
@@ -53,7 +53,7 @@ def compare(ins: Instruction) -> Action:
     """`vset4.u32.s32.lt{.add} d, a, b, c`: 1 where the comparison holds."""
     kinds, relation, rest = ins.modifiers[:2], ins.modifiers[2], ins.modifiers[3:]
     if not set(kinds) <= {"u32", "s32"} or relation not in _COMPARISONS or rest not in ((), ("add",)):
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     return _lanewise(ins, _COMPARISONS[relation], kinds, None)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, operation
+from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.operands import SINK, Pair
 from kernelmux.emulator.ptx.parser import Instruction
@@ -161,7 +160,7 @@ def reduce(ins: Instruction) -> Action:
     dtype = dtype_of(ins.type)
     ufunc = _REDUCTIONS.get(ins.modifiers[1])
     if ufunc is None or dtype.kind == "f":
-        raise Unsupported(f"{ins.opcode} is not emulated")
+        raise not_emulated(ins)
 
     def run(group: Group, value: Any, mask: Any) -> Any:
         value = group.full(value)

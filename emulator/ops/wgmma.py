@@ -1,7 +1,7 @@
 """wgmma: matrix products of four warps with operands in shared memory; one batched product for all warpgroups.
 
 Results are there at once, operands are read at the instruction; in full mode they are read again at `wgmma.wait_group`,
-and an operand that changed in between, a product that nobody waited for, or a missing first fence is an error.
+and an operand that changed in between, a product that was never waited for, or a missing first fence is an error.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Product:
 
 
 class Reader:
-    """Reads the operands of one wgmma; in full mode notes what it read, to see that nobody changes it meanwhile."""
+    """Reads the operands of one wgmma; in full mode keeps what it read, to find later changes."""
 
     def __init__(self, ins: Instruction, group: Any) -> None:
         self.ins, self.group = ins, group
@@ -253,17 +253,17 @@ class Reader:
         require_all_visible(self.group, blocks, offsets, "wgmma", positions)
 
     def close(self) -> None:
-        """Enter the product into the warpgroups' books."""
-        for i, ledger in enumerate(_ledgers(self.group) if self.full else ()):
-            if not ledger.fenced:
+        """Add the product to the open group of its warpgroups."""
+        for i, groups in enumerate(_groups_of(self.group) if self.full else ()):
+            if not groups.fenced:
                 self.group.fail("asynchronous", "wgmma.mma_async without a wgmma.fence before it", [128 * i])
             for first, read in self.reads:
                 if first <= i < first + len(read.blocks):
-                    ledger.open.append(Product(self.ins, read, i - first))
+                    groups.open.append(Product(self.ins, read, i - first))
 
 
 @dataclass
-class Ledger:
+class ProductGroups:
     """Of one warpgroup: whether it fenced, its uncommitted products, and its committed groups, oldest first."""
 
     fenced: bool = False
@@ -271,32 +271,32 @@ class Ledger:
     committed: list[list[Product]] = field(default_factory=list)
 
 
-def _ledgers(group: Any) -> list[Ledger]:
-    """The books of the group's warpgroups, in order; a warpgroup is known by its first lane."""
+def _groups_of(group: Any) -> list[ProductGroups]:
+    """The product groups of the group's warpgroups, in order; the first lane of a warpgroup is its key."""
 
-    def make() -> dict[int, Ledger]:
-        made: dict[int, Ledger] = {}
+    def make() -> dict[int, ProductGroups]:
+        made: dict[int, ProductGroups] = {}
         group.run.on_finish.append(partial(_check_landed, group.run, made))
         return made
 
-    ledgers = group.run.kept("wgmma", make)
+    by_warpgroup = group.run.kept("wgmma", make)
     first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]
-    return [ledgers.setdefault(int(lane), Ledger()) for lane in first]
+    return [by_warpgroup.setdefault(int(lane), ProductGroups()) for lane in first]
 
 
-def _check_landed(run: Any, ledgers: dict[int, Ledger]) -> None:
-    for lane, ledger in ledgers.items():
-        for product_ in (*ledger.open, *(p for products in ledger.committed for p in products)):
+def _check_landed(run: Any, by_warpgroup: dict[int, ProductGroups]) -> None:
+    for lane, groups in by_warpgroup.items():
+        for product_ in (*groups.open, *(p for products in groups.committed for p in products)):
             raise never_waited_for(run, product_.ins, lane, "this product (wgmma.commit_group, wait_group)")
 
 
-def _keep_books(ins: Instruction, change: Any) -> Action:
-    """An instruction that only concerns the books: nothing to do in fast mode."""
+def _tracked(ins: Instruction, change: Any) -> Action:
+    """An instruction that changes the product groups alone; nothing to do in fast mode."""
 
     def run(group: Any) -> None:
         if group.run.checks == "full":
-            for i, ledger in enumerate(_ledgers(group)):
-                change(group, i, ledger)
+            for i, groups in enumerate(_groups_of(group)):
+                change(group, i, groups)
 
     return Action(run, scope="warpgroup")
 
@@ -305,21 +305,21 @@ def _keep_books(ins: Instruction, change: Any) -> Action:
 def fence(ins: Instruction) -> Action:
     """`wgmma.fence.sync.aligned`: registers written before are seen by the next wgmma."""
 
-    def change(group: Any, i: int, ledger: Ledger) -> None:
-        ledger.fenced = True
+    def change(group: Any, i: int, groups: ProductGroups) -> None:
+        groups.fenced = True
 
-    return _keep_books(ins, change)
+    return _tracked(ins, change)
 
 
 @operation("wgmma.commit_group")
 def commit_group(ins: Instruction) -> Action:
     """`wgmma.commit_group.sync.aligned`: products since the last commit become a group."""
 
-    def change(group: Any, i: int, ledger: Ledger) -> None:
-        ledger.committed.append(ledger.open)
-        ledger.open = []
+    def change(group: Any, i: int, groups: ProductGroups) -> None:
+        groups.committed.append(groups.open)
+        groups.open = []
 
-    return _keep_books(ins, change)
+    return _tracked(ins, change)
 
 
 @operation("wgmma.wait_group")
@@ -331,9 +331,9 @@ def wait_group(ins: Instruction) -> Action:
         if group.run.checks != "full":
             return
         landed: dict[int, Landed] = {}
-        for i, ledger in enumerate(_ledgers(group)):
-            while len(ledger.committed) > allowed:
-                for product_ in ledger.committed.pop(0):
+        for i, groups in enumerate(_groups_of(group)):
+            while len(groups.committed) > allowed:
+                for product_ in groups.committed.pop(0):
                     landed.setdefault(id(product_.read), Landed(product_.read)).add(product_.row, i)
         for one in landed.values():
             one.require_unchanged(group)

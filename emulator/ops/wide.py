@@ -18,7 +18,7 @@ WHOLE = np.dtype("V16")  # the element of an array, compared as bytes
 
 
 def halves(group: Group, value: Any) -> np.ndarray:
-    """A register's value as rows of two 64-bit words; one that nobody has written is all ones."""
+    """A register's value as rows of two 64-bit words; one that was never written is all ones."""
     if np.ndim(value) < 2:
         return np.full((group.n, 2), ~np.uint64(0))
     return np.ascontiguousarray(value).view(U8)

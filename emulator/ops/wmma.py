@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
-from kernelmux.emulator.ops import Action, address, operation, registers
+from kernelmux.emulator.ops import Action, address, not_emulated, operation, registers
 from kernelmux.emulator.ops.mma import NARROW, multiplied, narrow_elements
 from kernelmux.emulator.ops.tensor_core import INTEGERS, U32, add_integers, fused, integer_product, shape_of, unwrapped
 from kernelmux.emulator.ptx.parser import Instruction
@@ -158,7 +158,7 @@ def _types(ins: Instruction) -> tuple[str, str, str, str]:
     if len(kinds) == 2:
         return kinds[0], "f16", "f16", kinds[1]
     if len(kinds) != 4 or set(words) & set(ROUNDING[1:]):
-        raise Unsupported(f"the PTX instruction {ins.opcode} is not emulated")
+        raise not_emulated(ins)
     return kinds[0], kinds[1], kinds[2], kinds[3]
 
 

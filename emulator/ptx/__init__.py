@@ -1,1 +1,1 @@
-"""PTX as text and as what the text says: functions, instructions, operands, types."""
+"""Parses PTX: functions, instructions, operands, types."""

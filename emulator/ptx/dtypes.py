@@ -10,9 +10,15 @@ import numpy as np
 
 from kernelmux.emulator.errors import Unsupported
 
-B8, B16, B32, B64 = (np.dtype(f"u{n}") for n in (1, 2, 4, 8))
+B16, B32 = np.dtype("u2"), np.dtype("u4")
 _KINDS = {"u": "u", "s": "i", "b": "u", "f": "f"}
-_PACKED = {"f16x2": B32, "bf16x2": B32, "bf16": B16, "tf32": np.dtype("f4"), "pred": np.dtype(bool)}
+_PACKED: dict[str, np.dtype[Any]] = {
+    "f16x2": B32,
+    "bf16x2": B32,
+    "bf16": B16,
+    "tf32": np.dtype("f4"),
+    "pred": np.dtype(bool),
+}
 _NAME = re.compile(r"([usbf])(8|16|32|64)$")
 
 

@@ -20,11 +20,11 @@ from kernelmux.emulator.ptx.operands import (
     TensorAddress,
     Vector,
 )
-from kernelmux.emulator.ptx.syntax import Function, Instruction, Location, Module, Parameter, Variable
+from kernelmux.emulator.ptx.syntax import Function, Instruction, Location, Parameter, ParsedModule, Variable
 
 __all__ = [
-    "SINK", "Address", "Function", "Immediate", "Instruction", "Location", "Module", "Operand", "Pair", "Parameter",
-    "Register", "Sink", "Special", "Symbol", "TensorAddress", "Variable", "Vector", "parse",
+    "SINK", "Address", "Function", "Immediate", "Instruction", "Location", "Operand", "Pair", "Parameter",
+    "ParsedModule", "Register", "Sink", "Special", "Symbol", "TensorAddress", "Variable", "Vector", "parse",
 ]  # fmt: skip
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
@@ -55,10 +55,10 @@ _NUMBER = re.compile(
 )
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> ParsedModule:
     """Parses one PTX module; raises `Unsupported` for text that cannot be read."""
     text = _COMMENT.sub("", text)
-    module = Module(files={int(m[1]): m[2] for m in _FILE.finditer(text)})
+    module = ParsedModule(files={int(m[1]): m[2] for m in _FILE.finditer(text)})
     outside, position = [], 0
     for header in _HEADER.finditer(text):
         if header.start() < position:
@@ -84,18 +84,18 @@ def _closing(text: str, start: int) -> int:
     raise Unsupported("the PTX text ends inside a function body")
 
 
-def _module_variables(module: Module, text: str) -> None:
+def _module_variables(module: ParsedModule, text: str) -> None:
     text = re.sub(r"\.section\s+\S+\s*\{[^{}]*\}", "", text)
     text = re.sub(r"\.(?:visible|weak)\s+(?=[^;]*\s*$)", "", text)
     for statement in _MODULE_DIRECTIVE.sub("", text).split(";"):
-        found = re.search(
+        declaration = re.search(
             r"\.(?:extern\s+|visible\s+|weak\s+|common\s+)?\.?(?:global|shared|const)\b.*", statement, re.S
         )
-        if found is None:
+        if declaration is None:
             continue
-        match = _VARIABLE.match(found[0].strip())
+        match = _VARIABLE.match(declaration[0].strip())
         if match is None:
-            raise Unsupported(f"cannot read the PTX declaration: {found[0].strip()}")
+            raise Unsupported(f"cannot read the PTX declaration: {declaration[0].strip()}")
         variable = _variable(match)
         if match["space"] == "shared" and "[]" in match["dims"]:
             module.dynamic_shared[variable.name] = variable.align
@@ -232,9 +232,9 @@ class _Body:
             for name in _register_names(match[2]):
                 self.function.registers[self._declare(name)] = match[1]
         elif text.startswith(".param"):
-            if (found := _PARAMETER.match(text)) is None:
+            if (parameter_match := _PARAMETER.match(text)) is None:
                 raise Unsupported(f"cannot read the PTX declaration: {text}")
-            parameter = _parameter(found)
+            parameter = _parameter(parameter_match)
             self.function.registers[self._declare(parameter.name)] = f"param{parameter.size}"
         elif text.startswith(".branchtargets"):
             label = next(reversed(self.function.labels))

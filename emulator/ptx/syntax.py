@@ -93,7 +93,7 @@ class Function:
 
 
 @dataclass
-class Module:
+class ParsedModule:
     """A translation unit of PTX."""
 
     functions: dict[str, Function] = field(default_factory=dict)

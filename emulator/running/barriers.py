@@ -17,7 +17,7 @@ NUMBER = 16  # barriers per block
 
 
 class Barriers:
-    """Who waits where. A lane that was let through asks once more and finds `passed` set."""
+    """Which lanes wait at which barrier. A lane that may go on arrives once more and finds `passed` set."""
 
     def __init__(self, run: Chunk) -> None:
         self.run = run

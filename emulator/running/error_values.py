@@ -20,12 +20,12 @@ def values(frame: Frame, numbers: dict[str, int], segments: dict[int, Any], step
     numbers: the number of each register; segments: global memory, for pointers, which are shown as elements of tensors.
     """
     position = int(np.searchsorted(frame["G"].index, lane))
-    found = {}
+    shown = {}
     for register in _read(step):
         value = _value(frame, numbers[register.name], position)
         if value is not None and not value.shape:
-            found[register.name] = _shown(value, segments)
-    return found
+            shown[register.name] = _shown(value, segments)
+    return shown
 
 
 def _read(step: Step) -> Iterator[Register]:

@@ -209,7 +209,7 @@ class Activation:
             return None
         first = min(self.groups, key=lambda g: g.pc)
         if len(self.groups) > 1:
-            # Not by what one group ran in a row: a spinning one may pass barriers, and begins anew behind each of them.
+            # The limit counts since a group last ran: one that spins and passes barriers is a new group after each.
             oldest = min(self.groups, key=lambda g: g.turn)
             if self.run.ticks - oldest.turn > BUDGET:
                 first = oldest

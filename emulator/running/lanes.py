@@ -133,13 +133,6 @@ class Lanes:
             return self.geometry.threads % WARP == 0
         return _runs(self.index, self.lane, WARP)
 
-    @cached_property
-    def whole_warpgroups(self) -> bool:
-        """Whether the lanes are whole groups of four warps."""
-        if self.every:
-            return self.geometry.threads % (4 * WARP) == 0
-        return self.whole_warps and _runs(self.index, self.thread & (4 * WARP - 1), 4 * WARP)
-
     def shared_base(self, stride: int) -> np.ndarray:
         """Where the shared memory of each lane's block begins when the windows lie end to end."""
         base = self._specials.get("shared base")

@@ -15,12 +15,11 @@ from kernelmux.emulator.analysis.variables import VariableAddresses, variable_se
 from kernelmux.emulator.analysis.wgmma_hazards import checked
 from kernelmux.emulator.compilers import launch_log
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
-from kernelmux.emulator.memory.access import Access
+from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
 from kernelmux.emulator.memory.global_races import GlobalWriters, History
 from kernelmux.emulator.memory.shared_memory import SharedMemory
-from kernelmux.emulator.ptx.parser import Function, Instruction, Parameter, parse
-from kernelmux.emulator.ptx.parser import Module as Parsed
+from kernelmux.emulator.ptx.parser import Function, Instruction, Parameter, ParsedModule, parse
 from kernelmux.emulator.running.arguments import ArgumentList
 from kernelmux.emulator.running.block_orders import chunks, order
 from kernelmux.emulator.running.cluster import ClusterMemory
@@ -44,12 +43,12 @@ def load(ptx: str) -> Module:
 
 
 class Module:
-    """Parsed PTX. Kernels are analysed at their first use."""
+    """A module of PTX. Kernels are analysed at their first use."""
 
     def __init__(self, ptx: str) -> None:
         self.ptx = ptx
         with collector_paused():
-            self.parsed: Parsed = parse(ptx)
+            self.parsed: ParsedModule = parse(ptx)
         self.segments, self.addresses = variable_segments(self.parsed)
         self._kernels: dict[str, Kernel] = {}
         self._flows: dict[str, Flow] = {}
@@ -185,7 +184,7 @@ class Kernel:
                 raise EmulatorError(str(deadline), kind="time limit", kernel=self.name)
             geometry = Geometry(grid, block, first, count, size, numbers)
             window = memory_kind(geometry, self.variables.window(shared), shared, checks, self.variables.gaps)
-            access = Access(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
+            access = ChunkMemory(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
                 access.writers = GlobalWriters(first, threads, window.shadow, history)
             Run(geometry, access, checks, deadline, self, watch).start(program)
@@ -244,7 +243,7 @@ class Kernel:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No search for garbage: parsing makes many objects that stay, and a look at all of torch's takes longer than it."""
+    """Pauses garbage collection: parsing makes many objects that stay, and a collection visits all of torch's as well."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Matrices as the registers of a warp, by a table of who holds what."""
+"""Matrices as the registers of a warp, by a table of which lane holds which element."""
 
 from collections.abc import Callable
 

@@ -63,5 +63,5 @@ def run(code: str, result: str, operands: list[str], arrays: list[Any]) -> np.nd
 
 
 def _is_nan(bits: Any) -> bool:
-    """Whether the bits could be a NaN, whose other bits are nobody's business."""
+    """Whether the bits could be a NaN, whose other bits do not matter."""
     return bool(np.isnan(bits.view(f"f{bits.itemsize}"))) or (bits.itemsize == 2 and bits & 0x7FFF > 0x7F80)

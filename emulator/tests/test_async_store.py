@@ -124,7 +124,7 @@ DEFECTS = {
     "sums read before they are waited for": (
         REDUCE.replace(WAIT, "bar.sync 0;"), "uninitialised", "reduction of it was waited for"
     ),
-    "nobody waits": (store("b32", 1, wait="bra end;", end="end: " + SYNC), "asynchronous", "nobody had waited"),
+    "no thread waits": (store("b32", 1, wait="bra end;", end="end: " + SYNC), "asynchronous", "no thread had waited"),
     "fewer bytes expected": (store("b32", 1, expect=EXPECT.replace("{}", "124")), "deadlock", "try_wait"),
     "more bytes expected": (store("b32", 1, expect=EXPECT.replace("{}", "132")), "deadlock", "try_wait"),
     "no mbarrier": (STORE.replace(INIT, ""), "asynchronous", "not initialised"),
@@ -166,7 +166,7 @@ def test_a_cluster_of_one_block(body: str) -> None:
         "st.bulk.weak.shared::cta [%x], 16, 0;",
     ],
 )
-def test_what_compute_capability_9_has_not(form: str) -> None:
+def test_forms_that_compute_capability_9_lacks(form: str) -> None:
     x, y = arrays(2, 32, 1)
     with pytest.raises(EmulatorError) as raised:
         run(form, x, y)

@@ -214,8 +214,8 @@ DEFECTS = {
     "source of a sum changed": (INTO.replace(WAIT, LATE + WAIT), "asynchronous", "overwritten"),
     "source of a global sum changed": (ADD.replace("@%first cp.async.bulk.wait", LATE + "@%first cp.async.bulk.wait"),
                                        "asynchronous", "overwritten"),
-    "sum not committed": (ADD.replace("@%first cp.async.bulk.commit_group;", ""), "asynchronous", "nobody had waited"),
-    "sum not waited for": (ADD.replace("@%first cp.async.bulk.wait_group 0;", ""), "asynchronous", "nobody had waited"),
+    "sum not committed": (ADD.replace("@%first cp.async.bulk.commit_group;", ""), "asynchronous", "no thread had waited"),
+    "sum not waited for": (ADD.replace("@%first cp.async.bulk.wait_group 0;", ""), "asynchronous", "no thread had waited"),
     "sender leaves early": (
         SEND.replace("@%first cp.async.bulk.shared::cluster", f"{RANK_0} @%p cp.async.bulk.shared::cluster")
         .replace(WAIT, "setp.eq.u32 %p, %rank, 0; @!%p bra wait; exit;" + WAIT),

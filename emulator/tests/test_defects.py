@@ -1,4 +1,4 @@
-"""The catalogue of planted defects: full mode notices each one, at its line, and blames no right kernel."""
+"""The catalogue of planted defects: full mode reports each one, at its line, and no right kernel."""
 
 import json
 from dataclasses import replace
@@ -11,10 +11,10 @@ from kernelmux.emulator.errors import KINDS
 from kernelmux.emulator.tests.launching import needs_nvrtc
 from kernelmux.emulator.validation.defects import catalogue, cli, families
 from kernelmux.emulator.validation.defects.model import MARK, Defect
-from kernelmux.emulator.validation.defects.running import Judge
+from kernelmux.emulator.validation.defects.running import DefectRunner
 
 DEFECTS = catalogue.defects()
-JUDGE = Judge()
+JUDGE = DefectRunner()
 
 
 @needs_nvrtc
@@ -67,7 +67,7 @@ def test_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     [
         ({"kinds": ("trap",)}, "1 lost"),
         ({"name": "no_such_switch"}, "1 lost"),
-        ({"kinds": (), "blind": "it was not seen"}, "known blind spots that are noticed now"),
+        ({"kinds": (), "blind": "it was not seen"}, "known blind spots that are reported now"),
     ],
     ids=("another kind", "not noticed", "stale"),
 )

@@ -100,6 +100,6 @@ def test_comparing_and_recording(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "3 ulp" in capsys.readouterr().out
 
 
-def test_a_missing_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--compare", str(tmp_path / "none.npz")]) == cli.USAGE
     assert "none.npz" in capsys.readouterr().err

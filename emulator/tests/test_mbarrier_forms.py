@@ -254,7 +254,7 @@ MISUSE = {
         "neither to the current phase",
     ),
     "copies never begun for it": (
-        "mbarrier.init.shared.b64 [%a], 1; cp.async.mbarrier.arrive.noinc.shared.b64 [%a];", "nobody had waited"
+        "mbarrier.init.shared.b64 [%a], 1; cp.async.mbarrier.arrive.noinc.shared.b64 [%a];", "no thread had waited"
     ),
 }  # fmt: skip
 

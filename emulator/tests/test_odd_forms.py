@@ -321,7 +321,7 @@ def test_set_of_pairs(relation: str, result: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["cvt.pack.sat.u8.s32 %d0, %a0, %a1;", "lop3.b32 %d0, %a0, %a1, %a2, %a0;"])
-def test_what_the_isa_has_not(code: str) -> None:
+def test_forms_that_the_isa_lacks(code: str) -> None:
     with pytest.raises(EmulatorError) as raised:
         run(code, "b32", ["b32"] * 3, [[1]] * 3)
     assert raised.value.kind == "unsupported"

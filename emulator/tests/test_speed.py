@@ -32,7 +32,7 @@ extern "C" __global__ void counted(int* total) { atomicAdd(total, 1); }
 """
 OTHER = '''
 class RawKernel:
-    """Knows the two kernels by heart."""
+    """Computes the results of the two kernels with numpy."""
 
     def __init__(self, code, name, options=(), mode="fast", arch=""):
         assert name in code and mode in ("fast", "full") and arch.startswith("compute_")
@@ -72,7 +72,7 @@ def test_comparison(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_nvrtc
-def test_a_wrong_result_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_result_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "ptxemu.py").write_text(OTHER.replace("2 * args[0]", "3 * args[0]").replace("+= 32", "+= None"))
     assert cli.main(("--against", str(folder), "--repeat", "1")) == cli.WRONG
     shown = capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_our_own_cases(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--only", "nothing"), ("--repeat", "0"), ("--against", "nowhere")])
-def test_what_makes_no_sense(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == cli.USAGE
     assert capsys.readouterr().err.startswith("speed: ")
 

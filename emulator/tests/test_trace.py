@@ -1,4 +1,4 @@
-"""The trace against counts made by hand: sectors, bank conflicts, divergence, who writes what."""
+"""The trace against counts made by hand: sectors, bank conflicts, divergence, which block writes what."""
 
 from typing import Any
 
@@ -221,7 +221,7 @@ def test_owners_are_the_blocks_that_wrote() -> None:
 
 
 def test_tiles_that_the_tma_unit_stores_belong_to_their_block(tmp_path: Any) -> None:
-    """A tile of 8 x 16 halves at row 4, column 8 of an array of 8 x 24: what lies outside is nobody's."""
+    """A tile of 8 x 16 halves at row 4, column 8 of an array of 8 x 24: no block owns what lies outside."""
     kernel = load(compile_ptx(tile_source(2))).kernel("tile")
     x, y, image = (torch.zeros(8, 24, dtype=torch.float16) for _ in range(3))
     maps = [TensorMap(tensor, (8, 16)) for tensor in (x, y)]

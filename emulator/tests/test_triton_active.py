@@ -113,7 +113,7 @@ def test_a_thread_that_is_not_inside_gets_the_error_of_triton():
 
 
 def test_a_compiled_kernel_can_be_collected_afterwards(monkeypatch):
-    """Triton asks the active driver to unload the modules of a kernel that goes; by then there is none."""
+    """Triton asks the active driver to unload the modules of a kernel that is deleted; by then no driver is active."""
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     kernel = triton.JITFunction(seven_kernel.fn)

@@ -2,11 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-Offsets = NDArray[np.int64]
-
 # Bytes of a swizzled line -> bits of the 16-byte unit that are exchanged with bits of the 128-byte line number.
 _MASKS = {0: 0, 32: 1, 64: 3, 128: 7}
 MODES = tuple(_MASKS)

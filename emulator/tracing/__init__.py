@@ -1,1 +1,1 @@
-"""What a profiler says about access patterns, counted while the emulator runs: sectors, bank conflicts, divergence."""
+"""Counts access patterns while the emulator runs, as a profiler does on a GPU: sectors, bank conflicts, divergence."""

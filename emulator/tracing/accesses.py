@@ -26,7 +26,7 @@ class Access:
     """
 
     operation: str  # load, ldmatrix, store, atomic, reduction, copy
-    space: str  # generic: the address tells; bulk: moved by the TMA unit
+    space: str  # generic: decided by the address; bulk: moved by the TMA unit
     slot: int
     size: int
     lanes: int = 32
@@ -37,7 +37,7 @@ class Access:
 def accesses(step: Step, used: Collection[str]) -> tuple[Access, ...]:
     """The accesses of an instruction; none for parameters and constants.
 
-    used: registers that some instruction reads. An atomic whose result nobody reads becomes a reduction in ptxas.
+    used: registers that some instruction reads. ptxas turns an atomic whose result is not read into a reduction.
     """
     find = _FINDERS.get(step.name)
     if step.name == "atom" and value_name(step.instruction.operands[0]) not in used:

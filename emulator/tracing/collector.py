@@ -78,27 +78,27 @@ class LaunchTrace:
 
     @property
     def owners(self) -> dict[str, Owners]:
-        """Who wrote the elements of the arrays that were written to."""
+        """For each array that was written to, which block wrote each element."""
         return self.counts.owners
 
     @cached_property
     def lines(self) -> list[Line]:
         """The lines that have instructions, the kernel's file first, then others; number 0 is code without a line."""
-        found: dict[tuple[str, int], Line] = {}
+        lines: dict[tuple[str, int], Line] = {}
         for function in self.counts.functions.values():
             for pc, step in enumerate(function.flow.steps):
                 place = self._source_lines.place(step.instruction.location)
-                if place not in found:
-                    found[place] = Line(Path(place[0]).name, place[1], self._source(place[0]).get(place[1], ""))
-                line = found[place]
+                if place not in lines:
+                    lines[place] = Line(Path(place[0]).name, place[1], self._source(place[0]).get(place[1], ""))
+                line = lines[place]
                 line.warps += function.warps[pc]
                 line.threads += function.threads[pc]
                 line.branches += function.branches[pc]
                 line.divergent += function.divergent[pc]
                 for traffic in function.traffic[pc].values():
                     line.add(traffic)
-        ordered = sorted(found, key=lambda place: (place[0] != self._source_lines.file, place))
-        return [found[place] for place in ordered if found[place].warps]
+        ordered = sorted(lines, key=lambda place: (place[0] != self._source_lines.file, place))
+        return [lines[place] for place in ordered if lines[place].warps]
 
     def text(self, number: int) -> str:
         """A line of the kernel's file."""
@@ -122,21 +122,21 @@ class LaunchTrace:
     @cached_property
     def metrics(self) -> dict[str, int]:
         """The counts under the names that ncu gives them."""
-        found = {"smsp__inst_executed.sum (PTX)": sum(line.warps for line in self.lines)}
-        found["smsp__thread_inst_executed.sum (PTX)"] = sum(line.threads for line in self.lines)
+        counts = {"smsp__inst_executed.sum (PTX)": sum(line.warps for line in self.lines)}
+        counts["smsp__thread_inst_executed.sum (PTX)"] = sum(line.threads for line in self.lines)
         for short, operations in OPERATIONS.items():
             for count in ("requests", "sectors"):
                 name = f"l1tex__t_{count}_pipe_lsu_mem_global_op_{short}.sum"
-                found[name] = self.total(count, "global", *operations)
+                counts[name] = self.total(count, "global", *operations)
         for short, operations in SHARED_OPERATIONS.items():
             for count, what in (("wavefronts", "pipe_lsu_wavefronts"), ("conflicts", "bank_conflicts_pipe_lsu")):
                 name = f"l1tex__data_{what}_mem_shared_op_{short}.sum"
-                found[name] = self.total(count, "shared", *operations)
-        return found
+                counts[name] = self.total(count, "shared", *operations)
+        return counts
 
     @cached_property
     def resources(self) -> Resources | None:
-        """What the kernel needs of a multiprocessor, compiled for `ARCH`; None if nobody said how it was compiled."""
+        """What the kernel needs of a multiprocessor, compiled for `ARCH`; None if it is not known how it was compiled."""
         return self._compiled[0] if self._compiled else None
 
     @cached_property

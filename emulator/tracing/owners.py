@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmux.emulator.tracing.warp_requests import NO_LANE
+
 Array = NDArray[Any]
-NOBODY = -1
+NOT_WRITTEN = -1  # in place of the number of a block
 LARGEST = 1 << 26  # bytes of an array whose owners are noted
 
 
@@ -31,14 +33,14 @@ class ArrayArgument:
 
 def array_arguments(arguments: Any) -> dict[str, ArrayArgument]:
     """The arrays among the arguments of a launch (an `ArgumentList` that has been placed), by name."""
-    found = {}
+    arrays = {}
     for name, value in zip(arguments.names, arguments.args, strict=True):
         tensor = getattr(value, "tensor", value)
         if name in arguments.addresses and hasattr(tensor, "shape"):
             size, strides = _layout(tensor)
             address = arguments.addresses[name]
-            found[name] = ArrayArgument(name, address, tuple(tensor.shape), strides, size)
-    return found
+            arrays[name] = ArrayArgument(name, address, tuple(tensor.shape), strides, size)
+    return arrays
 
 
 def _layout(tensor: Any) -> tuple[int, tuple[int, ...]]:
@@ -53,14 +55,14 @@ class Owners:
     def __init__(self, array: ArrayArgument) -> None:
         self.array = array
         self.known = 0 < array.extent * array.size <= LARGEST and min((*array.strides, 0)) >= 0
-        self.block = np.full(array.extent if self.known else 0, NOBODY, np.int64)
+        self.block = np.full(array.extent if self.known else 0, NOT_WRITTEN, np.int64)
         self.drawn = np.zeros(len(self.block), bool)
 
     def write(self, addresses: Array, block: Array, drawn: Array, size: int) -> None:
         """Rows of 32 addresses, -1 for no lane; the block of each row, and whether it is the drawn warp."""
         if not self.known:
             return
-        row, lane = np.nonzero(addresses != NOBODY)
+        row, lane = np.nonzero(addresses != NO_LANE)
         first = (addresses[row, lane] - self.array.address) // self.array.size
         for i in range(max(1, size // self.array.size)):
             inside = (first + i >= 0) & (first + i < len(self.block))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmux.emulator.tracing.traffic import Traffic
-from kernelmux.emulator.tracing.warp_requests import BANKS, NOBODY, SECTOR, WORD
+from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WORD
 
 VERBS = {
     "load": "loads",
@@ -39,13 +39,13 @@ class Reading:
 
 def readings(launch: Any) -> list[Reading]:
     """What keeps a launch (a `LaunchTrace`) from the least traffic, the most wasteful first."""
-    found = [_reading(line, t) for line in launch.lines for t in line.traffic if t.cost > t.least]
+    wasteful = [_reading(line, t) for line in launch.lines for t in line.traffic if t.cost > t.least]
     split = [
         Reading(line, 0, "divergence", f"{line.divergent:,} of {line.branches:,} branches split their warp")
         for line in launch.lines
         if line.divergent
     ]
-    return sorted(found, key=lambda r: -r.wasted) + split
+    return sorted(wasteful, key=lambda r: -r.wasted) + split
 
 
 def _reading(line: Any, traffic: Traffic) -> Reading:
@@ -54,7 +54,7 @@ def _reading(line: Any, traffic: Traffic) -> Reading:
 
 
 def subject(traffic: Traffic) -> str:
-    """Who accesses what: "stores to y", "loads of shared memory"."""
+    """The kind of access and its target: "stores to y", "loads of shared memory"."""
     place = "shared memory" if traffic.space == "shared" else traffic.argument
     return f"{VERBS[traffic.operation]} {PREPOSITIONS[traffic.operation]} {place}"
 
@@ -75,7 +75,7 @@ def _why_sectors(traffic: Traffic) -> str:
         return (
             f"consecutive threads {'write' if traffic.operation == 'store' else 'access'} {abs(stride):,} bytes apart"
         )
-    if traffic.example is not None and (first := int(traffic.example[traffic.example != NOBODY][0]) % SECTOR):
+    if traffic.example is not None and (first := int(traffic.example[traffic.example != NO_LANE][0]) % SECTOR):
         return f"consecutive threads are side by side, but the first is {first} bytes past the start of a sector"
     return "consecutive threads are side by side, in rows that begin inside of a sector"
 
@@ -87,7 +87,7 @@ def _conflicts(traffic: Traffic) -> str:
     if stride is None or share < 0.7:
         return text + "different words of one bank meet in a pass"
     if stride == 0:
-        return text + "all threads update one word, in turn"
+        return text + "all threads update one word, one after another"
     period = BANKS * WORD
     if stride % period == 0:
         return text + f"consecutive threads are {abs(stride):,} bytes apart, all in the same bank"
@@ -99,7 +99,7 @@ def spacing(traffic: Traffic) -> tuple[int | None, float]:
     if traffic.example is None:
         return None, 0.0
     addresses = traffic.example
-    pairs = (addresses[:-1] != NOBODY) & (addresses[1:] != NOBODY)
+    pairs = (addresses[:-1] != NO_LANE) & (addresses[1:] != NO_LANE)
     steps = Counter((addresses[1:] - addresses[:-1])[pairs].tolist())
     if not steps:
         return None, 0.0

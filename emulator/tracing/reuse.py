@@ -13,7 +13,7 @@ from kernelmux.emulator.tracing.warp_requests import SECTOR
 
 Array = NDArray[Any]
 SETTLE_AT = 1 << 21  # sectors that are kept before they are counted
-BLOCK_BITS, SEGMENT_BITS, SECTOR_BITS = 14, 13, 35  # of a key: block in the chunk, segment of memory, sector in it
+SEGMENT_BITS, SECTOR_BITS = 13, 35  # of a key: block in the chunk (the bits above), segment of memory, sector in it
 
 
 class Reuse:

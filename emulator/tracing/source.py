@@ -52,7 +52,7 @@ def numbered(text: str | None, file: str) -> dict[int, str]:
     if text is None:
         path = Path(file)
         return dict(enumerate(path.read_text().splitlines(), 1)) if path.is_file() else {}
-    found: dict[int, str] = {}
+    lines: dict[int, str] = {}
     number, here = 1, True
     for line in text.splitlines():
         directive = _LINE.match(line)
@@ -60,6 +60,6 @@ def numbered(text: str | None, file: str) -> dict[int, str]:
             number, here = int(directive[1]), directive[2] is None or Path(directive[2]).name == Path(file).name
         else:
             if here:
-                found.setdefault(number, line)
+                lines.setdefault(number, line)
             number += 1
-    return found
+    return lines

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.tracing import warp_requests
-from kernelmux.emulator.tracing.warp_requests import NOBODY, SECTOR
+from kernelmux.emulator.tracing.warp_requests import NO_LANE, SECTOR
 
 Array = NDArray[Any]
 
@@ -99,7 +99,7 @@ class Traffic:
     def add(self, addresses: Array, drawn: Array) -> None:
         """Counts requests, one per row of 32 addresses; drawn: which rows belong to the drawn warp."""
         self.requests += len(addresses)
-        self.lanes += int((addresses != NOBODY).sum())
+        self.lanes += int((addresses != NO_LANE).sum())
         if self.space == "shared":
             passes, least = warp_requests.wavefronts(addresses, self.size, self.operation)
             self.wavefronts += int(passes.sum())

@@ -1,6 +1,6 @@
 """What one memory instruction of a warp costs: sectors of global memory, wavefronts of shared memory.
 
-Rows of the matrices here are requests (a warp that runs one instruction), columns its 32 lanes; NOBODY marks a lane
+Rows of the matrices here are requests (a warp that runs one instruction), columns its 32 lanes; NO_LANE marks a lane
 that takes no part. The definitions are those of Nsight Compute: `l1tex__t_sectors_pipe_lsu_mem_global_op_ld` counts
 distinct 32-byte sectors per request, `l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld` the wavefronts of a
 request above those that it needs at least (CUDA C++ Best Practices Guide, "Coalesced Access", "Shared Memory").
@@ -15,33 +15,33 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 WARP, SECTOR, BANKS, WORD = 32, 32, 32, 4  # lanes; bytes; banks; bytes per bank
-NOBODY = -1
+NO_LANE = -1  # in place of the address of a lane
 
 
 def rows(values: Array, rank: Array, lane: Array, warps: int) -> Array:
     """One row of 32 lanes per warp; `rank` numbers the warps that are here from 0."""
-    table = np.full((warps, WARP), NOBODY, np.int64)
+    table = np.full((warps, WARP), NO_LANE, np.int64)
     table[rank, lane] = values
     return table
 
 
 def distinct_pairs(table: Array) -> tuple[Array, Array]:
-    """Row and value of every different value of each row, without NOBODY."""
+    """Row and value of every different value of each row, without NO_LANE."""
     ordered = np.sort(table, axis=1)
-    new = ordered != NOBODY
+    new = ordered != NO_LANE
     new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     row, column = np.nonzero(new)
     return row, ordered[row, column]
 
 
 def distinct(table: Array) -> Array:
-    """How many different values each row has, without NOBODY."""
+    """How many different values each row has, without NO_LANE."""
     return np.bincount(distinct_pairs(table)[0], minlength=len(table))
 
 
 def sectors(addresses: Array) -> Array:
     """Sectors that each request touches; no access of a lane crosses one, because it is aligned to its size."""
-    return distinct(np.where(addresses == NOBODY, NOBODY, addresses // SECTOR))
+    return distinct(np.where(addresses == NO_LANE, NO_LANE, addresses // SECTOR))
 
 
 def least_sectors(addresses: Array, size: int) -> Array:
@@ -59,7 +59,7 @@ def turns(addresses: Array) -> Array:
     for column in range(1, WARP):
         same = table[:, column] == table[:, column - 1]
         turn[:, column] = np.where(same, turn[:, column - 1] + 1, 0)
-    return distinct(np.where(table == NOBODY, NOBODY, table // SECTOR * WARP + turn))
+    return distinct(np.where(table == NO_LANE, NO_LANE, table // SECTOR * WARP + turn))
 
 
 def wavefronts(offsets: Array, size: int, operation: str) -> tuple[Array, Array]:
@@ -101,18 +101,18 @@ def parts(offsets: Array, size: int, operation: str) -> list[Array]:
 
 def alike(offsets: Array) -> Array:
     """Which rows have the same address in all pairs of lanes 1 apart, or in all pairs of lanes 2 apart."""
-    found = np.zeros(len(offsets), bool)
+    same = np.zeros(len(offsets), bool)
     for distance in (1, 2):
         partner = offsets[:, np.arange(offsets.shape[1]) ^ distance]
-        found |= ((partner == offsets) | (partner == NOBODY) | (offsets == NOBODY)).all(axis=1)
-    return found
+        same |= ((partner == offsets) | (partner == NO_LANE) | (offsets == NO_LANE)).all(axis=1)
+    return same
 
 
 def _passes(offsets: Array, size: int, lanes: int, operation: str) -> tuple[Array, Array]:
     """Passes for each part of so many lanes, and 1 for each part that has a lane."""
     parts = offsets.reshape(-1, lanes)
-    words = np.where(parts[..., None] == NOBODY, NOBODY, parts[..., None] // WORD + np.arange(max(size // WORD, 1)))
-    return _fullest_bank(words.reshape(len(parts), -1), operation == "atomic"), (parts != NOBODY).any(axis=1).astype(
+    words = np.where(parts[..., None] == NO_LANE, NO_LANE, parts[..., None] // WORD + np.arange(max(size // WORD, 1)))
+    return _fullest_bank(words.reshape(len(parts), -1), operation == "atomic"), (parts != NO_LANE).any(axis=1).astype(
         int
     )
 
@@ -125,7 +125,7 @@ def _per_request(values: Array, offsets: Array) -> Array:
 def _fullest_bank(words: Array, every: bool) -> Array:
     """For each row the largest number of different words (or of words at all) that fall into one bank."""
     ordered = np.sort(words, axis=1)
-    counted = ordered != NOBODY
+    counted = ordered != NO_LANE
     if not every:
         counted[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     row, column = np.nonzero(counted)

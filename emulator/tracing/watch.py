@@ -16,7 +16,7 @@ from kernelmux.emulator.tracing.accesses import Access, accesses, space_of
 from kernelmux.emulator.tracing.owners import ArrayArgument, Owners
 from kernelmux.emulator.tracing.reuse import Reuse
 from kernelmux.emulator.tracing.traffic import Traffic
-from kernelmux.emulator.tracing.warp_requests import NOBODY, SECTOR, WARP
+from kernelmux.emulator.tracing.warp_requests import NO_LANE, SECTOR, WARP
 
 Array = NDArray[Any]
 Key = tuple[str, str, str, int]
@@ -42,10 +42,10 @@ class LaunchCounts:
 
     def of(self, flow: Flow) -> FunctionCounts:
         """See `watch_hook.LaunchWatch`."""
-        found = self.functions.get(id(flow))
-        if found is None:
-            found = self.functions[id(flow)] = FunctionCounts(self, flow)
-        return found
+        counts = self.functions.get(id(flow))
+        if counts is None:
+            counts = self.functions[id(flow)] = FunctionCounts(self, flow)
+        return counts
 
     def finish(self) -> None:
         """See `watch_hook.LaunchWatch`."""
@@ -57,7 +57,7 @@ class LaunchCounts:
         return names[-1] if names else "global memory"
 
     def store(self, name: str, table: Array, block: Array, drawn: Array, size: int) -> None:
-        """Notes who writes to an argument."""
+        """Notes which blocks write to an argument."""
         if name in self.arrays:
             owners = self.owners.setdefault(name, Owners(self.arrays[name]))
             owners.write(table, block, drawn, size)
@@ -119,7 +119,7 @@ class FunctionCounts:
         traffic = self._of(pc, (space, access.operation, name, access.size))
         traffic.add(table, drawn)
         if space == "global":
-            row, sector = warp_requests.distinct_pairs(np.where(table == NOBODY, NOBODY, table // SECTOR))
+            row, sector = warp_requests.distinct_pairs(np.where(table == NO_LANE, NO_LANE, table // SECTOR))
             takes_turns = access.operation in ("atomic", "reduction")
             traffic.sectors += int(warp_requests.turns(table).sum()) if takes_turns else len(row)
             self.launch.reuse.note(traffic, group.block[first][row], sector)

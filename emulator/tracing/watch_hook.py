@@ -1,4 +1,4 @@
-"""The seam for tools that watch kernels run, instruction by instruction; while nobody watches it costs nothing.
+"""Hooks for tools that watch kernels run, instruction by instruction. A launch that is not watched pays nothing.
 
 A watched launch runs a version of the kernel of its own, whose code calls the watcher's hooks. See `tracing`.
 """
@@ -60,7 +60,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 
 def begin(kernel: Any, grid: Any, block: Any, shared: int, arguments: Any) -> LaunchWatch | None:
-    """Called by every launch: what it reports to, None if nobody watches."""
+    """Called by every launch: what it reports to, None if it is not watched."""
     watcher = _watcher.get()
     return None if watcher is None else watcher.begin(kernel, grid, block, shared, arguments)
 

@@ -1,1 +1,1 @@
-"""What shows that the emulator is right and fast. No user needs it: it is part of a checkout and of no wheel."""
+"""Checks that the emulator is right and fast. Part of a checkout, not of the wheel."""

@@ -6,7 +6,7 @@
 #define PARAMETERS int stride, int offset, int mask, int shift, int active
 
 template <typename V>
-__device__ float sum(V v) {  // of all words: a word that nobody uses is not loaded
+__device__ float sum(V v) {  // of all words: the compiler does not load a word that is not used
     float total = 0.0f;
     for (int i = 0; i < (int)(sizeof(V) / 4); ++i) total += reinterpret_cast<const float*>(&v)[i];
     return total;

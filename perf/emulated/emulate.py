@@ -1,7 +1,7 @@
 """`kernelmux emulate <op> --backend cuda/naive --shape x=64x64`: one call on the emulator, as a profiler sees it.
 
-Prints, beside the source of every kernel that is launched: instructions of warps, sectors per request and how few it
-could be, bank conflicts, bytes. Draws a picture of one warp's accesses on request. Needs no GPU, and uses none.
+Prints, beside the source of every kernel that is launched: instructions of warps, sectors per request and the fewest
+possible, bank conflicts, bytes. Draws a picture of one warp's accesses on request. Needs no GPU, and uses none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernelmux.emulator.tracing.drawing import page
 from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, selection, terminal
+from kernelmux.registry import catalog, dispatch, domains, selection, terminal
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.cli import hypothetical
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
@@ -105,10 +105,11 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
     shaped = hypothetical(spec, options.shape, "cpu")
     room.require(shaped, f"--shape {options.shape}")
     chosen = _choose(shaped, backend)
-    inputs = {t.name: _drawn(shaped, t.name) for t in spec.tensors}
+    drawn = {name: _drawn(shaped, name) for name in shaped.tensors}
+    inputs = domains.lawful(spec, drawn, shaped.scalars)
     scalars = {s.name: shaped.arguments[s.name] for s in spec.scalars}
     with warnings.catch_warnings(), emulator.time_limit(options.limit):
-        warnings.filterwarnings("ignore", message=".*on the emulator.*")  # that is what was asked for
+        warnings.filterwarnings("ignore", message=".*on the emulator.*")  # expected here: this command emulates
         warnings.filterwarnings("ignore", module="triton.*")
         with emulator.trace(options.block, options.warp) as trace:
             dispatch.function(spec.name)(**inputs, **scalars, backend=chosen)
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
 
 
 def _choose(shaped: Call, backend: str) -> str:
-    """The variant that would run; an error if none can, or it is none that the emulator sees."""
+    """The variant that would run; an error if none can, or if its kernels do not run on the emulator."""
     request = selection.requested(shaped.spec.name, backend)
     decision = dispatch.decide(shaped, request)
     if decision.chosen is None:
@@ -151,8 +152,8 @@ def _report(console: Console, options: argparse.Namespace, traces: list[tuple[st
         console.print(f"[bold]{escape(label)}[/bold]", soft_wrap=True)
         trace_table.show(console, launch, options.lines)
     if options.json is not None:
-        found = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
-        files.write(options.json, json.dumps(found, indent=1) + "\n")
+        content = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
+        files.write(options.json, json.dumps(content, indent=1) + "\n")
     if options.picture is not None:
         page.write(launches, options.picture)
         console.print(f"picture: {options.picture}", markup=False)

@@ -13,7 +13,7 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, domains, dtypes
 from kernelmux.registry.cases import draw, generator, parse
 
 SOURCE = Path(__file__).with_name("access_patterns.cu")
@@ -65,24 +65,24 @@ CALLS = tuple(
 
 
 @dataclass(frozen=True)
-class Item:
+class ComparedCall:
     """Something to launch on a device, with the words that name it."""
 
     label: str
     run: Any  # device -> None
 
 
-def items() -> Iterator[Item]:
+def compared_calls() -> Iterator[ComparedCall]:
     """Everything that is compared, in the order in which it is launched."""
     for entry, patterns in PATTERNS.items():
         for pattern in patterns:
             stride, offset, mask, shift, lanes = pattern
             label = f"{entry} stride {stride} offset {offset} mask {mask} shift {shift} lanes {lanes}"
-            yield Item(label, _Pattern(entry, pattern))
+            yield ComparedCall(label, _Pattern(entry, pattern))
     for op, backend, shape in CALLS:
         for variant in registered.variants(backend, op):
             if (call := _Operator(op, f"{backend}/{variant}", shape)).runs:
-                yield Item(f"{op} {backend}/{variant} {shape}", call)
+                yield ComparedCall(f"{op} {backend}/{variant} {shape}", call)
 
 
 class _Pattern:
@@ -119,7 +119,9 @@ class _Operator:
     def __init__(self, op: str, backend: str, shape: str) -> None:
         self.spec, self.backend = catalog.spec(op), backend
         shapes, self.scalars, formats = parse(shape, self.spec)
-        self.tensors = {n: draw(s, formats.get(n, dtypes.parse("fp32")), generator(op, n)) for n, s in shapes.items()}
+        kinds = self.spec.dtypes_for(formats.get(self.spec.leading.name, dtypes.parse("fp32")), formats)
+        drawn = {name: draw(shape, kinds[name], generator(op, name)) for name, shape in shapes.items()}
+        self.tensors = domains.lawful(self.spec, drawn, self.scalars)
 
     @property
     def runs(self) -> bool:

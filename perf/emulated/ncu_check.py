@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.perf.emulated.ncu_calls import items
+from kernelmux.perf.emulated.ncu_calls import compared_calls
 from kernelmux.registry.errors import BackendUnavailable
 
 GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -31,7 +31,7 @@ GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
 SHARED = [f"l1tex__data_{what}_mem_shared_op_{op}.sum"
           for op in ("ld", "st", "atom") for what in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")]  # fmt: skip
 COMPARED = [*GLOBAL, *SHARED]
-# Of what else ncu knows: for the reader, not compared. PTX and SASS have different instructions.
+# Further counts of ncu, recorded and not compared: PTX and SASS have different instructions.
 SHOWN = ["smsp__inst_executed.sum", "smsp__thread_inst_executed.sum", "l1tex__t_sector_hit_rate.pct",
          "smsp__sass_branch_targets_threads_divergent.sum", "smsp__inst_executed_op_shared_ld.sum",
          "smsp__inst_executed_op_ldsm.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
@@ -87,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.csv is None and (problem := _profile(table)):
         print(f"ncu_check: {problem}", file=sys.stderr)
         return 2
-    found = compare(read(table.read_text()), options.name or _device(), options.without)
-    (options.out / "ncu_check.json").write_text(_json(found))
-    return show(found)
+    comparison = compare(read(table.read_text()), options.name or _device(), options.without)
+    (options.out / "ncu_check.json").write_text(_json(comparison))
+    return show(comparison)
 
 
 def _device() -> str:
@@ -104,15 +104,15 @@ def _triton() -> str | None:
         return None
 
 
-def _json(found: dict[str, Any]) -> str:
+def _json(comparison: dict[str, Any]) -> str:
     """A line for each launch."""
-    head = json.dumps({key: value for key, value in found.items() if key != "launches"}, indent=1)
-    lines = ",\n".join(json.dumps(launch) for launch in found["launches"])
+    head = json.dumps({key: value for key, value in comparison.items() if key != "launches"}, indent=1)
+    lines = ",\n".join(json.dumps(launch) for launch in comparison["launches"])
     return f'{head[:-2]},\n "launches": [\n{lines}\n]}}\n'
 
 
 def _launch() -> int:
-    for item in items():
+    for item in compared_calls():
         item.run("cuda")
     return 0
 
@@ -139,13 +139,13 @@ def _profile(table: Path) -> str | None:
 def read(text: str) -> list[Measured]:
     """The launches in ncu's CSV, which has a row per launch and metric between lines of its own."""
     rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
-    found: dict[str, Measured] = {}
+    launches: dict[str, Measured] = {}
     for row in rows:
-        launch = found.setdefault(row["ID"], _launched(row))
+        launch = launches.setdefault(row["ID"], _launched(row))
         value = row["Metric Value"].replace(",", "")
         if re.fullmatch(r"-?[\d.]+", value):
             launch.metrics[row["Metric Name"]] = float(value)
-    return list(found.values())
+    return list(launches.values())
 
 
 def _launched(row: dict[str, str]) -> Measured:
@@ -154,7 +154,7 @@ def _launched(row: dict[str, str]) -> Measured:
 
 
 def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Every launch with [emulated, measured] for each count that is not 0 in both; without: not calls with such names."""
+    """Every launch with [emulated, measured] for each count that is not 0 in both; without: names of calls to leave out."""
     launches, missing, position = [], [], 0
     for label, traced in _traced(without):
         later = (i for i in range(position, len(measured)) if measured[i].fits(traced))
@@ -197,7 +197,7 @@ def _limit(seen: Measured) -> int | None:
 
 
 def _traced(without: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    for item in items():
+    for item in compared_calls():
         if any(text in item.label for text in without):
             continue
         try:
@@ -209,14 +209,14 @@ def _traced(without: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield item.label, launch
 
 
-def show(found: dict[str, Any]) -> int:
+def show(comparison: dict[str, Any]) -> int:
     """Prints the counts that differ, which of them are explained, and how many are equal."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=150, highlight=False)
     table = Table("call", "count", "emulator", "ncu", "", box=None, pad_edge=False)
-    pairs = [(x["call"], m, *pair) for x in found["launches"] for m, pair in x["counts"].items()]
+    pairs = [(x["call"], m, *pair) for x in comparison["launches"] for m, pair in x["counts"].items()]
     different = [pair for pair in pairs if pair[2] != pair[3]]
     reasons = [explanation(call, metric) for call, metric, *_ in different]
     for (call, metric, *counts), reason in zip(different, reasons, strict=True):
@@ -228,10 +228,10 @@ def show(found: dict[str, Any]) -> int:
         if reason in reasons:
             console.print(f"({i}) {reason}", soft_wrap=True)
     equal = len(pairs) - len(different)
-    console.print(f"{equal} of {len(pairs)} counts of {len(found['launches'])} launches are equal")
-    for label in found["not_measured"]:
+    console.print(f"{equal} of {len(pairs)} counts of {len(comparison['launches'])} launches are equal")
+    for label in comparison["not_measured"]:
         console.print(f"ncu did not see {label}", markup=False)
-    return 2 if not pairs else 1 if "" in reasons or found["not_measured"] else 0
+    return 2 if not pairs else 1 if "" in reasons or comparison["not_measured"] else 0
 
 
 if __name__ == "__main__":

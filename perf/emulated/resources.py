@@ -33,7 +33,7 @@ EMULATED = (9, 0)
 
 
 @dataclass(frozen=True)
-class Target:
+class Candidate:
     """A variant to look at; broken: why its module cannot be imported."""
 
     op: str
@@ -46,12 +46,12 @@ class Target:
         return f"{self.backend}/{self.variant}"
 
 
-def targets(options: Options) -> list[Target]:
+def candidates(options: Options) -> list[Candidate]:
     """Every variant of the backends that have kernels."""
     return [t for op in options.ops or catalog.names() for t in _of_op(op, options)]
 
 
-def _of_op(op: str, options: Options) -> Iterator[Target]:
+def _of_op(op: str, options: Options) -> Iterator[Candidate]:
     wanted = [registered.split(label) for label in options.backends if label != "all"]
     for name in registered.backend_names():
         if not plan.emulates(name) or registered.unavailable(name, torch.device("cpu")):
@@ -61,37 +61,37 @@ def _of_op(op: str, options: Options) -> Iterator[Target]:
             ladder = registered.variants(name, op)
         except Exception as error:
             if chosen:
-                yield Target(op, name, "", f"{type(error).__name__}: {error}")
+                yield Candidate(op, name, "", f"{type(error).__name__}: {error}")
             continue
-        yield from (Target(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
+        yield from (Candidate(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
 
 
 def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     """Compile, print and return what every kernel needs."""
-    found: list[KernelNeed] = []
-    todo = targets(options)
+    kernels: list[KernelNeed] = []
+    todo = candidates(options)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("compiling", total=len(todo))
-        for target in todo:
-            found += needs(target, options)
-            bar.update(task, advance=1, description=f"compiling {target.op} {target.label}")
-    show(console, found)
-    return tuple(found)
+        for candidate in todo:
+            kernels += needs(candidate, options)
+            bar.update(task, advance=1, description=f"compiling {candidate.op} {candidate.label}")
+    show(console, kernels)
+    return tuple(kernels)
 
 
-def needs(target: Target, options: Options) -> list[KernelNeed]:
+def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
     """What the kernels of a variant need on its largest workload; nothing if it cannot run any."""
-    spec = catalog.spec(target.op)
-    if target.broken:
-        return [KernelNeed(target.op, target.backend, "", "", error=target.broken)]
-    implementation = registered.variants(target.backend, target.op)[target.variant]
-    emulation = registered.backend(target.backend).emulation
+    spec = catalog.spec(candidate.op)
+    if candidate.broken:
+        return [KernelNeed(candidate.op, candidate.backend, "", "", error=candidate.broken)]
+    implementation = registered.variants(candidate.backend, candidate.op)[candidate.variant]
+    emulation = registered.backend(candidate.backend).emulation
     for case, dtype in _work(spec, options):
         values: dict[str, Any] = {**spec.untouched(case, dtype), **case.scalars}
         call = spec.bind(**values, capability=EMULATED)
         if implementation.reasons(call):
             continue
-        common = (target.op, target.label, case.text, dtypes.SHORT[dtype])
+        common = (candidate.op, candidate.label, case.text, dtypes.SHORT[dtype])
         try:
             with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"), emulation():
                 implementation.fn(*call.arguments.values())
@@ -113,12 +113,12 @@ def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
 
 def _different(launches: list[Launch]) -> list[Launch]:
     """One launch per kernel and code: that with the most shared memory."""
-    found: dict[object, Launch] = {}
+    largest: dict[object, Launch] = {}
     for launch in launches:
         key = (launch.kernel, launch.recipe.key if launch.recipe else None)
-        if key not in found or found[key].shared < launch.shared:
-            found[key] = launch
-    return list(found.values())
+        if key not in largest or largest[key].shared < launch.shared:
+            largest[key] = launch
+    return list(largest.values())
 
 
 def _examined(launch: Launch) -> dict[str, Any]:
@@ -142,20 +142,20 @@ def _examined(launch: Launch) -> dict[str, Any]:
     }
 
 
-def show(console: Console, found: list[KernelNeed]) -> None:
+def show(console: Console, kernels: list[KernelNeed]) -> None:
     """Print the table."""
     title = f"kernels as compiled for {ARCH}, each for its largest workload; registers and spilled bytes are per thread"
     rows: list[tuple[list[Text], str | None]] = []
     last = ""
-    for need in found:
+    for need in kernels:
         name = f"  {need.op} {need.label}{'' if need.dtype == 'bf16' else f' {need.dtype}'}"
         if not need.error:
             cells = ("" if name == last else name, *_cells(need))
             rows.append(([Text(cell) for cell in cells], "yellow" if need.spills or not need.blocks else None))
         last = name
-    if found:
+    if kernels:
         console.print(COLUMNS.table(console, rows, title))
-    for need in found:
+    for need in kernels:
         if need.error:
             console.print(f"FAILED {need.op} {need.label}: {need.error}", style="red", markup=False, soft_wrap=True)
 

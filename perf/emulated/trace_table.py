@@ -46,10 +46,10 @@ def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None
 
 def sentences(launch: LaunchTrace) -> Iterator[str]:
     """The readings of a launch, or that there is nothing to say."""
-    found = readings(launch)
-    for reading in found[:4]:
+    sentences = readings(launch)
+    for reading in sentences[:4]:
         yield reading.place(launch.file) + reading.text
-    if not any(reading.wasted for reading in found):
+    if not any(reading.wasted for reading in sentences):
         yield FINE
 
 
@@ -75,11 +75,11 @@ def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
 def _widths(lines: list[Line]) -> dict[str, int]:
     """The width of each column right of the source: that of its longest text, and its own at least."""
     rows = [(_warps(line), *cells) for line in lines for cells in ([_cells(t) for t in line.traffic] or [()])]
-    found = dict(COLUMNS)
+    widths = dict(COLUMNS)
     for i, name in enumerate(COLUMNS):
         texts = (Text.from_markup(row[i]).plain for row in rows if i < len(row))
-        found[name] = max(found[name], *(len(text) for text in texts), 0)
-    return found
+        widths[name] = max(widths[name], *(len(text) for text in texts), 0)
+    return widths
 
 
 def _warps(line: Line) -> str:

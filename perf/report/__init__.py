@@ -1,6 +1,6 @@
-"""What a reader sees of results: tables in the terminal, Markdown, one HTML page, charts, and what changed between runs.
+"""Shows results: tables in the terminal, Markdown, one HTML page, charts, and what changed between runs.
 
-`groups` puts results together that do the same work, and says which of them lead; `noise` reads a run with A/A;
+`groups` puts results together that do the same work, and finds the fastest of them; `noise` reads a run with A/A;
 `wording` turns numbers into texts; `columns` fits a table to a width. `tables`, `markdown`, `page` with `charts`,
 `picture` and `compare` each make one kind of output. A report reads results and changes none.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelmux.perf.report import picture, wording
-from kernelmux.perf.report.groups import Group
+from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Timed
 from kernelmux.perf.roofline import Ceilings
 
@@ -28,17 +28,17 @@ def available() -> bool:
     return True
 
 
-def roofline(groups: list[Group], ceilings: Ceilings) -> str:
+def roofline(groups: list[ResultGroup], ceilings: Ceilings) -> str:
     """Arithmetic intensity against achieved rate, the best variant of each backend."""
     return _svg("roofline", ROOFLINE, lambda axes: picture.roofline(axes, groups, ceilings))
 
 
-def shares(groups: list[Group]) -> str:
+def shares(groups: list[ResultGroup]) -> str:
     """The share of the floor per operator, a bar per backend."""
     return _svg("shares", (SHARES_WIDTH, AXIS + PER_GROUP * len(groups)), lambda axes: picture.shares(axes, groups))
 
 
-def ladder(group: Group, name: str) -> str:
+def ladder(group: ResultGroup, name: str) -> str:
     """A bar per variant, in ladder order; `name` must be the chart's own on its page."""
     height = AXIS + PER_VARIANT * len(group.good)
     return _svg(name, (LADDER_WIDTH, height), lambda axes: _ladder(axes, group))
@@ -61,7 +61,7 @@ def scoped(svg: str, name: str) -> str:
     return IDS.sub(rf"\g<1>{name}-", svg)
 
 
-def _ladder(axes: Any, group: Group) -> None:
+def _ladder(axes: Any, group: ResultGroup) -> None:
     rows = group.good
     bars = range(len(rows))
     colours = [picture.colour(row.backend) for row in rows]
@@ -77,8 +77,8 @@ def _ladder(axes: Any, group: Group) -> None:
     axes.axvline(100, color=picture.INK, linewidth=1.0)
 
 
-def _label(axes: Any, group: Group, row: Timed, bar: int) -> None:
-    """The share and the time behind a bar; how far the same variant lay apart as a whisker."""
+def _label(axes: Any, group: ResultGroup, row: Timed, bar: int) -> None:
+    """The share and the time behind a bar; the difference of its two timings as a whisker."""
     share = 100 * picture.share(row)
     if row.second:
         axes.errorbar(share, bar, xerr=share * row.second.apart, color=picture.INK, capsize=2, linewidth=0.8)

@@ -44,12 +44,12 @@ def changes(earlier: Results, now: Results) -> list[Change]:
     before = {row.key: row for row in earlier.timed}
     apart = 2 * max(run.ceilings.noise if run.ceilings else 0.0 for run in (earlier, now))
     noise = _noise(earlier) | _noise(now)
-    found = []
+    changed = []
     for row in now.timed:
         if old := before.get(row.key):
             known = max(old.spread, row.spread, apart, noise.get(row.group, 0.0))
-            found.append(Change(row, old.median_us, row.median_us, known))
-    return found
+            changed.append(Change(row, old.median_us, row.median_us, known))
+    return changed
 
 
 def _noise(results: Results) -> dict[tuple[str, str, str], float]:
@@ -59,8 +59,8 @@ def _noise(results: Results) -> dict[tuple[str, str, str], float]:
 
 def show(console: Console, earlier: Results, now: Results) -> int:
     """Print what changed; return how many rows became slower."""
-    found = changes(earlier, now)
-    moved = [c for c in found if c.verdict != "same"]
+    compared = changes(earlier, now)
+    moved = [c for c in compared if c.verdict != "same"]
     if earlier.machine.name != now.machine.name:
         console.print(
             "the earlier run was on another machine: the ratios compare machines, not kernels", style="yellow"
@@ -68,8 +68,8 @@ def show(console: Console, earlier: Results, now: Results) -> int:
     if moved:
         console.print(_table(console, moved))
     slower = sum(c.verdict == "slower" for c in moved)
-    counts = f"{slower} slower, {len(moved) - slower} faster, {len(found) - len(moved)} within noise"
-    console.print(f"compared {len(found)} rows: {counts}")
+    counts = f"{slower} slower, {len(moved) - slower} faster, {len(compared) - len(moved)} within noise"
+    console.print(f"compared {len(compared)} rows: {counts}")
     return slower
 
 

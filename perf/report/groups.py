@@ -12,11 +12,11 @@ from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 
 UNKNOWN = 0.03  # the noise of a run without A/A, for want of a measured one
-LEAST = 0.01  # by which two rows can differ though each agrees with itself: they run at different times
+LEAST = 0.01  # two rows run at different times: they can differ by this though the two timings of each agree
 
 
 @dataclass(frozen=True)
-class Group:
+class ResultGroup:
     """Rows of one operator, workload and dtype."""
 
     op: str
@@ -39,7 +39,7 @@ class Group:
 
     @property
     def noise(self) -> float | None:
-        """How far the same variant lay apart at most when timed twice; None without A/A."""
+        """The largest difference between the two timings of a variant; None without A/A."""
         return max((row.second.apart for row in self.good if row.second), default=None)
 
     def leads(self, row: Result) -> bool:
@@ -71,31 +71,31 @@ class Group:
         return ladder[at - 1].median_us / row.median_us if at else None
 
 
-def groups(rows: Iterable[Result]) -> list[Group]:
+def groups(rows: Iterable[Result]) -> list[ResultGroup]:
     """Rows by what they compute, in the order in which they came; skipped rows are left out."""
-    found: dict[tuple[str, str, str], list[Result]] = {}
+    together: dict[tuple[str, str, str], list[Result]] = {}
     for row in rows:
         if row.status != SKIPPED:
-            found.setdefault(row.group, []).append(row)
-    return [Group(*key, tuple(items)) for key, items in found.items()]
+            together.setdefault(row.group, []).append(row)
+    return [ResultGroup(*key, tuple(items)) for key, items in together.items()]
 
 
-def large_groups(rows: Iterable[Result]) -> list[Group]:
+def large_groups(rows: Iterable[Result]) -> list[ResultGroup]:
     """Per operator the group that stands for it: its largest workload, bf16 where there is a choice."""
-    found: dict[str, Group] = {}
+    largest: dict[str, ResultGroup] = {}
     for group in groups(rows):
-        known = found.get(group.op)
+        known = largest.get(group.op)
         if group.good and (known is None or _weight(group) > _weight(known)):
-            found[group.op] = group
-    return list(found.values())
+            largest[group.op] = group
+    return list(largest.values())
 
 
-def drawable(rows: Iterable[Result]) -> list[Group]:
+def drawable(rows: Iterable[Result]) -> list[ResultGroup]:
     """The same for charts, which need the point of each row under the roofs."""
     return large_groups(row for row in rows if isinstance(row, Timed) and row.point is not None)
 
 
-def _weight(group: Group) -> tuple[bool, bool, float, float]:
+def _weight(group: ResultGroup) -> tuple[bool, bool, float, float]:
     row = group.good[0]
     try:
         is_large = plan.large(catalog.spec(group.op)).text == group.workload

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kernelmux.perf import files, records, roofline
-from kernelmux.perf.report import picture, wording
-from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
+from kernelmux.perf.report import beside, picture, wording
+from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KernelNeed, Overhead, Results
 
@@ -22,26 +22,27 @@ NOT_RESTED = (
 )
 
 
-def write(found: Results, folder: Path, name: str) -> None:
+def write(results: Results, folder: Path, name: str) -> None:
     """Write the report and its pictures, <name>.md, .svg and .png."""
-    drawn = found.ceilings is not None and picture.draw(found, folder / name)
-    files.write(folder / f"{name}.md", whole(found, f"{name}.svg" if drawn else ""))
+    drawn = results.ceilings is not None and picture.draw(results, folder / name)
+    files.write(folder / f"{name}.md", whole(results, f"{name}.svg" if drawn else ""))
 
 
-def whole(found: Results, image: str) -> str:
+def whole(results: Results, image: str) -> str:
     """The text of a report; `image` is the file name of its picture, if it has one."""
-    busy = wording.busy(found.rows, found.overhead)
-    parts = [f"# Performance on {found.machine.name}, {found.date}"]
-    parts.append(f"{wording.where(found.machine)}\n\n`{found.command}`")
+    busy = wording.busy(results.rows, results.overhead)
+    parts = [f"# Performance on {results.machine.name}, {results.date}"]
+    parts.append(f"{wording.where(results.machine)}\n\n`{results.command}`")
     parts += [f"**{_sentence(busy)}**"] if busy else []
-    if found.ceilings:
-        parts.append(_sentence(wording.roofs(found.ceilings)) + "\n\n" + legend(found.timed))
+    if results.ceilings:
+        parts.append(_sentence(wording.roofs(results.ceilings)) + "\n\n" + legend(results.timed))
     parts += [f"![roofline]({image})"] if image else []
-    parts += [best_table(found.rows)] if found.ceilings else []
-    parts += [ladder(group) for group in groups(found.rows)]
-    parts += [_hints()] if found.ceilings else []
-    parts += [_overhead(found.overhead)] if found.overhead else []
-    parts += [_resources(found.resources)] if found.resources else []
+    parts += [best_table(results.rows)] if results.ceilings else []
+    parts += [beside_table(others)] if (others := beside.lines(results.rows)) else []
+    parts += [ladder(group) for group in groups(results.rows)]
+    parts += [_hints()] if results.ceilings else []
+    parts += [_overhead(results.overhead)] if results.overhead else []
+    parts += [_resources(results.resources)] if results.resources else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,14 +65,14 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def ladder(group: Group) -> str:
+def ladder(group: ResultGroup) -> str:
     """The variants of one workload, each against the floor, torch, and the rung before it."""
     head = ["variant", "us", "±", "rate", "of floor", "times torch", "times rung", "held us", "host us", "graph us"]
     head += ["bound", "advice"]
     return f"### {wording.heading(group)}\n\n" + table(head, (_ladder_cells(group, row) for row in group.rows))
 
 
-def _ladder_cells(group: Group, row: Result) -> list[str]:
+def _ladder_cells(group: ResultGroup, row: Result) -> list[str]:
     name = f"**{row.label}**" if group.leads(row) else row.label
     return [name, *(_timed_cells(group, row) if isinstance(row, Timed) else _failed_cells(row))]
 
@@ -80,7 +81,7 @@ def _failed_cells(row: Result) -> list[str]:
     return ["FAILED", *[""] * 9, row.error.partition("\n")[0]]
 
 
-def _timed_cells(group: Group, row: Timed) -> list[str]:
+def _timed_cells(group: ResultGroup, row: Timed) -> list[str]:
     return [
         wording.microseconds(row.median_us),
         wording.spread(row),
@@ -104,13 +105,18 @@ def best_table(rows: Iterable[Result]) -> str:
     return table(head, (_best_cells(group, names) for group in large_groups(rows)))
 
 
-def _best_cells(group: Group, names: list[str]) -> list[str]:
+def _best_cells(group: ResultGroup, names: list[str]) -> list[str]:
     cells = [f"`{group.op}`", f"{group.workload} {group.dtype}", wording.floor(group.best)]
     for name in names:
         row = group.best_of(name)
         text = "-" if row is None else f"{wording.microseconds(row.median_us)} us, {wording.share(row)}"
         cells.append(f"**{text}**" if row is not None and group.leads(row) else text)
     return cells
+
+
+def beside_table(lines: Iterable[Sequence[str]]) -> str:
+    """Our backends beside other libraries."""
+    return "## Beside other libraries\n\n" + table(beside.HEAD, lines)
 
 
 def best_tables() -> str:

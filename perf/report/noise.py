@@ -1,4 +1,4 @@
-"""What a run with A/A says of its own noise, and which variants differ too much from themselves."""
+"""The noise of a run with A/A, and the variants whose two timings differ too much."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from kernelmux.perf import files, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import charts, compare, noise, picture, wording
-from kernelmux.perf.report.groups import UNKNOWN, Group, backends_of, drawable, groups, large_groups
+from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
 from kernelmux.perf.result import FAILED, SKIPPED, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
@@ -23,52 +23,52 @@ TEMPLATE = Path(__file__).with_name("page.html")
 Context = dict[str, Any]
 
 
-def write(found: Results, earlier: Results | None, path: Path) -> None:
+def write(results: Results, earlier: Results | None, path: Path) -> None:
     """Write the page of a run or a record; with `earlier`, what changed since is part of it."""
-    files.write(path, html(found, earlier))
+    files.write(path, html(results, earlier))
 
 
-def html(found: Results, earlier: Results | None = None) -> str:
+def html(results: Results, earlier: Results | None = None) -> str:
     """The text of the page."""
     made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     made.filters.update(
         us=wording.microseconds, spread=wording.spread, added=wording.added, percent=_percent, times=wording.times
     )
-    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(context(found, earlier))
+    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(context(results, earlier))
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
     return "" if value is None else f"{value:.{digits}%}".replace("%", " %")
 
 
-def context(found: Results, earlier: Results | None = None) -> Context:
+def context(results: Results, earlier: Results | None = None) -> Context:
     """Everything that the template names."""
-    together = groups(found.rows)
+    together = groups(results.rows)
     backends = backends_of(row for group in together for row in group.rows)
     return {
-        "machine": found.machine,
-        "date": found.date,
-        "command": found.command,
-        "facts": facts(found.machine),
-        "ceilings": ceilings(found.ceilings) if found.ceilings else [],
+        "machine": results.machine,
+        "date": results.date,
+        "command": results.command,
+        "facts": facts(results.machine),
+        "ceilings": ceilings(results.ceilings) if results.ceilings else [],
         "backends": [{"name": name, "colour": picture.colour(name)} for name in backends],
-        "overview": overview(found.rows, backends) if found.ceilings else [],
-        "charts": _charts(found),
-        "ops": operators(together, found.ceilings is not None),
-        "noise": noise.noise(found.rows),
+        "overview": overview(results.rows, backends) if results.ceilings else [],
+        "charts": _charts(results),
+        "ops": operators(together, results.ceilings is not None),
+        "noise": noise.noise(results.rows),
         "unknown": UNKNOWN,
-        "held": any(row.held_us for row in found.timed),
-        "not_rested": sum(not row.held_us for row in found.timed),
-        "changes": compare.changes(earlier, found) if earlier else [],
+        "held": any(row.held_us for row in results.timed),
+        "not_rested": sum(not row.held_us for row in results.timed),
+        "changes": compare.changes(earlier, results) if earlier else [],
         "compared": earlier.date if earlier else "",
-        "failed": [row for row in found.rows if row.status == FAILED],
-        "skipped": sorted({f"{row.label}: {row.error}" for row in found.rows if row.status == SKIPPED}),
-        "errors": found.errors,
-        "busy": wording.busy(found.rows, found.overhead),
-        "stale": sum(row.stale for row in found.timed),
+        "failed": [row for row in results.rows if row.status == FAILED],
+        "skipped": sorted({f"{row.label}: {row.error}" for row in results.rows if row.status == SKIPPED}),
+        "errors": results.errors,
+        "busy": wording.busy(results.rows, results.overhead),
+        "stale": sum(row.stale for row in results.timed),
         "hints": roofline.HINTS,
-        "overhead": [row for row in found.overhead if not row.error],
-        "resources": found.resources,
+        "overhead": [row for row in results.overhead if not row.error],
+        "resources": results.resources,
     }
 
 
@@ -91,25 +91,25 @@ def facts(machine: Machine) -> list[tuple[str, str]]:
 
 def ceilings(told: Ceilings) -> list[tuple[str, str, str]]:
     """The measured roofs: name, value with unit, how."""
-    found = [
+    roofs = [
         ("device memory, copy", f"{told.copy / 1e9:.0f} GB/s", "read + written bytes of a large copy"),
         ("device memory, read", f"{told.read / 1e9:.0f} GB/s", "a large sum"),
         ("host link", f"{told.host / 1e9:.1f} GB/s", "pinned host memory to the device"),
     ]
     how = "torch's product of random normal matrices, the better of 4096³ and 8192³"
-    found += [(f"matrix product, {k}", f"{v / 1e12:.0f} TFLOP/s", how) for k, v in told.matmul.items()]
+    roofs += [(f"matrix product, {k}", f"{v / 1e12:.0f} TFLOP/s", how) for k, v in told.matmul.items()]
     if told.held:
         held = "8192³, once power and clock have settled under it"
-        found.append(("matrix product, bf16, held", f"{told.held / 1e12:.0f} TFLOP/s", held))
-    return [*found, ("two events, nothing between", f"{told.gap * 1e6:.1f} µs", "what a timed region costs by itself")]
+        roofs.append(("matrix product, bf16, held", f"{told.held / 1e12:.0f} TFLOP/s", held))
+    return [*roofs, ("two events, nothing between", f"{told.gap * 1e6:.1f} µs", "what a timed region costs by itself")]
 
 
-def _charts(found: Results) -> Context:
+def _charts(results: Results) -> Context:
     """The two charts on top; empty where there is nothing to draw or nothing to draw with."""
-    shown = drawable(found.rows) if found.ceilings and charts.available() else []
-    if not found.ceilings or not shown:
+    shown = drawable(results.rows) if results.ceilings and charts.available() else []
+    if not results.ceilings or not shown:
         return {"roofline": "", "shares": ""}
-    drawn = {"roofline": charts.roofline(shown, found.ceilings), "shares": charts.shares(shown)}
+    drawn = {"roofline": charts.roofline(shown, results.ceilings), "shares": charts.shares(shown)}
     return {name: Markup(svg) for name, svg in drawn.items()}
 
 
@@ -121,7 +121,7 @@ def overview(rows: Iterable[Result], backends: list[str]) -> list[Context]:
     ]
 
 
-def _best(group: Group, backend: str) -> Context | None:
+def _best(group: ResultGroup, backend: str) -> Context | None:
     row = group.best_of(backend)
     return {"row": row, "leads": group.leads(row), "share": row.point.share if row.point else None} if row else None
 
@@ -130,16 +130,16 @@ def _point(row: Timed | None) -> RooflinePoint | None:
     return row.point if row else None
 
 
-def operators(together: list[Group], drawn: bool) -> list[Context]:
+def operators(together: list[ResultGroup], drawn: bool) -> list[Context]:
     """A section per operator with its groups; the first one shown is the one that stands for it."""
     largest = {group.op: group for group in large_groups(row for group in together for row in group.rows)}
-    found: dict[str, Context] = {}
+    sections: dict[str, Context] = {}
     for number, group in enumerate(together):
-        section = found.setdefault(group.op, {"op": group.op, "groups": [], **_described(group.op)})
+        section = sections.setdefault(group.op, {"op": group.op, "groups": [], **_described(group.op)})
         main = largest.get(group.op)
         leads = main is not None and group.rows[0].group == main.rows[0].group
         section["groups"].append(_section(group, f"ladder{number}" if drawn else "") | {"open": leads})
-    return list(found.values())
+    return list(sections.values())
 
 
 def _described(op: str) -> Context:
@@ -150,7 +150,7 @@ def _described(op: str) -> Context:
     return {"summary": spec.summary, "math": spec.math}
 
 
-def _section(group: Group, name: str) -> Context:
+def _section(group: ResultGroup, name: str) -> Context:
     good, best = group.good, group.best
     drawn = bool(name and good and all(row.point for row in good) and charts.available())
     return {
@@ -162,13 +162,13 @@ def _section(group: Group, name: str) -> Context:
     }
 
 
-def _line(group: Group, row: Result) -> Context:
+def _line(group: ResultGroup, row: Result) -> Context:
     """What a table shows of a row; failed rows have a label, a colour and an error."""
     line = {"row": row, "timed": None, "label": row.label, "colour": picture.colour(row.backend)}
     return line | {"leads": group.leads(row)} | (_timed(group, row) if isinstance(row, Timed) else {})
 
 
-def _timed(group: Group, row: Timed) -> Context:
+def _timed(group: ResultGroup, row: Timed) -> Context:
     return {
         "timed": row,
         "again_us": row.second.again_us if row.second else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelmux.perf import files
 from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import Group, backends_of, drawable
+from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
@@ -31,23 +31,23 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw(found: Results, path: Path) -> bool:
+def draw(results: Results, path: Path) -> bool:
     """Write the picture as <path>.svg and .png; False if there is nothing to draw or matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
         return False
-    groups = drawable(found.rows)
-    if not groups or found.ceilings is None:
+    groups = drawable(results.rows)
+    if not groups or results.ceilings is None:
         return False
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, width_ratios=(3, 2), layout="constrained")
-        title = f"{found.machine.name}, {found.date}: best variant of each backend, largest workload"
+        title = f"{results.machine.name}, {results.date}: best variant of each backend, largest workload"
         figure.suptitle(title)
-        roofline(left, groups, found.ceilings)
+        roofline(left, groups, results.ceilings)
         shares(right, groups)
         forms: tuple[tuple[str, dict[str, Any]], ...] = (
             (".svg", {"metadata": {"Date": None}}),
@@ -65,22 +65,22 @@ def colour(backend: str) -> str:
     return COLOURS.get(backend) or MORE_COLOURS[sum(map(ord, backend)) % len(MORE_COLOURS)]
 
 
-def _backends(groups: list[Group]) -> list[str]:
+def _backends(groups: list[ResultGroup]) -> list[str]:
     return backends_of(row for group in groups for row in group.good)
 
 
-def roofline(axes: Any, groups: list[Group], ceilings: Ceilings) -> None:
+def roofline(axes: Any, groups: list[ResultGroup], ceilings: Ceilings) -> None:
     """Arithmetic intensity against achieved rate; operators without arithmetic are not here."""
     shown = [group for group in groups if group.good[0].flops and group.good[0].link == "device"]
     rows = {name: [row for group in shown if (row := group.best_of(name))] for name in _backends(shown)}
-    lowest = min((_point(row)[1] for found in rows.values() for row in found), default=1.0)
+    lowest = min((_point(row)[1] for of_backend in rows.values() for row in of_backend), default=1.0)
     top = max(ceilings.matmul.values(), default=1e12) / 1e12
     axes.set(xscale="log", yscale="log", xlim=(LEFT, RIGHT), ylim=(lowest / 4, top * 2.5))
     axes.set(xlabel="arithmetic intensity, flop per byte", ylabel="achieved rate, TFLOP/s")
     axes.grid(True, which="major", color=FAINT, linewidth=0.6)
     texts = _roofs(axes, ceilings)
-    for name, found in rows.items():
-        x, y = zip(*map(_point, found), strict=True)
+    for name, of_backend in rows.items():
+        x, y = zip(*map(_point, of_backend), strict=True)
         marker = MARKERS.get(name, "D")
         axes.scatter(x, y, s=34, marker=marker, color=colour(name), label=name, zorder=3, linewidths=0)
     axes.legend(loc="lower right", frameon=False)
@@ -113,16 +113,16 @@ def _roofs(axes: Any, ceilings: Ceilings) -> list[Any]:
 
 def _merged(peaks: dict[str, float]) -> list[tuple[str, float]]:
     """Roofs that lie within 8 % of one another share a line, the highest."""
-    found: list[tuple[str, float]] = []
+    roofs: list[tuple[str, float]] = []
     for name, peak in sorted(peaks.items(), key=lambda item: -item[1]):
-        if found and peak > 0.92 * found[-1][1]:
-            found[-1] = (f"{found[-1][0]}, {name}", found[-1][1])
+        if roofs and peak > 0.92 * roofs[-1][1]:
+            roofs[-1] = (f"{roofs[-1][0]}, {name}", roofs[-1][1])
         else:
-            found.append((name, peak))
-    return found
+            roofs.append((name, peak))
+    return roofs
 
 
-def _labels(axes: Any, groups: list[Group], texts: list[Any]) -> None:
+def _labels(axes: Any, groups: list[ResultGroup], texts: list[Any]) -> None:
     """The operator's name beside its fastest point, at the nearest spot where it covers nothing."""
     renderer = axes.figure.canvas.get_renderer()
     rows = [row for group in groups for name in _backends(groups) if (row := group.best_of(name))]
@@ -137,7 +137,7 @@ def _labels(axes: Any, groups: list[Group], texts: list[Any]) -> None:
         _settle(text, renderer, taken, axes.get_window_extent())
 
 
-def _best(group: Group) -> Timed:
+def _best(group: ResultGroup) -> Timed:
     assert group.best is not None
     return group.best
 
@@ -172,16 +172,16 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def shares(axes: Any, groups: list[Group]) -> None:
+def shares(axes: Any, groups: list[ResultGroup]) -> None:
     """The share of the floor, a bar per backend and operator."""
     names = _backends(groups)
     height = 0.8 / len(names)
     for i, name in enumerate(names):
-        found = [(k, row) for k, group in enumerate(groups) if (row := group.best_of(name))]
-        bars = [k + (i - (len(names) - 1) / 2) * height for k, _ in found]
-        shares = [100 * share(row) for _, row in found]
+        best = [(k, row) for k, group in enumerate(groups) if (row := group.best_of(name))]
+        bars = [k + (i - (len(names) - 1) / 2) * height for k, _ in best]
+        shares = [100 * share(row) for _, row in best]
         axes.barh(bars, shares, height * 0.9, color=colour(name), label=name)
-        for bar, percent, (_, row) in zip(bars, shares, found, strict=True):
+        for bar, percent, (_, row) in zip(bars, shares, best, strict=True):
             text = f"{percent:.0f} %, {wording.microseconds(row.median_us)} µs"
             axes.text(max(102, percent + 2), bar, text, va="center", fontsize=7, color=GREY)
     axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
@@ -190,7 +190,7 @@ def shares(axes: Any, groups: list[Group]) -> None:
     axes.axvline(100, color=INK, linewidth=1.0)
 
 
-def _short(group: Group) -> str:
+def _short(group: ResultGroup) -> str:
     """The largest shape and the scalars of a workload, and its dtype; all of its words if the operator is not here."""
     try:
         case = catalog.spec(group.op).case(group.workload)

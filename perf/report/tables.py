@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kernelmux.perf.report import wording
+from kernelmux.perf.report import beside, wording
 from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.groups import Group, backends_of, groups, large_groups
+from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.report.noise import Noise
 from kernelmux.perf.result import FAILED, OK, SKIPPED, Result, Timed
 from kernelmux.perf.results import Overhead
@@ -37,8 +37,12 @@ def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
                 console.print(f"  FAILED {row.label}: {escape(row.error)}", style="red", soft_wrap=True)
     if on_gpu:
         console.print(LEGEND, style="dim", highlight=False)
+    if others := beside.lines(rows):
+        body: list[tuple[Sequence[Text | str], None]] = [(line, None) for line in others]
+        console.print(BESIDE.table(console, body, "beside other libraries"))
 
 
+BESIDE = Columns(beside.HEAD, beside.HEAD[:1])
 ON_CPU = Columns(("", "input", "dtype", "us", "±", "GB/s", "GFLOP/s"), ("", "input", "dtype"), ("GFLOP/s", "GB/s"))
 LADDER = Columns(
     ("", *COLUMNS, "advice"),
@@ -50,23 +54,23 @@ LADDER = Columns(
 
 def _cpu_table(console: Console, rows: Iterable[Result]) -> Table:
     """One table of everything, for there is one variant of each."""
-    found: list[tuple[list[str], None]] = []
+    lines: list[tuple[list[str], None]] = []
     for row in rows:
         if isinstance(row, Timed):
             us = row.median_us
             cells = [f"  {row.op} {row.label}", row.workload, row.dtype, wording.microseconds(us)]
             cells += [wording.spread(row), f"{row.bytes / us / 1e3:.1f}", f"{row.flops / us / 1e3:.1f}"]
-            found.append((cells, None))
-    return ON_CPU.table(console, [([Text(c) for c in cells], style) for cells, style in found], "torch on this CPU")
+            lines.append((cells, None))
+    return ON_CPU.table(console, [([Text(c) for c in cells], style) for cells, style in lines], "torch on this CPU")
 
 
-def _table(console: Console, group: Group) -> Table:
+def _table(console: Console, group: ResultGroup) -> Table:
     best = "bold green" if len(group.good) > 1 else None
     rows = [(_cells(group, row), best if group.leads(row) else None) for row in group.rows]
     return LADDER.table(console, rows, wording.heading(group))
 
 
-def _cells(group: Group, row: Result) -> list[Text]:
+def _cells(group: ResultGroup, row: Result) -> list[Text]:
     name = ("* " if group.leads(row) else "  ") + row.label
     if not isinstance(row, Timed):
         return [Text(name), Text("FAILED", style="red")]
@@ -77,18 +81,18 @@ def _cells(group: Group, row: Result) -> list[Text]:
     return [Text(c) for c in (*cells, *((row.point.bound, row.point.advice) if row.point else ("", "")))]
 
 
-def noise(console: Console, found: Noise | None) -> int:
-    """Print what A/A says; return how many variants have two timings that differ beyond the limits."""
-    if found is None:
+def noise(console: Console, measured: Noise | None) -> int:
+    """Print the noise of A/A; return how many variants have two timings that differ beyond the limits."""
+    if measured is None:
         return 0
-    console.print(str(found), highlight=False, markup=False, soft_wrap=True)
-    for text in found.beyond:
+    console.print(str(measured), highlight=False, markup=False, soft_wrap=True)
+    for text in measured.beyond:
         console.print(f"  UNSTABLE {text}", style="red", highlight=False, markup=False, soft_wrap=True)
-    return len(found.beyond)
+    return len(measured.beyond)
 
 
 def busy(console: Console, rows: Iterable[Result], overhead: Iterable[Overhead]) -> None:
-    """Say that the times are worth little, if the machine was busy."""
+    """Warn that the times are not reliable, if the machine was busy."""
     if text := wording.busy(rows, overhead):
         console.print(f"WARNING: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
@@ -113,15 +117,15 @@ def overhead(console: Console, rows: Sequence[Overhead]) -> None:
     if not rows:
         return
     title = "host time of one call on a small input, us: kx.op(x, backend=...) against the implementation itself"
-    found: list[tuple[list[Text], None]] = []
+    lines: list[tuple[list[Text], None]] = []
     for row in rows:
         name = Text(f"  {row.op} {row.label}")
         if row.error:
             console.print(f"FAILED {name}: {row.error}", style="red", markup=False, soft_wrap=True)
             continue
         numbers = (f"{row.direct_us:.2f}", f"{row.through_us:.2f}", wording.added(row))
-        found.append(([name, *map(Text, numbers)], None))
-    console.print(OVERHEAD.table(console, found, title))
+        lines.append(([name, *map(Text, numbers)], None))
+    console.print(OVERHEAD.table(console, lines, title))
 
 
 OVERHEAD = Columns(("", "implementation", "through kx.op", "added"), ("",), ("implementation",))
@@ -133,14 +137,14 @@ def best(console: Console, rows: Iterable[Result]) -> None:
     names = backends_of(rows)
     texts = ("operator", "workload")
     columns = Columns((*texts, "floor us", *names), (*texts, *names), ("floor us",))
-    found = []
+    lines = []
     for group in large_groups(rows):
         cells = [Text(group.op), Text(f"{group.workload} {group.dtype}"), Text(wording.floor(group.best))]
-        found.append(([*cells, *(_best_cell(group, name) for name in names)], None))
-    console.print(columns.table(console, found))
+        lines.append(([*cells, *(_best_cell(group, name) for name in names)], None))
+    console.print(columns.table(console, lines))
 
 
-def _best_cell(group: Group, name: str) -> Text:
+def _best_cell(group: ResultGroup, name: str) -> Text:
     row = group.best_of(name)
     if row is None:
         return Text("-")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelmux.perf.machine import Machine
-from kernelmux.perf.report.groups import Group
+from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import Overhead
 from kernelmux.perf.roofline import Ceilings
 
-BUSY = 0.5  # the spread from which on a time says little: other work took the processor
+BUSY = 0.5  # a time of larger spread is not reliable: other work took the processor
 
 
 def microseconds(value: float | None) -> str:
@@ -25,12 +25,12 @@ def percent(value: float | None) -> str:
 
 
 def spread(row: Timed) -> str:
-    """How far the samples lie apart, or that they say nothing."""
+    """The spread of the samples; "busy" where the time is not reliable."""
     return "busy" if row.spread > BUSY else percent(row.spread)
 
 
 def added(row: Overhead) -> str:
-    """Microseconds that the dispatcher adds, or that they could not be told: it cannot take time away."""
+    """Microseconds that the dispatcher adds; "busy" if the two times cannot be true, because it seems to save time."""
     return "busy" if _impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
 
 
@@ -44,7 +44,9 @@ def busy(rows: Iterable[Result], overhead: Iterable[Overhead] = ()) -> str | Non
     wild += sum(_impossible(row) for row in overhead if not row.error)
     if not wild:
         return None
-    return f"the machine is busy: {wild} times vary by more than {BUSY:.0%} or cannot be; run again when it is idle"
+    return (
+        f"the machine is busy: {wild} times vary by more than {BUSY:.0%} or cannot be true; run again when it is idle"
+    )
 
 
 def times(value: float | None) -> str:
@@ -76,7 +78,7 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def heading(group: Group) -> str:
+def heading(group: ResultGroup) -> str:
     """What the group computes and the least time for it."""
     text = f"{group.op}  {group.workload}  {group.dtype}"
     row = group.best

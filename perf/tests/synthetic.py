@@ -55,7 +55,7 @@ def ladder():
 
 
 def pair(first, second, **fields):
-    """Two rows as a run with A/A tells them."""
+    """Two rows as a run with A/A gives them."""
     return [row(us=first, **fields), row(us=second, again=True, **fields)]
 
 

@@ -117,7 +117,7 @@ def test_pytest_benchmark_can_read_the_run(run):
         (["--compare", "/nonexistent.json"], "expected results of kernelmux.perf"),
     ],
 )
-def test_what_makes_no_sense_is_told_and_exits_with_2(arguments, message, capsys, tmp_path, monkeypatch):
+def test_a_usage_error_is_printed_and_exits_with_2(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main([*arguments, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err

@@ -129,7 +129,7 @@ def test_the_sleep_on_the_device_covers_the_host_but_has_an_end(monkeypatch):
     assert slept == [10 * clock.CYCLES_PER_US]
 
 
-def test_the_sleep_tells_the_clock(monkeypatch):
+def test_the_clock_follows_from_the_sleep(monkeypatch):
     monkeypatch.setattr(clock, "awake_us", lambda: 2.0)
     monkeypatch.setattr(clock, "can_sleep", lambda: True)
     stopwatch = object.__new__(clock.CudaStopwatch)

@@ -56,9 +56,9 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(
     arguments = ["softmax", "--backend", "triton", "--shape", "x=8x256:fp16", "--lines", "2"]
     assert emulate.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "tl.load(" in printed
-    assert "tl.store(" in printed
-    assert "softmax.py" in printed
+    assert "load_chunks(" in printed
+    assert "store_chunk(" in printed
+    assert "_row_kernel.py" in printed
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(
         (["--shape", "x=0x64"], "launches no kernel for x=0x64"),
     ],
 )
-def test_what_makes_no_sense_is_said(change: list[str], message: str, capsys: Any) -> None:
+def test_usage_errors_are_printed(change: list[str], message: str, capsys: Any) -> None:
     usual = {"--backend": "cuda/naive", "--shape": "x=64x64:fp32"} | dict([change])
     assert emulate.main(["transpose", *(word for pair in usual.items() for word in pair)]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
@@ -95,7 +95,7 @@ def test_the_limit_is_a_number_of_seconds(limit: str, capsys: Any) -> None:
     assert end.value.code == 2 and len(errors) == 1 and "--limit: expected seconds, more than 0" in errors[0]
 
 
-def test_a_wrong_place_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_wrong_place_is_reported_before_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(emulate, "run", lambda *_: pytest.fail("the work has begun"))
     arguments = ["add", "--backend", "cuda", "--shape", "x=4,y=4", "--json", "missing/x.json"]
     assert emulate.main(arguments) == 2

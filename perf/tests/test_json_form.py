@@ -82,6 +82,6 @@ def test_a_damaged_head_is_named(change, message):
         decode(results.Results, encode(synthetic.results([])) | change, "")
 
 
-def test_what_is_no_object_is_told():
+def test_what_is_no_object_is_reported():
     with pytest.raises(Malformed, match=r"the whole: expected an object, got \[1\]"):
         decode(Machine, [1], "")

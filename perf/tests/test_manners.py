@@ -1,4 +1,4 @@
-"""The command line under abuse: wrong words, wrong files, Ctrl-C, narrow terminals, busy machines."""
+"""The command line: wrong words, wrong files, Ctrl-C, narrow terminals, busy machines."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def test_values_that_no_run_gives_take_one_line(damage, here, capsys):
     pytest.importorskip("matplotlib")  # only charts mind
     (here / "x.json").write_text(json.dumps(HEAD | {"ceilings": encode(synthetic.H200)} | damage))
     status, lines = told(capsys, "--render", "x.json", "--html", "x.html")
-    assert (status, len(lines)) == (2, 1) and "x.json holds values that no run gives" in lines[0]
+    assert (status, len(lines)) == (2, 1) and "x.json: expected results of a run" in lines[0]
 
 
 def test_rows_of_a_backend_or_an_operator_that_is_not_here_are_rendered(here, capsys):
@@ -299,7 +299,7 @@ def test_no_number_is_cut_at_any_width(width):
     assert "left out at this width: " in printed(60, tables.show, rows, True)
 
 
-def test_a_busy_machine_is_said_and_no_nonsense_is_shown():
+def test_a_busy_machine_is_reported_and_no_impossible_time_is_shown():
     wild = synthetic.row(spread=276.221)
     overhead = (Overhead("add", "torch_ref/eager", 1800.0, 59.0),)
     found = synthetic.results([wild], overhead=overhead)

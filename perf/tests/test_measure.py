@@ -53,9 +53,9 @@ def test_the_dispatcher_is_timed_beside_the_implementation():
     assert 0 < row.through_us < 1000
 
 
-def test_kernels_are_told_by_their_resources_without_running():
+def test_resources_of_kernels_are_known_without_running():
     pytest.importorskip("triton")
-    (need,) = resources.needs(resources.Target("softmax", "triton", "resident"), Options())
+    (need,) = resources.needs(resources.Candidate("softmax", "triton", "resident"), Options())
     assert not need.error
     assert need.workload == "x=32768x16384"  # far beyond what could be emulated
     assert 16 <= need.registers <= 255
@@ -63,7 +63,7 @@ def test_kernels_are_told_by_their_resources_without_running():
 
 
 def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
-    (need,) = resources.needs(resources.Target("softmax", "cuda", "", broken="ImportError: no"), Options())
+    (need,) = resources.needs(resources.Candidate("softmax", "cuda", "", broken="ImportError: no"), Options())
     assert need.error == "ImportError: no"
 
 
@@ -88,7 +88,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
 
     made = inputs.make(ROW, "cpu")
     call = SimpleNamespace(arguments={}, device=torch.device("cuda"), spec=SimpleNamespace(hosted=False))
-    oracle: Any = SimpleNamespace(check=lambda result, implementation: Checked(0.5, ""))
+    oracle: Any = SimpleNamespace(check=lambda result, implementation, slack: Checked(0.5, ""))
     fake: Any = SimpleNamespace(arguments=made.arguments, call=call, calls=(call,), work=made.work)
     steps = {
         "_issue_us": told("issue", 10.0),

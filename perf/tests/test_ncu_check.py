@@ -46,7 +46,7 @@ def test_launches_are_told_apart_by_their_shape() -> None:
 
 
 def test_there_are_items_of_every_kind() -> None:
-    labels = [item.label for item in ncu_calls.items()]
+    labels = [item.label for item in ncu_calls.compared_calls()]
     assert len(labels) == len(set(labels))
     assert {"transpose cuda/naive x=64x64:fp32", "transpose cuda/padded x=512x512:fp32"} <= set(labels)
 
@@ -58,7 +58,7 @@ def test_the_emulator_counts_what_the_gpu_counted(record: Path) -> None:
     found = json.loads(record.read_text())
     measured = {(entry["call"], entry["kernel"]): entry["counts"] for entry in found["launches"]}
     wrong, seen = [], 0
-    for item in ncu_calls.items():
+    for item in ncu_calls.compared_calls():
         kind = item.label.split()[0]
         if kind not in ("transpose", *ncu_calls.PATTERNS) or "512x512" in item.label or "triton" in item.label:
             continue

@@ -47,7 +47,7 @@ def test_a_workload_by_name_by_pattern_and_by_shape(gpu):
     assert chosen("x=64x100 axis=0") == {"x=64x100 axis=0"}
 
 
-def test_a_shape_that_the_operator_cannot_have_is_told(gpu):
+def test_a_shape_that_the_operator_cannot_have_is_reported(gpu):
     with pytest.raises(ArgumentError, match="got none for b"):
         plan.rows(Options(ops=("matmul",), workloads=("a=4x4",), device="cuda"))
 

@@ -8,7 +8,7 @@ from kernelmux.registry.cases import Case, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import UNIT
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Tensor
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,4 +65,5 @@ SPEC = OpSpec(
         Case("x=67108864 y=67108864"),
     ),
     cost=cost,
+    gradient=Composed(("x", "y"), lambda kx, v, g: {"x": g["z"], "y": g["z"]}),
 )

@@ -11,7 +11,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, Constraint, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec import Call, Constraint, NoGradient, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 
 def _heads(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -170,4 +170,5 @@ SPEC = OpSpec(
         _case("4x32x4096x128", "4x8x4096x128", "causal=True"),
     ),
     cost=cost,
+    gradient=NoGradient("its backward operator is not there yet; torch_ref differentiates it"),
 )

@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, Constraint, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, Constraint, NoGradient, OpSpec, Output, Scalar, Tensor
 
 
 def reference(x: torch.Tensor, column: int) -> torch.Tensor:
@@ -54,4 +54,5 @@ SPEC = OpSpec(
     ),
     workloads=(Case("x=4096x4096 column=17"), Case("x=65536x1024 column=17")),
     cost=cost,
+    gradient=NoGradient("it copies from the memory of the host, where gradients are torch's"),
 )

@@ -10,7 +10,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import gelu, gelu_backward
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Gradient, NoExact, OpSpec, Output, Tensor
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, approximate: str) -> torch.Tensor:
@@ -72,4 +72,5 @@ SPEC = OpSpec(
     ),
     workloads=(_case("4096x1024"), _case("16384x14336"), _case("16384x14336", "approximate=none")),
     cost=cost,
+    gradient=Gradient("geglu_backward", wrt=("a", "b")),
 )

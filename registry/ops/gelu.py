@@ -9,7 +9,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, Gradient, NoExact, OpSpec, Output, Scalar, Tensor
 
 
 def reference(x: torch.Tensor, approximate: str) -> torch.Tensor:
@@ -68,4 +68,5 @@ SPEC = OpSpec(
         Case("x=67108864 approximate=tanh"),
     ),
     cost=cost,
+    gradient=Gradient("gelu_backward", wrt=("x",)),
 )

@@ -10,7 +10,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import gelu
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, NoExact, NoGradient, OpSpec, Output, Scalar, Tensor
 
 FAR = 1000.0  # beyond it the derivative is 0 or 1 in float64
 SATURATED = 5.5  # the tanh of the approximation is 1 in fp32 from here on
@@ -91,4 +91,5 @@ SPEC = OpSpec(
     ),
     workloads=(_case("4096x1024"), _case("67108864"), _case("67108864", "approximate=tanh")),
     cost=cost,
+    gradient=NoGradient("a gradient itself: torch_ref differentiates it"),
 )

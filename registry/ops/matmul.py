@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -26,6 +29,12 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     if not largest:
         return None
     return {"a": integers((m, k), dtype, rng, largest), "b": integers((k, n), dtype, rng, largest)}
+
+
+def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Products with transposed views, in the same precision."""
+    g, precision = grads["c"], values["precision"]
+    return {"a": kx.matmul(g, values["b"].mT, precision), "b": kx.matmul(values["a"].mT, g, precision)}
 
 
 def cost(call: Call) -> Cost:
@@ -97,4 +106,5 @@ SPEC = OpSpec(
         Case("a=16x4096 b=4096x14336", dtypes=HALVES),
     ),
     cost=cost,
+    gradient=Composed(("a", "b"), products),
 )

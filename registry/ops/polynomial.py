@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from kernelmux.registry.cases import Case, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, Tensor
 
 NAMES = ("a", "b", "c", "d")
 
@@ -25,6 +28,12 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     if any(abs(v) > 1 or v * 2 % 1 for v in (case.scalars.get(name, 1.0) for name in NAMES)):
         return None
     return {"x": integers(case.shapes["x"], dtype, rng, 3)}
+
+
+def slope(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The derivative is a polynomial itself: 3ax^2 + 2bx + c."""
+    a, b, c = (values[name] for name in "abc")
+    return {"x": kx.polynomial(values["x"], 0.0, 3 * a, 2 * b, c) * grads["y"]}
 
 
 def cost(call: Call) -> Cost:
@@ -77,4 +86,5 @@ SPEC = OpSpec(
         Case("x=67108864 a=0.5 b=-1.0 c=1.0 d=0.5"),
     ),
     cost=cost,
+    gradient=Composed(("x",), slope),
 )

@@ -10,7 +10,7 @@ import torch
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Axis, Call, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.spec import Axis, Call, Composed, OpSpec, Output, Scalar, Tensor
 
 
 def reference(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
@@ -43,6 +43,13 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     return {"x": integers(dims, dtype, rng, min(largest, 1000))} if largest else None
 
 
+def expanded(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Every term has the gradient of its sum: a view without a copy."""
+    g, axis = grads["y"], values["axis"]
+    kept = g if values["keepdim"] or axis is None else g.unsqueeze(axis)
+    return {"x": kept.expand(values["x"].shape)}
+
+
 def cost(call: Call) -> Cost:
     x = call.arguments["x"]
     results = torch.Size(shape(call)).numel()
@@ -72,6 +79,7 @@ SPEC = OpSpec(
         Case("x=1x1 axis=1"),
         Case("x=37x1000 axis=-1"),
         Case("x=5x4097 axis=1 keepdim=True"),
+        Case("x=2x16387 axis=1", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=64x130 axis=0"),
         Case("x=7x31x5 axis=1"),
         Case("x=2x3x4x65 axis=2 keepdim=True"),
@@ -103,6 +111,9 @@ SPEC = OpSpec(
         Case("x=8192x8192 axis=1"),
         Case("x=8192x8192 axis=0"),
         Case("x=8192x8192"),
+        Case("x=4096x33000 axis=1", dtypes=(torch.bfloat16,)),
+        Case("x=33000x4096 axis=0", dtypes=(torch.bfloat16,)),
     ),
     cost=cost,
+    gradient=Composed(("x",), expanded),
 )

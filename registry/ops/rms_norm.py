@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec import BatchInvariant, Call, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -86,6 +86,10 @@ SPEC = OpSpec(
         Case("x=4096x1024 weight=1024"),
         Case("x=16384x8192 weight=8192"),
         Case("x=32768x16384 weight=16384"),
+        Case("x=8192x5120 weight=5120", dtypes=(torch.bfloat16,)),
+        Case("x=2048x18432 weight=18432", dtypes=(torch.bfloat16,)),
     ),
     cost=cost,
+    gradient=Gradient("rms_norm_backward", wrt=("x", "weight")),
+    properties=(BatchInvariant(),),
 )

@@ -10,7 +10,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import rms_norm
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, SpecialValues, Tensor
+from kernelmux.registry.spec import BatchInvariant, Call, NoExact, NoGradient, OpSpec, Output, SpecialValues, Tensor
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -101,4 +101,6 @@ SPEC = OpSpec(
     ),
     workloads=(_case("4096x1024"), _case("16384x8192")),
     cost=cost,
+    gradient=NoGradient("a gradient itself: torch_ref differentiates it"),
+    properties=(BatchInvariant(),),
 )

@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Gradient, NoExact, OpSpec, Output, Tensor
 
 FAR = 1000.0  # beyond it sigmoid is 0 or 1 in float64
 GONE = 104.0  # below minus this nothing of x * exp(x) is left in fp32
@@ -74,4 +74,5 @@ SPEC = OpSpec(
     ),
     workloads=(Case("x=4096x1024"), Case("x=67108864")),
     cost=cost,
+    gradient=Gradient("silu_backward", wrt=("x",)),
 )

@@ -9,7 +9,19 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Axis, Call, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec import (
+    Axis,
+    BatchInvariant,
+    Call,
+    Gradient,
+    OpSpec,
+    Output,
+    PermutationInvariant,
+    Scalar,
+    ShiftInvariant,
+    SpecialValues,
+    Tensor,
+)
 
 
 def reference(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
@@ -127,6 +139,10 @@ SPEC = OpSpec(
         Case("x=4096x1024"),
         Case("x=16384x8192"),
         Case("x=32768x16384"),
+        # Lengths that are no power of two, or odd, and few long rows.
+        *(Case(f"x={x}", dtypes=(torch.bfloat16,)) for x in ("8192x5000", "16384x12288", "2048x50257", "512x131072")),
     ),
     cost=cost,
+    gradient=Gradient("softmax_backward", wrt=("x",), saves=("y",)),
+    properties=(BatchInvariant(), ShiftInvariant("x"), PermutationInvariant("x")),
 )

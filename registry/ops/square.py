@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Tensor
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
@@ -54,4 +54,5 @@ SPEC = OpSpec(
     ),
     workloads=(Case("x=4096x1024"), Case("x=67108864")),
     cost=cost,
+    gradient=Composed(("x",), lambda kx, v, g: {"x": 2 * v["x"] * g["y"]}),
 )

@@ -8,7 +8,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import silu
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Gradient, NoExact, OpSpec, Output, Tensor
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -64,4 +64,5 @@ SPEC = OpSpec(
     ),
     workloads=(_case("4096x1024"), _case("16384x14336")),
     cost=cost,
+    gradient=Gradient("swiglu_backward", wrt=("a", "b")),
 )

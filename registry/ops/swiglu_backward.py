@@ -8,7 +8,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import silu, silu_backward
-from kernelmux.registry.spec import Call, NoExact, OpSpec, Output, SpecialValues, Tensor
+from kernelmux.registry.spec import Call, NoExact, NoGradient, OpSpec, Output, SpecialValues, Tensor
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 
@@ -78,4 +78,5 @@ SPEC = OpSpec(
     ),
     workloads=(_case("4096x1024"), _case("16384x14336")),
     cost=cost,
+    gradient=NoGradient("a gradient itself: torch_ref differentiates it"),
 )

@@ -8,7 +8,7 @@ from kernelmux.registry.cases import Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Tensor
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
@@ -62,4 +62,5 @@ SPEC = OpSpec(
     ),
     workloads=(Case("x=8192x8192"), Case("x=4096x1024"), Case("x=8191x8193")),
     cost=cost,
+    gradient=Composed(("x",), lambda kx, v, g: {"x": kx.transpose(g["y"])}),
 )

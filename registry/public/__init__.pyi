@@ -29,23 +29,36 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "add",
+    "add_rms_norm",
+    "add_rms_norm_backward",
+    "argmax",
     "attention",
     "backend_names",
     "copy_column",
+    "cross_entropy",
+    "cross_entropy_backward",
     "explain",
     "geglu",
     "geglu_backward",
     "gelu",
     "gelu_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "polynomial",
+    "reduce_max",
+    "reduce_min",
     "reduce_sum",
     "rms_norm",
     "rms_norm_backward",
+    "rope",
     "set_default",
     "silu",
     "silu_backward",
     "softmax",
+    "softmax_backward",
     "square",
     "swiglu",
     "swiglu_backward",
@@ -55,6 +68,21 @@ __all__ = [
 ]
 
 def add(x: Tensor, y: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-06, *, backend: str | Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]: ...
+def add_rms_norm_backward(
+    grad_y: Tensor,
+    grad_total: Tensor,
+    total: Tensor,
+    weight: Tensor,
+    eps: float = 1e-06,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> tuple[Tensor, Tensor]: ...
+def argmax(
+    x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def attention(
     q: Tensor,
     k: Tensor,
@@ -65,6 +93,26 @@ def attention(
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
 def copy_column(x: Tensor, column: int, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
+def cross_entropy_backward(
+    grad_loss: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    lse: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def geglu(
     a: Tensor, b: Tensor, approximate: Literal["none", "tanh"] = "tanh", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
@@ -86,6 +134,21 @@ def gelu_backward(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def layer_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    eps: float = 1e-05,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
+def layer_norm_backward(
+    grad_out: Tensor, x: Tensor, weight: Tensor, eps: float = 1e-05, *, backend: str | Sequence[str] | None = None
+) -> tuple[Tensor, Tensor, Tensor]: ...
+def log_softmax(x: Tensor, axis: int = -1, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def log_softmax_backward(
+    grad_out: Tensor, y: Tensor, axis: int = -1, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def matmul(
     a: Tensor, b: Tensor, precision: Literal["ieee", "tf32"] = "ieee", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
@@ -98,6 +161,12 @@ def polynomial(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def reduce_max(
+    x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
+def reduce_min(
+    x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def reduce_sum(
     x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
@@ -107,9 +176,15 @@ def rms_norm(
 def rms_norm_backward(
     grad_out: Tensor, x: Tensor, weight: Tensor, eps: float = 1e-06, *, backend: str | Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor]: ...
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def silu(x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def silu_backward(grad_out: Tensor, x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def softmax(x: Tensor, axis: int = -1, scale: float = 1.0, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
+def softmax_backward(
+    grad_out: Tensor, y: Tensor, axis: int = -1, scale: float = 1.0, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def square(x: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def swiglu(a: Tensor, b: Tensor, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def swiglu_backward(

@@ -108,7 +108,7 @@ def test_seeds_depend_on_every_part_and_on_nothing_else():
     assert len({cases.seed_of(*p) for p in [("a", 1), ("a", 2), ("b", 1)]}) == 3
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.DISTRIBUTIONS) - {"tiny", "faint", "vast", "masked"}))
+@pytest.mark.parametrize("name", sorted(set(cases.DISTRIBUTIONS) - {"tiny", "faint", "vast", "masked", "ties"}))
 def test_distributions_are_finite_in_fp16_and_not_constant(name):
     x = cases.draw((64, 33), torch.float16, cases.generator(name), name)
     assert x.isfinite().all() and x.unique().numel() > 10
@@ -118,6 +118,12 @@ def test_distributions_are_finite_in_fp16_and_not_constant(name):
 def test_distributions_outside_of_fp16_are_not_constant(name):
     x = cases.draw((64, 33), torch.bfloat16, cases.generator(name), name)
     assert x.isfinite().all() and x.unique().numel() > 10
+
+
+def test_the_largest_of_many_ties_are_zeros_of_both_signs():
+    x = cases.draw((64, 33), torch.float16, cases.generator("ties"), "ties")
+    largest = torch.signbit(x[x == x.max()])
+    assert x.max() == 0 and largest.any() and not largest.all() and x.unique().numel() == 3
 
 
 def test_integer_inputs_cover_their_range():

@@ -1,7 +1,12 @@
-"""Names of files for GPUs, and tables between markers."""
+"""Names of files for GPUs, tables between markers, and files that are written as a whole."""
+
+import os
+import stat
+from pathlib import Path
 
 import pytest
 
+from kernelmux.registry import files
 from kernelmux.registry.files import between, file_stem
 
 BEGIN, END = "<!-- x -->", "<!-- /x -->"
@@ -20,3 +25,35 @@ def test_what_stands_between_markers_is_replaced_and_nothing_else() -> None:
 def test_a_document_without_the_markers_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected <!-- x --> \.\.\. <!-- /x -->"):
         between(text, BEGIN, END, "new")
+
+
+@pytest.mark.parametrize("content", ["new, and ü", b"\x00\xff"])
+def test_a_file_has_the_content_and_the_usual_permissions(content: str | bytes, tmp_path: Path) -> None:
+    usual = tmp_path / "usual"
+    usual.touch()
+    files.write(tmp_path / "x", content)
+    assert (tmp_path / "x").read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["usual", "x"]
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("old")
+    (tmp_path / "link").symlink_to("precious")
+    files.write(tmp_path / "link", "new")
+    assert (tmp_path / "precious").read_text() == "old"
+    assert (tmp_path / "link").read_text() == "new" and not (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_content_and_no_other_file(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    (tmp_path / "x").write_text("old")
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(type(error)):
+        files.write(tmp_path / "x", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"] and (tmp_path / "x").read_text() == "old"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch import Config
-from kernelmux.backends.triton._tuned import winner
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._problem import Problem
@@ -22,19 +21,6 @@ from kernelmux.registry.conditions import Aligned, Capability, Condition, Dtypes
 
 def _tile(m: int, n: int, warps: int, stages: int) -> Config:
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-
-
-# What a search tries.
-SPACE = (
-    _tile(128, 128, warps=8, stages=2),
-    _tile(128, 64, warps=8, stages=2),
-    _tile(128, 64, warps=8, stages=3),
-    _tile(128, 64, warps=4, stages=2),
-    _tile(128, 64, warps=4, stages=3),
-    _tile(64, 128, warps=4, stages=2),
-    _tile(64, 64, warps=4, stages=2),
-    _tile(64, 64, warps=4, stages=3),
-)
 
 
 def rule(p: Problem) -> Config:
@@ -62,32 +48,20 @@ def specialised_rule(p: Problem) -> Config:
     return {"BLOCK_N": 64, "STAGES": 4} if p.causal else {"BLOCK_N": 128, "STAGES": 2}
 
 
-def _online(p: Problem) -> Config:
-    return winner("attention/online", p.key, p.device) or rule(p)
-
-
-def _descriptors(p: Problem) -> Config:
-    return winner("attention/descriptors", p.key, p.device) or descriptors_rule(p)
-
-
-def _specialised(p: Problem) -> Config:
-    return winner("attention/specialised", p.key, p.device) or specialised_rule(p)
-
-
 def attention_online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return online(q, k, v, causal, scale, _online)
+    return online(q, k, v, causal, scale, rule)
 
 
 def attention_descriptors(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
 ) -> torch.Tensor:
-    return descriptors(q, k, v, causal, scale, _descriptors)
+    return descriptors(q, k, v, causal, scale, descriptors_rule)
 
 
 def attention_specialised(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
 ) -> torch.Tensor:
-    return specialised(q, k, v, causal, scale, _specialised)
+    return specialised(q, k, v, causal, scale, specialised_rule)
 
 
 LAST = {"q": "last", "k": "last", "v": "last"}

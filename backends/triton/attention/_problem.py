@@ -55,11 +55,6 @@ class Problem(NamedTuple):
         """What every kernel is compiled for. The sign of a negative scale moves to q, so that maxima can be scaled."""
         return {"CAUSAL": self.causal, "FLIP": self.scale < 0, "D": self.D}
 
-    @property
-    def key(self) -> str:
-        """The class of the call in the table of winners."""
-        return f"{str(self.dtype).removeprefix('torch.')} D{self.D} {'causal' if self.causal else 'full'}"
-
 
 def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Problem:
     """The problem of a call."""

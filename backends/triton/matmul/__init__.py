@@ -3,7 +3,7 @@
 simple      a 64x64 tile per program, programs in row-major order
 grouped     the same tiles in an order whose neighbours in time share rows and columns in L2
 pipelined   larger tiles, the loads of several steps under way while the tensor cores work
-autotuned   the tile, depth, warps and shares of K that were measured fastest for the shape, else chosen by rule
+by_shape    the tile, depth, warps and shares of K by a rule over the shape, set by measurements on an H200
 persistent  the copy engine (TMA) does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
@@ -14,7 +14,6 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch import Config
-from kernelmux.backends.triton._tuned import winner
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import Problem
@@ -46,22 +45,6 @@ def _pipelined(p: Problem) -> Config:
     return (PIPELINED if p.vectors else ODD)[p.dtype.itemsize]
 
 
-def _autotuned(p: Problem) -> Config:
-    return winner("matmul/autotuned", p.key, p.device) or rule(p)
-
-
-def _specialised(p: Problem) -> Config:
-    return winner("matmul/specialised", p.key, p.device) or specialised_rule(p)
-
-
-def _persistent(p: Problem) -> Config:
-    return winner("matmul/persistent", p.key, p.device) or persistent_rule(p)
-
-
-def _k_major(p: Problem) -> Config:
-    return winner("matmul/k_major", p.key, p.device) or k_major_rule(p)
-
-
 def matmul_simple(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     return blocked(a, b, precision, _simple)
 
@@ -74,23 +57,23 @@ def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.
     return blocked(a, b, precision, _pipelined)
 
 
-def matmul_autotuned(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return blocked(a, b, precision, _autotuned)
+def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    return blocked(a, b, precision, rule)
 
 
 def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return specialised(a, b, _specialised)
+    return specialised(a, b, specialised_rule)
 
 
 def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return persistent(a, b, precision, _persistent)
+    return persistent(a, b, precision, persistent_rule)
 
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
     a = a if a.stride(1) == 1 else transpose_blocked(a.t())
     b = b if b.stride(0) == 1 else transpose_blocked(b).t()
-    return persistent(a, b, precision, _k_major)
+    return persistent(a, b, precision, k_major_rule)
 
 
 MATRIX = {"a": "matrix", "b": "matrix"}
@@ -108,7 +91,7 @@ VARIANTS = {
     "simple": Implementation(fn=matmul_simple, idea="a 64x64 tile per program", arithmetic="mma"),
     "grouped": Implementation(fn=matmul_grouped, idea="an order of tiles that meets in L2", arithmetic="mma"),
     "pipelined": Implementation(fn=matmul_pipelined, idea="larger tiles, loads ahead of the product", arithmetic="mma"),
-    "autotuned": Implementation(fn=matmul_autotuned, idea="the tile measured fastest for the shape", arithmetic="mma"),
+    "by_shape": Implementation(fn=matmul_by_shape, idea="the tile by a rule over the shape", arithmetic="mma"),
     "persistent": Implementation(
         fn=matmul_persistent, idea="TMA loads, one program per SM",
         requires=(Capability((9, 0)), HALVES, *DESCRIPTORS), layout=MATRIX, arithmetic="mma",

@@ -27,13 +27,6 @@ class Problem(NamedTuple):
         return "".join("r" if strides[1] == 1 else "c" for strides in (self.a_strides, self.b_strides))
 
     @property
-    def key(self) -> str:
-        """The class of the product in the table of winners: dtype, layouts, and sizes to the next power of two."""
-        sizes = "x".join(str(1 << max(n - 1, 0).bit_length()) for n in (self.M, self.K, self.N))
-        dtype = str(self.dtype).removeprefix("torch.") + (f"/{self.precision}" if self.dtype == torch.float32 else "")
-        return f"{dtype} {self.layouts} {sizes}"
-
-    @property
     def vectors(self) -> bool:
         """Both operands can be loaded 16 bytes at a time: Triton knows that of strides and lengths of 16 elements."""
         lengths = (self.K if self.a_strides[1] == 1 else self.M, self.N if self.b_strides[1] == 1 else self.K)

@@ -10,7 +10,7 @@ from kernelmux.emulator.tracing import warp_requests
 from kernelmux.emulator.tracing.drawing.svg import FAINT, GREY, INK, RULE, TINTS, Canvas, Tint
 from kernelmux.emulator.tracing.reading import bytes_text, counted, number, percent
 from kernelmux.emulator.tracing.traffic import Traffic
-from kernelmux.emulator.tracing.warp_requests import BANKS, NOBODY, SECTOR, WARP, WORD
+from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WARP, WORD
 
 CELL = 22.0  # width of a lane, of a sector and of a bank
 WIDTH = WARP * CELL
@@ -92,7 +92,7 @@ def _sectors(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -
     addresses = traffic.example
     if addresses is None:
         return
-    active = addresses != NOBODY
+    active = addresses != NO_LANE
     _lanes(canvas, x, y, active, tint)
     touched = np.unique(addresses[active] // SECTOR)
     column = {int(sector): i for i, sector in enumerate(touched)}
@@ -135,19 +135,19 @@ def _passes(traffic: Traffic) -> list[dict[int, list[int]]]:
     """The passes of the example: bank -> the lanes that it serves. A bank delivers its words one after another."""
     if traffic.example is None:
         return []
-    found: list[dict[int, list[int]]] = []
+    passes: list[dict[int, list[int]]] = []
     for phase in warp_requests.parts(traffic.example, traffic.size, traffic.operation):
         words: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for lane in phase:
-            for i in range(max(1, traffic.size // WORD) if traffic.example[lane] != NOBODY else 0):
+            for i in range(max(1, traffic.size // WORD) if traffic.example[lane] != NO_LANE else 0):
                 word = int(traffic.example[lane]) // WORD + i
                 words[word % BANKS][(word, int(lane))[traffic.operation == "atomic"]].append(int(lane))
         depth = max((len(served) for served in words.values()), default=0)
         turns = [
             {bank: list(served.values())[i] for bank, served in words.items() if i < len(served)} for i in range(depth)
         ]
-        found += turns
-    return found
+        passes += turns
+    return passes
 
 
 def _row(passes: int) -> float:

@@ -1,4 +1,4 @@
-"""One launch: figures, what they mean, who owns which tile of the output, and the source beside one warp's accesses."""
+"""One launch: figures, what they mean, the block of each tile of the output, the source beside one warp's accesses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _head(canvas: Canvas, y: float, launch: Any, title: str) -> float:
     x, end = WIDTH - MARGIN, 0.0
     for name, owners in list(launch.owners.items())[:2]:
         if owners.known and (owners.block >= 0).any():
-            shown = tiles.Map(name, owners, launch.drawn.block)
+            shown = tiles.BlockMap(name, owners, launch.drawn.block)
             x -= shown.size[0]
             tiles.draw(canvas, x, top, shown)
             x, end = x - 24, max(end, top + shown.size[1])
@@ -89,11 +89,11 @@ def _figures(canvas: Canvas, left: float, y: float, right: float, launch: Any) -
 def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
     """Number, what it is, the least possible, colour."""
     for name, operations in (("load", ("load", "copy")), ("store", ("store",)), ("atomic", ("atomic", "reduction"))):
-        found = [t for t in launch.traffic if t.space == "global" and t.operation in operations]
-        if found:
-            requests_, cost, least = (sum(getattr(t, n) for t in found) for n in ("requests", "sectors", "least"))
+        traffic = [t for t in launch.traffic if t.space == "global" and t.operation in operations]
+        if traffic:
+            requests_, cost, least = (sum(getattr(t, n) for t in traffic) for n in ("requests", "sectors", "least"))
             note = f"{number(least / requests_)} would do" if cost > least else ""
-            yield number(cost / requests_), f"sectors per {name}", note, TINTS[worst(found)]
+            yield number(cost / requests_), f"sectors per {name}", note, TINTS[worst(traffic)]
     shared = [t for t in launch.traffic if t.space == "shared"]
     if shared:
         yield f"{sum(t.conflicts for t in shared):,}", "bank conflicts", "", TINTS[worst(shared)]
@@ -106,18 +106,18 @@ def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
         yield f"{fits.fraction:.0%}", f"occupancy, by {fits.limited_by}", "", GREEN if fits.fraction >= 0.5 else PLAIN
 
 
-def worst(found: list[Any]) -> str:
+def worst(traffic: list[Any]) -> str:
     """The verdict that a reader has to see."""
-    verdicts: list[str] = [t.verdict for t in found]
+    verdicts: list[str] = [t.verdict for t in traffic]
     return min(verdicts, key=WORST.index)
 
 
 def _sentences(canvas: Canvas, x: float, y: float, launch: Any) -> float:
-    found = [r for r in readings(launch) if r.wasted][:3]
-    if not found:
+    wasteful = [r for r in readings(launch) if r.wasted][:3]
+    if not wasteful:
         canvas.text(x, y + 8, f"✓ {FINE}", 12.5, GREEN.text)
         return y + 12
-    for reading in found:
+    for reading in wasteful:
         for i, text in enumerate(wrapped(f"{reading.place(launch.file)}{reading.text}", 112)):
             canvas.text(x + 12 * (i > 0), y + 8, text, 12.5, TINTS[reading.verdict].text)
             y += 18
@@ -149,7 +149,7 @@ def _body(canvas: Canvas, y: float, launch: Any, context: bool) -> float:
     return y + 12
 
 
-def _code(canvas: Canvas, y: float, row: excerpt.Row) -> float:
+def _code(canvas: Canvas, y: float, row: excerpt.ExcerptLine) -> float:
     """A line, over several rows if it accesses memory and is long; returns its height."""
     if row.number is None:
         canvas.text(CODE + GUTTER, y + 12, row.text, CODE_SIZE, FAINT)

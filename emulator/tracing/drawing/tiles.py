@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kernelmux.emulator.tracing.drawing.svg import FAINT, GREY, INK, PLAIN, Canvas
-from kernelmux.emulator.tracing.owners import NOBODY, Owners
+from kernelmux.emulator.tracing.owners import NOT_WRITTEN, Owners
 from kernelmux.emulator.tracing.reading import counted
 
 LARGEST, SMALLEST = 168.0, 72.0  # pixels of the longer and, if it is long and thin, of the shorter side
@@ -18,7 +18,7 @@ PALETTE = ("#dbe7f3", "#eaf0dc", "#f3e6dc", "#e7e1f1", "#dcefee", "#f4e4ea")
 DRAWN, WARP_INK = "#f7c948", "#243b53"
 
 
-class Map:
+class BlockMap:
     """What is shown of an array: all of it, or of a large one the drawn block and its neighbours."""
 
     def __init__(self, name: str, owners: Owners, block: int) -> None:
@@ -28,8 +28,8 @@ class Map:
         self.owner, self.drawn = owner[rows, columns], owners.table(owners.drawn)[rows, columns]
         self.title = f"{name}, {'x'.join(map(str, owners.array.shape)) or 'one element'}"
         whole = self.owner.shape == owner.shape
-        writers = len(np.unique(self.owner[self.owner != NOBODY]))
-        every = f"{counted(writers, 'blocks')}: who writes what"
+        writers = len(np.unique(self.owner[self.owner != NOT_WRITTEN]))
+        every = f"{counted(writers, 'blocks')}: which block writes what"
         self.caption = every if whole else f"{_range(rows)} by {_range(columns)}"
         scale = LARGEST / max(self.owner.shape)
         self.height, self.width = (max(SMALLEST, n * scale) for n in self.owner.shape)
@@ -54,7 +54,7 @@ def _range(part: slice) -> str:
     return f"{part.start:,} to {part.stop - 1:,}"
 
 
-def draw(canvas: Canvas, x: float, y: float, shown: Map) -> None:
+def draw(canvas: Canvas, x: float, y: float, shown: BlockMap) -> None:
     """The array as a rectangle of the blocks' colours; dark is what the drawn warp writes."""
     canvas.text(x, y + 12, shown.title, 12, INK, bold=True)
     canvas.text(x, y + 26, shown.caption, 10.5, GREY)
@@ -63,8 +63,8 @@ def draw(canvas: Canvas, x: float, y: float, shown: Map) -> None:
     for r, c, h, w, owner in _rectangles(small):
         place = (x + c * across, top + r * down, w * across, h * down)
         mine = owner == shown.block
-        fill = "#f5f6f7" if owner == NOBODY else DRAWN if mine else PALETTE[owner % len(PALETTE)]
-        tip = f"block {owner}" if owner != NOBODY else "written by nobody"
+        fill = "#f5f6f7" if owner == NOT_WRITTEN else DRAWN if mine else PALETTE[owner % len(PALETTE)]
+        tip = f"block {owner}" if owner != NOT_WRITTEN else "not written"
         edge = "#ffffff" if min(place[2:]) >= WIDE else "none"
         canvas.rect(*place, fill, edge, title=tip, opacity=0.45 if mine else 1.0, thick=0.6)
     for r, c, h, w, on in _rectangles(_reduced(shown.drawn)):
@@ -100,7 +100,7 @@ def _rectangles(table: np.ndarray) -> Iterator[tuple[int, int, int, int, int]]:
 
 def _numbers(canvas: Canvas, x: float, y: float, across: float, down: float, table: np.ndarray, block: int) -> None:
     """The block's number in the middle of its part, where there is room and the part is all its own."""
-    for owner in np.unique(table[table != NOBODY]).tolist():
+    for owner in np.unique(table[table != NOT_WRITTEN]).tolist():
         r, c = np.nonzero(table == owner)
         width, height = (np.ptp(c) + 1) * across, (np.ptp(r) + 1) * down
         whole = len(r) > 0.6 * (np.ptp(c) + 1) * (np.ptp(r) + 1)

@@ -16,7 +16,7 @@ from rich.table import Table
 from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.validation.defects.catalogue import defects, has_triton
 from kernelmux.emulator.validation.defects.model import Defect
-from kernelmux.emulator.validation.defects.running import Judge, Outcome
+from kernelmux.emulator.validation.defects.running import DefectRunner, Outcome
 from kernelmux.emulator.validation.progress import bar
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -24,9 +24,9 @@ STYLES = {"caught": "green", "blind": "yellow", "lost": "bold red", "stale": "bo
 NARROW = 120  # columns, where the output is no terminal
 
 EPILOG = """
-Every kernel also runs with nothing wrong, and must pass. Exit status: 0 all is as the catalogue says, 1 a defect is not
-noticed any more (lost), a right kernel was blamed (false alarm) or a known blind spot is noticed now (stale), 2 the
-command made no sense.
+Every kernel also runs without its defect, and must pass. Exit status: 0 all is as the catalogue says, 1 a defect is no
+longer reported (lost), a right kernel is reported (false alarm) or a known blind spot is reported now (stale), 2 usage
+error.
 """
 
 
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m kernelmux.emulator.validation.defects",
-        description="Runs kernels with planted defects on the emulator, full checks on, and shows what it reports.",
+        description="Runs kernels with planted defects on the emulator with full checks, and shows what it reports.",
         epilog=EPILOG,
     )
     made.add_argument("--family", action="append", default=[], metavar="TEXT", help="families whose name contains TEXT")
@@ -50,12 +50,12 @@ def chosen(args: argparse.Namespace) -> list[Defect]:
     unknown = [name for name in args.only if name not in {defect.name for defect in every}]
     if unknown:
         raise LookupError(f"no defect is called {', '.join(unknown)} (--list names all)")
-    found = [d for d in every if not args.only or d.name in args.only]
-    found = [d for d in found if not args.family or any(text.lower() in d.family.lower() for text in args.family)]
-    if not found:
+    wanted = [d for d in every if not args.only or d.name in args.only]
+    wanted = [d for d in wanted if not args.family or any(text.lower() in d.family.lower() for text in args.family)]
+    if not wanted:
         families = sorted({defect.family for defect in every})
         raise LookupError(f"no defect fits; the families are: {', '.join(families)}")
-    return found
+    return wanted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(selected: list[Defect]) -> list[Outcome]:
-    judge, outcomes = Judge(), list[Outcome]()
+    judge, outcomes = DefectRunner(), list[Outcome]()
     with bar() as progress:
         task = progress.add_task("defects", total=len(selected))
         for defect in selected:
@@ -129,7 +129,7 @@ def _said(outcome: Outcome) -> str:
 def _totals(outcomes: list[Outcome]) -> str:
     count = {state: sum(outcome.state == state for outcome in outcomes) for state in STYLES}
     text = ", ".join(f"{count[state]} {state}" for state in ("caught", "blind", "lost"))
-    extra = {"stale": "known blind spots that are noticed now", "false alarm": "false alarms"}
+    extra = {"stale": "known blind spots that are reported now", "false alarm": "false alarms"}
     return text + "".join(f", {count[state]} {name}" for state, name in extra.items() if count[state])
 
 

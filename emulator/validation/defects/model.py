@@ -15,7 +15,7 @@ from kernelmux.emulator import compile_ptx, load
 MARK = "reported: "  # a comment with this and the names of switches stands on the line that an error must name
 
 
-class Launch(Protocol):
+class DefectLaunch(Protocol):
     """A kernel with its arguments, ready to run once."""
 
     @property
@@ -53,8 +53,8 @@ class CudaLaunch:
 
     @property
     def arrays(self) -> Mapping[str, Any]:
-        found = {name: getattr(value, "tensor", value) for name, value in self.arguments.items()}
-        return {n: value for n, value in found.items() if isinstance(value, np.ndarray) or hasattr(value, "data_ptr")}
+        arrays = {name: getattr(value, "tensor", value) for name, value in self.arguments.items()}
+        return {n: value for n, value in arrays.items() if isinstance(value, np.ndarray) or hasattr(value, "data_ptr")}
 
     def run(self, switch: str | None) -> None:
         options = [f"-D{switch.upper()}"] if switch else []
@@ -100,7 +100,7 @@ class Defect:
     name: str
     wrong: str
     gpu: str
-    launch: Callable[[], Launch]
+    launch: Callable[[], DefectLaunch]
     kinds: tuple[str, ...] = ()
     blind: str | None = None
     limit: float = 20.0
@@ -114,9 +114,9 @@ class Defect:
 
 @lru_cache
 def _marked_lines(path: Path) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    lines: dict[str, tuple[int, ...]] = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         _, mark, names = line.partition(MARK)
         for name in names.lower().split(", ") if mark else ():
-            found[name] = (*found.get(name, ()), number)
-    return found
+            lines[name] = (*lines.get(name, ()), number)
+    return lines

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator import EmulatorError, checks, time_limit
-from kernelmux.emulator.validation.defects.model import Defect, Launch
+from kernelmux.emulator.validation.defects.model import Defect, DefectLaunch
 
 LIMIT_OF_RIGHT_KERNELS = 20.0  # seconds
 
@@ -54,7 +54,7 @@ class Outcome:
         return self.right.text if self.state == "false alarm" else self.broken.text
 
 
-def observe(launch: Launch, switch: str | None, limit: float) -> Seen:
+def observe(launch: DefectLaunch, switch: str | None, limit: float) -> Seen:
     """Runs a kernel with full checks and compares what it leaves behind."""
     before = {name: _numbers(array).copy() for name, array in launch.arrays.items()}
     try:
@@ -73,7 +73,7 @@ def _numbers(array: Any) -> np.ndarray:
     return np.asarray((plain.float() if plain.is_floating_point() else plain).numpy())
 
 
-def _difference(launch: Launch, before: dict[str, np.ndarray]) -> str | None:
+def _difference(launch: DefectLaunch, before: dict[str, np.ndarray]) -> str | None:
     for name, array in launch.arrays.items():
         is_output, now = name in launch.expected, _numbers(array)
         expected = np.broadcast_to(_numbers(launch.expected[name]), now.shape) if is_output else before[name]
@@ -112,11 +112,11 @@ def _as_expected(defect: Defect, broken: Seen) -> bool:
     return not defect.lines or not named.isdisjoint(defect.lines)
 
 
-class Judge:
-    """Judges defects one after another; kernels that several of them share run right only once."""
+class DefectRunner:
+    """Runs defects one after another; a right kernel that several of them share runs only once."""
 
     def __init__(self) -> None:
-        self._right: dict[Callable[[], Launch], Seen] = {}
+        self._right: dict[Callable[[], DefectLaunch], Seen] = {}
 
     def __call__(self, defect: Defect) -> Outcome:
         if defect.launch not in self._right:

@@ -5,7 +5,7 @@
     python -m kernelmux.emulator.validation.hardware --compare bits.npz  anywhere: compares them with the emulator's
     python -m kernelmux.emulator.validation.hardware --compare bits.npz --record FILE  and writes the record
 
-Exit status: 0 all bits are as recorded (--compare: equal), 1 some are not, 2 the command made no sense or nothing could
+Exit status: 0 all bits are as recorded (--compare: equal), 1 some are not, 2 usage error, or nothing could
 run.
 """
 
@@ -26,7 +26,7 @@ from kernelmux.emulator.errors import EmulatorError
 from kernelmux.emulator.validation.hardware.catalogue import cases
 from kernelmux.emulator.validation.hardware.comparing import difference, digest, share
 from kernelmux.emulator.validation.hardware.launching import Runnable, emulate
-from kernelmux.emulator.validation.hardware.record import RECORD, Record, Row, lost, read, save
+from kernelmux.emulator.validation.hardware.record import RECORD, HardwareRecord, InstructionClass, lost, read, save
 from kernelmux.emulator.validation.progress import bar
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -98,21 +98,21 @@ def _key(case: Runnable, output: int) -> str:
 
 
 def _compare(file: Path, target: Path | None, console: Console) -> int:
-    found = compared(file)
-    console.print(table(found))
+    record = compared(file)
+    console.print(table(record))
     if target is not None:
-        save(found, target)
+        save(record, target)
         console.print(f"record written to {target}")
-    return FAILED if found.differences else OK
+    return FAILED if record.differences else OK
 
 
-def compared(file: Path) -> Record:
+def compared(file: Path) -> HardwareRecord:
     """The results of a GPU in `file` beside the emulator's."""
     with np.load(file) as stored:
         theirs = {name: stored[name] for name in stored.files}
     about = json.loads(str(theirs.pop("about")))
     known = [case for case in cases() if _key(case, 0) in theirs]
-    record = Record(about, {}, {}, {})
+    record = HardwareRecord(about, {}, {}, {})
     for case in _progress(known, len(known), "emulator"):
         outputs = [theirs[_key(case, i)] for i in range(2) if _key(case, i) in theirs]
         apart = difference(case, _ours(case, outputs), outputs)
@@ -131,7 +131,7 @@ def _ours(case: Runnable, like: list[np.ndarray[Any, Any]]) -> list[np.ndarray[A
         return [~values for values in like]
 
 
-def table(record: Record) -> Table:
+def table(record: HardwareRecord) -> Table:
     """The comparison by instruction class, for people."""
     about = record.about
     shown = Table(
@@ -151,7 +151,7 @@ def table(record: Record) -> Table:
     return shown
 
 
-def distance(row: Row) -> str:
+def distance(row: InstructionClass) -> str:
     """The largest difference of a class: in units of the last place while that says something, and absolute."""
     if not row.differing:
         return ""

@@ -21,7 +21,7 @@ PLACES = 1 << 15  # C2 counts half a result's last place over the whole segment:
 
 
 @dataclass(frozen=True)
-class Segment:
+class UnitSegment:
     """C1 and C2 as what they add to a result over the whole segment, and between what C0 lies, `lower` included."""
 
     lower: float
@@ -34,7 +34,7 @@ class NotInterpolated(ValueError):
     """No C0 explains all results."""
 
 
-def segment(results: Array, unit: float, steps: tuple[float, float] = (1, 1)) -> Segment:
+def segment(results: Array, unit: float, steps: tuple[float, float] = (1, 1)) -> UnitSegment:
     """The coefficients in multiples of `unit`; C1 and C2 are multiples of `steps`. The results are float32, positive.
 
     A result with 24 digits says that the sum lies between it and its successor.
@@ -47,7 +47,7 @@ def segment(results: Array, unit: float, steps: tuple[float, float] = (1, 1)) ->
     fitted = np.linalg.lstsq(terms * weights[:, None], (lower + width / 2) * weights, rcond=None)[0]
     c1, c2 = (float(np.round(value / step) * step) for value, step in zip(fitted[1:], steps, strict=True))
     rising = terms[:, 1] * c1 + terms[:, 2] * c2
-    found = Segment(float(np.max(lower - rising)), float(np.min(lower + width - rising)), c1, c2)
-    if not found.lower < found.upper:
-        raise NotInterpolated(f"segment of {len(results)} results: expected C0 in an interval, got {found}")
-    return found
+    fitting = UnitSegment(float(np.max(lower - rising)), float(np.min(lower + width - rising)), c1, c2)
+    if not fitting.lower < fitting.upper:
+        raise NotInterpolated(f"segment of {len(results)} results: expected C0 in an interval, got {fitting}")
+    return fitting

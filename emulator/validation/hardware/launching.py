@@ -17,7 +17,7 @@ Runnable = Case | MatrixCase
 
 
 @dataclass(frozen=True)
-class Launch:
+class CaseLaunch:
     """Blocks of `threads` threads; `arrays` in the order of the parameters, those numbered in `outputs` are compared."""
 
     blocks: int
@@ -31,15 +31,15 @@ def text(cases: Sequence[Runnable]) -> str:
     return HEADER + "".join(case.kernel(f"case_{number}") for number, case in enumerate(cases))
 
 
-def launch_of(case: Runnable) -> Launch:
+def launch_of(case: Runnable) -> CaseLaunch:
     """The arguments of a case, fresh."""
     inputs = [array.copy() for array in case.inputs]
     if isinstance(case, MatrixCase):
         result = np.zeros(COUNT * case.words[2], np.uint32)
-        return Launch(COUNT // THREADS, THREADS, [*inputs, result], (3,))
+        return CaseLaunch(COUNT // THREADS, THREADS, [*inputs, result], (3,))
     count, operands = len(inputs[0]), len(case.operands)
     arrays = [*inputs[:operands], np.zeros(count, KINDS[case.result].bits), *inputs[operands:]]
-    return Launch(count // THREADS, THREADS, arrays, tuple(range(operands, len(arrays))))
+    return CaseLaunch(count // THREADS, THREADS, arrays, tuple(range(operands, len(arrays))))
 
 
 def emulate(case: Runnable) -> list[np.ndarray[Any, Any]]:

@@ -25,7 +25,7 @@ HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 class Case:
     """One instruction.
 
-    name      as in PTX, with what else tells cases apart after a blank.
+    name      as in PTX; after a blank, what distinguishes it from other cases of that name.
     family    the row of the table that it belongs to.
     code      PTX, see above.
     result    type of %d0, for which differences are counted.

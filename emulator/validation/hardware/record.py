@@ -16,7 +16,7 @@ RECORD = Path(__file__).parents[1] / "records" / "bits_nvidia_h200.json"
 
 
 @dataclass(frozen=True)
-class Row:
+class InstructionClass:
     """One instruction class, all its cases together."""
 
     family: str
@@ -28,7 +28,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Record:
+class HardwareRecord:
     """`about`: device, versions, command. `gpu`: the digest of each case's results. `differences`: where not equal."""
 
     about: dict[str, str]
@@ -36,7 +36,7 @@ class Record:
     results: dict[str, int]
     differences: dict[str, Difference]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[InstructionClass]:
         """The table, by instruction class."""
         known = [case for case in cases() if case.name in self.gpu]
         for family in dict.fromkeys(case.family for case in known):
@@ -46,10 +46,10 @@ class Record:
             worst = None if None in ulps else max((u for u in ulps if u is not None), default=0)
             total = sum(self.results[name] for name in names)
             absolute = max((w.absolute for w in wrong), default=0.0)
-            yield Row(family, len(names), total, sum(w.differing for w in wrong), worst, absolute)
+            yield InstructionClass(family, len(names), total, sum(w.differing for w in wrong), worst, absolute)
 
 
-def save(record: Record, file: Path) -> None:
+def save(record: HardwareRecord, file: Path) -> None:
     """A line for each case."""
     lines = []
     for name, value in record.gpu.items():
@@ -60,11 +60,11 @@ def save(record: Record, file: Path) -> None:
     file.write_text(f'{{"about": {json.dumps(record.about, indent=1)},\n"cases": {{\n' + ",\n".join(lines) + "\n}}\n")
 
 
-def read(file: Path = RECORD) -> Record:
+def read(file: Path = RECORD) -> HardwareRecord:
     """The inverse of `save`."""
     content = json.loads(file.read_text())
     entries: dict[str, dict[str, Any]] = content["cases"]
-    return Record(
+    return HardwareRecord(
         content["about"],
         {name: entry["gpu"] for name, entry in entries.items()},
         {name: entry["results"] for name, entry in entries.items()},
@@ -76,7 +76,7 @@ def read(file: Path = RECORD) -> Record:
     )
 
 
-def lost(record: Record) -> Iterator[str]:
+def lost(record: HardwareRecord) -> Iterator[str]:
     """The cases that had the bits of the GPU when the record was made and have others now, or are no more."""
     present = {case.name: case for case in cases()}
     for name, bits in record.gpu.items():

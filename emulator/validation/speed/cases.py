@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy import float32, int32
 
+from kernelmux.emulator.validation.arrays import aligned
+
 KERNELS = Path(__file__).with_name("kernels")
 
 Case = Callable[[Callable[..., None]], tuple[Any, Any, float]]
@@ -27,16 +29,7 @@ def case(function: Case) -> Case:
 
 def normal(*shape: int, dtype: Any = float32) -> Any:
     """Normally distributed numbers, the same ones in every run, aligned as a GPU's allocations are."""
-    return _aligned(np.random.default_rng(sum(shape)).standard_normal(shape, float32).astype(dtype))
-
-
-def _aligned(values: Any) -> Any:
-    """A copy at an address that is a multiple of 256 bytes."""
-    room = np.empty(values.nbytes + 256, np.uint8)
-    start = -room.ctypes.data % 256
-    copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    copy[...] = values
-    return copy
+    return aligned(np.random.default_rng(sum(shape)).standard_normal(shape, float32).astype(dtype))
 
 
 def _silu(x: Any) -> Any:
@@ -104,7 +97,7 @@ def matmul_wmma(run: Callable[..., None]) -> tuple[Any, Any, float]:
 def matmul_mma(run: Callable[..., None]) -> tuple[Any, Any, float]:
     """bfloat16: the upper halves of float32 numbers."""
     a, b = (normal(*shape).view(np.uint32) >> 16 for shape in ((64, 96), (96, 64)))
-    halves, c = [_aligned(x.astype(np.uint16)) for x in (a, b)], normal(64, 64)
+    halves, c = [aligned(x.astype(np.uint16)) for x in (a, b)], normal(64, 64)
     run("gemm_mma", "gemm", (4, 2), (64,), (*halves, c, int32(64), int32(96)), out=(2,))
     return c, (a << 16).view(float32) @ (b << 16).view(float32), 5e-5
 
@@ -113,7 +106,7 @@ def matmul_mma(run: Callable[..., None]) -> tuple[Any, Any, float]:
 def attention(run: Callable[..., None]) -> tuple[Any, Any, float]:
     heads, n = 2, 70
     q, k, v, out = (normal(heads, n, 64, dtype=np.float16) for _ in range(4))
-    k, v = _aligned(k[:, ::-1]), _aligned(v[::-1])
+    k, v = aligned(k[:, ::-1]), aligned(v[::-1])
     run("attention", "attention", (3, heads), (128,), (q, k, v, out, int32(n), float32(1 / 8)), out=(3,))
     scores = q.astype(float32) @ k.astype(float32).swapaxes(1, 2) / 8
     powers = np.exp(np.where(np.tri(n, dtype=bool), scores, -np.inf))

@@ -16,7 +16,7 @@ from kernelmux.emulator.settings import LEVELS
 from kernelmux.emulator.validation.progress import bar
 from kernelmux.emulator.validation.speed import cases, implementations, report
 from kernelmux.emulator.validation.speed.cases import Case
-from kernelmux.emulator.validation.speed.implementations import Implementation
+from kernelmux.emulator.validation.speed.implementations import Side
 from kernelmux.emulator.validation.speed.measuring import Times, measure
 
 OK, WRONG, USAGE = 0, 1, 2
@@ -26,7 +26,7 @@ EPILOG = """
 FOLDER holds ptxemu.py with RawKernel(source, name, mode=, arch=)(grid, block, arguments, shared_mem=, out=), cases.py
 with a dictionary `cases` like the one of kernelmux.emulator.validation.speed.cases, and kernels/*.cu. Its Python files are
 executed. Both sides run the same cases in turns; the first run of each compiles and is kept apart. Exit status: 0 all
-results are right, 1 some are wrong, 2 the command made no sense.
+results are right, 1 some are wrong, 2 usage error.
 """
 
 
@@ -61,16 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"speed: {reason}", file=sys.stderr)
         return USAGE
     times = _run(selected, kernels, sides, args.repeat)
-    found = report.record(times, f"python -m kernelmux.emulator.validation.speed {_named(given)}".rstrip(), args.repeat)
-    console.print(report.table(found))
+    record = report.record(
+        times, f"python -m kernelmux.emulator.validation.speed {_named(given)}".rstrip(), args.repeat
+    )
+    console.print(report.table(record))
     _say(console, times)
     if args.json:
-        args.json.write_text(report.text(found))
+        args.json.write_text(report.text(record))
     return WRONG if any(each.wrong for each in times) else OK
 
 
-def _what(folder: Path | None) -> tuple[dict[str, Case], Path, list[Implementation]]:
-    """The cases, the folder of their kernels, and who runs them."""
+def _what(folder: Path | None) -> tuple[dict[str, Case], Path, list[Side]]:
+    """The cases, the folder of their kernels, and the emulators that run them."""
     if folder is None:
         return cases.cases, cases.KERNELS, [implementations.ours()]
     theirs = implementations.other(implementations.module(folder / "ptxemu.py"))
@@ -89,7 +91,7 @@ def _named(given: Sequence[str]) -> str:
     return shlex.join(Path(text).name if Path(text).is_absolute() else text for text in given)
 
 
-def _run(selected: dict[str, Case], kernels: Path, sides: list[Implementation], repeat: int) -> list[Times]:
+def _run(selected: dict[str, Case], kernels: Path, sides: list[Side], repeat: int) -> list[Times]:
     times: list[Times] = []
     with bar() as progress:
         task = progress.add_task("speed", total=len(selected) * len(LEVELS))

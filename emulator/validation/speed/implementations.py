@@ -1,4 +1,4 @@
-"""The two sides of the comparison: this emulator, and the one in somebody else's folder."""
+"""The two sides of the comparison: this emulator, and the one in the folder of `--against`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kernelmux.emulator import checks, compile_ptx, load
 
 ARCH = "sm_80"  # what the kernels of the cases need; both sides execute the PTX that NVRTC makes for it
 
-Launch = Callable[..., None]  # (grid, block, arguments, shared_mem=0, out=())
+LaunchCall = Callable[..., None]  # (grid, block, arguments, shared_mem=0, out=())
 
 
 @dataclass(frozen=True)
-class Implementation:
+class Side:
     """A way to run kernels: `kernel(path of the source, name, mode)` compiles one and gives what launches it."""
 
     name: str
-    kernel: Callable[[Path, str, str], Launch]
+    kernel: Callable[[Path, str, str], LaunchCall]
 
 
-def ours() -> Implementation:
+def ours() -> Side:
     """This emulator."""
-    return Implementation("ours", _our_kernel)
+    return Side("ours", _our_kernel)
 
 
-def _our_kernel(source: Path, name: str, mode: str) -> Launch:
+def _our_kernel(source: Path, name: str, mode: str) -> LaunchCall:
     kernel = load(compile_ptx(source.read_text(), arch=ARCH, filename=source.name)).kernel(name)
 
     def launch(grid: Any, block: Any, arguments: Any, *, shared_mem: int = 0, out: Any = ()) -> None:
@@ -39,14 +39,14 @@ def _our_kernel(source: Path, name: str, mode: str) -> Launch:
     return launch
 
 
-def other(module: Any) -> Implementation:
+def other(module: Any) -> Side:
     """One with `module.RawKernel(source text, name, mode=mode, arch=...)(grid, block, arguments, shared_mem=, out=)`."""
 
-    def kernel(source: Path, name: str, mode: str) -> Launch:
-        launch: Launch = module.RawKernel(source.read_text(), name, mode=mode, arch=ARCH.replace("sm", "compute"))
+    def kernel(source: Path, name: str, mode: str) -> LaunchCall:
+        launch: LaunchCall = module.RawKernel(source.read_text(), name, mode=mode, arch=ARCH.replace("sm", "compute"))
         return launch
 
-    return Implementation("theirs", kernel)
+    return Side("theirs", kernel)
 
 
 def module(file: Path) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelmux.emulator.running.launch import collector_paused
 from kernelmux.emulator.validation.speed.cases import Case
-from kernelmux.emulator.validation.speed.implementations import Implementation, Launch
+from kernelmux.emulator.validation.speed.implementations import LaunchCall, Side
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Times:
 class Runner:
     """One implementation on one case, in one mode."""
 
-    def __init__(self, name: str, case: Case, mode: str, kernels: Path, implementation: Implementation) -> None:
+    def __init__(self, name: str, case: Case, mode: str, kernels: Path, implementation: Side) -> None:
         self.case, self.mode, self.kernels, self.implementation = case, mode, kernels, implementation
         self.times = Times(name, mode, implementation.name)
-        self._compiled: dict[tuple[str, str], Launch] = {}
+        self._compiled: dict[tuple[str, str], LaunchCall] = {}
         self._seconds = 0.0
 
     def warm_up(self) -> None:
@@ -80,7 +80,7 @@ class Runner:
 
 
 def measure(
-    name: str, case: Case, mode: str, kernels: Path, implementations: Sequence[Implementation], repeat: int
+    name: str, case: Case, mode: str, kernels: Path, implementations: Sequence[Side], repeat: int
 ) -> list[Times]:
     """Runs a case once with each implementation, then `repeat` times in turns; every second turn begins with the last."""
     runners = [Runner(name, case, mode, kernels, implementation) for implementation in implementations]

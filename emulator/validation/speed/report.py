@@ -41,26 +41,26 @@ def _figures(each: Times) -> dict[str, Any]:
     return named | {name: round(1e3 * getattr(each, name), 3) for name in ("best", "median", "first")}
 
 
-def text(found: dict[str, Any]) -> str:
+def text(record: dict[str, Any]) -> str:
     """A record as JSON, a line for each time."""
-    head = json.dumps({key: value for key, value in found.items() if key != "times"}, indent=1)
-    lines = ",\n".join(json.dumps(each) for each in found["times"])
+    head = json.dumps({key: value for key, value in record.items() if key != "times"}, indent=1)
+    lines = ",\n".join(json.dumps(each) for each in record["times"])
     return f'{head[:-2]},\n "times": [\n{lines}\n]}}\n'
 
 
 def cpu() -> str:
     """The model of this machine's processor."""
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 class Figures:
     """The milliseconds of a record, by case, mode and implementation."""
 
-    def __init__(self, found: dict[str, Any], which: str = "best") -> None:
+    def __init__(self, record: dict[str, Any], which: str = "best") -> None:
         self.ms: dict[tuple[str, str, str], float] = {
-            (x["case"], x["mode"], x["implementation"]): x.get(which, math.nan) for x in found["times"]
+            (x["case"], x["mode"], x["implementation"]): x.get(which, math.nan) for x in record["times"]
         }
         self.cases = list(dict.fromkeys(case for case, *_ in self.ms))
         self.modes = list(dict.fromkeys(mode for _, mode, _ in self.ms))
@@ -77,9 +77,9 @@ class Figures:
         return self.of(case, mode, THEIRS) / self.of(case, mode, OURS)
 
 
-def table(found: dict[str, Any]) -> Table:
+def table(record: dict[str, Any]) -> Table:
     """A row for each case: milliseconds in both modes, and the ratio."""
-    figures = Figures(found)
+    figures = Figures(record)
     made = Table("case")
     for mode in figures.modes:
         for side in _sides(figures):
@@ -109,10 +109,10 @@ def _cells(figures: Figures, case: str, mode: str) -> list[str]:
 
 def section(file: Path = RECORD) -> str:
     """A record of a comparison in Markdown: the totals, and the three cases that take longest."""
-    found = json.loads(file.read_text())
-    figures, machine = Figures(found), found["machine"]
+    record = json.loads(file.read_text())
+    figures, machine = Figures(record), record["machine"]
     slowest = sorted(figures.cases, key=lambda case: figures.of(case, "full", OURS), reverse=True)[:3]
-    lines = [_sentence(figures, found, machine), "", "| ms per launch | " + " | ".join(_headings(figures)) + " |"]
+    lines = [_sentence(figures, record, machine), "", "| ms per launch | " + " | ".join(_headings(figures)) + " |"]
     lines.append("|---" * (1 + len(figures.modes) * 3) + "|")
     for case in (*slowest, TOTAL):
         cells = [cell for mode in figures.modes for cell in _plain(figures, case, mode)]
@@ -121,7 +121,7 @@ def section(file: Path = RECORD) -> str:
     return "\n".join(lines)
 
 
-def _sentence(figures: Figures, found: dict[str, Any], machine: dict[str, Any]) -> str:
+def _sentence(figures: Figures, record: dict[str, Any], machine: dict[str, Any]) -> str:
     parts = [
         f"{figures.of(TOTAL, mode, OURS):,.0f} ms instead of {figures.of(TOTAL, mode, THEIRS):,.0f} ms in {mode} mode "
         f"({figures.ratio(TOTAL, mode):.1f}x)"
@@ -129,7 +129,7 @@ def _sentence(figures: Figures, found: dict[str, Any], machine: dict[str, Any]) 
     ]
     return (
         f"One launch of each of its {len(figures.cases)} cases takes {' and '.join(parts)}: the best of "
-        f"{found['repeat']} launches in turns, after a first one, on one core ({machine['cpu']}, "
+        f"{record['repeat']} launches in turns, after a first one, on one core ({machine['cpu']}, "
         f"Python {machine['python']}, numpy {machine['numpy']})."
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import aligned, empty, ramp
+from kernelmux.emulator.validation.arrays import aligned, empty, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "bounds"
@@ -75,7 +75,7 @@ def rotate() -> CudaLaunch:
 
 
 OUT = ("out of bounds",)
-NEIGHBOUR = "The neighbouring allocation is read or overwritten without a word; an illegal address only by luck."
+NEIGHBOUR = "The neighbouring allocation is read or overwritten without an error; rarely the address is illegal."
 UNWRITTEN = "The output holds there what the allocation held before."
 
 DEFECTS = (

@@ -73,8 +73,8 @@ extern "C" __global__ void __cluster_dims__(1, 2, 1) send(const float* x, float*
 #ifdef FEWER_BYTES_SENT
   if (i < 31)
 #endif
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x[block * 32 + i]), "r"(bar) : "memory");  // reported: SENT_BEFORE_INIT, REPORTS_TO_OWN_BLOCK, NOBODY_WAITS_FOR_STORES
-#ifdef NOBODY_WAITS_FOR_STORES
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x[block * 32 + i]), "r"(bar) : "memory");  // reported: SENT_BEFORE_INIT, REPORTS_TO_OWN_BLOCK, STORES_NEVER_AWAITED
+#ifdef STORES_NEVER_AWAITED
   y[block * 32 + i] = 0;
 #else
 #ifndef STORE_READ_TOO_EARLY

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import empty, ramp
+from kernelmux.emulator.validation.arrays import empty, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "clusters"
@@ -77,8 +77,8 @@ DEFECTS = (
         ("uninitialised",),
     ),
     Defect(
-        "nobody_waits_for_stores",
-        "The kernel ends with stores (st.async) that nobody has waited for.",
+        "stores_never_awaited",
+        "The kernel ends with stores (st.async) that no thread has waited for.",
         "The stores may go to memory that belongs to another block by then.",
         send,
         ASYNC,

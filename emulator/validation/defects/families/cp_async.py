@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import empty, ramp
+from kernelmux.emulator.validation.arrays import empty, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "cp.async pipelines"
@@ -31,7 +31,7 @@ EARLY = ("uninitialised",)
 STALE = "Sums over rows that have not arrived: wrong values that depend on the timing."
 
 DEFECTS = (
-    Defect("no_wait", "Nobody waits for the copies.", STALE, column_sums, EARLY),
+    Defect("no_wait", "No thread waits for the copies.", STALE, column_sums, EARLY),
     Defect(
         "wait_leaves_one_too_many",
         "cp.async.wait_group leaves one group more under way than the ring allows.",

@@ -1,4 +1,4 @@
-// Memory and registers that are read before anybody has written them, and outputs that nobody writes.
+// Memory and registers that are read before they are written, and outputs that are never written.
 #include <mma.h>
 
 // y = x smoothed over three values; the ends of the tile are zero.

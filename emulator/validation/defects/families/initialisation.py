@@ -1,10 +1,10 @@
-"""Reads of what nobody has written, and outputs that nobody writes."""
+"""Reads of what was never written, and outputs that are never written."""
 
 from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import empty, normal, ramp
+from kernelmux.emulator.validation.arrays import empty, normal, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "initialisation"
@@ -66,7 +66,7 @@ LEFTOVER = "Whatever an earlier block left there, often zeros: right in the test
 JUNK = "The sum begins with what the register held: any number, often zero."
 
 DEFECTS = (
-    Defect("halo_not_filled", "The halo of a tile is read and nobody has filled it.", LEFTOVER, smooth, UNINITIALISED),
+    Defect("halo_not_filled", "The halo of a tile is read and was never filled.", LEFTOVER, smooth, UNINITIALISED),
     Defect(
         "tail_not_padded",
         "A tile is read whole, though only its first n elements were filled.",

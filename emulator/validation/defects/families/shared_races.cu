@@ -161,8 +161,8 @@ extern "C" __global__ void scan(const float* x, float* y) {
 extern "C" __global__ void argmax(const float* x, int* y) {
   __shared__ int winner;
   const int i = threadIdx.x;
-#ifdef EVERYBODY_WRITES_ONE_WORD
-  winner = i;  // reported: EVERYBODY_WRITES_ONE_WORD
+#ifdef ALL_THREADS_WRITE_ONE_WORD
+  winner = i;  // reported: ALL_THREADS_WRITE_ONE_WORD
 #else
   if (i == 0) {
     winner = 0;

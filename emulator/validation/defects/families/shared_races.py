@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import empty, normal, ramp
+from kernelmux.emulator.validation.arrays import empty, normal, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "shared-memory races"
@@ -154,7 +154,7 @@ DEFECTS = (
         RACE,
     ),
     Defect(
-        "everybody_writes_one_word",
+        "all_threads_write_one_word",
         "All threads write their own value to one word of shared memory.",
         "Any one of the values stays.",
         argmax,

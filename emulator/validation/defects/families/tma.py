@@ -1,11 +1,11 @@
-"""TMA and mbarrier: who waits for whom, how many bytes are expected, and what the asynchronous proxy sees."""
+"""TMA and mbarrier: missing waits and arrivals, wrong numbers of bytes, and what the asynchronous proxy sees."""
 
 from pathlib import Path
 
 import numpy as np
 
 from kernelmux.emulator import TensorMap
-from kernelmux.emulator.validation.defects.arrays import empty, ramp
+from kernelmux.emulator.validation.arrays import empty, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "TMA and mbarrier"
@@ -128,7 +128,7 @@ DEFECTS = (
         "No fence.mbarrier_init (or proxy fence) stands between mbarrier.init and the first copy.",
         "The copy may report to a barrier that the asynchronous proxy does not see yet.",
         tile_sums,
-        blind="barriers count as initialised for everybody at once; fences are checked for data, not for barriers",
+        blind="an mbarrier is visible everywhere at once; fences are checked for data, not for barriers",
     ),
     Defect(
         "no_proxy_fence",
@@ -146,14 +146,14 @@ DEFECTS = (
     ),
     Defect(
         "store_not_awaited",
-        "The kernel ends with stores that nobody waits for.",
+        "The kernel ends with stores that no thread has waited for.",
         "Part of the output may be lost.",
         twice,
         ASYNC,
     ),
     Defect(
         "store_not_committed",
-        "The stores are never committed, so nobody waits for them.",
+        "The stores are never committed, so the wait does not cover them.",
         "Part of the output may be lost.",
         twice,
         ASYNC,
@@ -200,14 +200,14 @@ DEFECTS = (
     ),
     Defect(
         "sum_not_awaited",
-        "The kernel ends with bulk reductions that nobody waits for.",
+        "The kernel ends with bulk reductions that no thread has waited for.",
         "Part of the sum may be lost.",
         accumulate,
         ASYNC,
     ),
     Defect(
         "sum_not_committed",
-        "The bulk reductions are never committed, so nobody waits for them.",
+        "The bulk reductions are never committed, so the wait does not cover them.",
         "Part of the sum may be lost.",
         accumulate,
         ASYNC,

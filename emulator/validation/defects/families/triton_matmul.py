@@ -64,7 +64,7 @@ def matmul() -> TritonLaunch:
 
 
 OUT = ("out of bounds",)
-NEIGHBOUR = "Memory behind the array is read without a word; an illegal address only by luck."
+NEIGHBOUR = "Memory behind the array is read without an error; rarely the address is illegal."
 
 DEFECTS = (
     Defect("no_mask_for_rows", "The rows behind the last one of a are loaded.", NEIGHBOUR, matmul, OUT),
@@ -79,7 +79,7 @@ DEFECTS = (
     Defect("strides_of_b_swapped", "The strides of b are mixed up.", "A wrong product, or an illegal address.", matmul),
     Defect("b_does_not_advance", "The pointers of b stay at the first tile of K.", "A wrong product.", matmul),
     Defect("sum_overwritten", "Each step of K replaces the sum.", "The product of the last tile only.", matmul),
-    Defect("program_axes_swapped", "The two axes of the grid are mixed up.", "Tiles that nobody computes.", matmul),
+    Defect("program_axes_swapped", "The two axes of the grid are mixed up.", "Some tiles are never computed.", matmul),
     Defect(
         "store_mask_for_rows_only",
         "The columns behind the last one of c are stored.",

@@ -159,7 +159,7 @@ def reverse() -> TritonLaunch:
 
 
 OUT, RACE = ("out of bounds",), ("race",)
-NEIGHBOUR = "Memory behind the array is read or overwritten without a word; an illegal address only by luck."
+NEIGHBOUR = "Memory behind the array is read or overwritten without an error; rarely the address is illegal."
 UNWRITTEN = "The output holds there what the allocation held before."
 ORDER = "Right or wrong depending on which program comes first."
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmux.emulator.validation.defects.arrays import aligned, empty, ramp
+from kernelmux.emulator.validation.arrays import aligned, empty, ramp
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "warp operations"

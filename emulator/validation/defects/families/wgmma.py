@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from kernelmux.emulator import TensorMap
-from kernelmux.emulator.validation.defects.arrays import aligned, empty, normal
+from kernelmux.emulator.validation.arrays import aligned, empty, normal
 from kernelmux.emulator.validation.defects.model import CudaLaunch, Defect
 
 FAMILY = "wgmma"
@@ -53,7 +53,13 @@ DEFECTS = (
         product,
         ASYNC,
     ),
-    Defect("product_never_awaited", "The kernel ends with products that nobody waits for.", UNDEFINED, product, ASYNC),
+    Defect(
+        "product_never_awaited",
+        "The kernel ends with products that no thread has waited for.",
+        UNDEFINED,
+        product,
+        ASYNC,
+    ),
     Defect(
         "sum_read_before_wait",
         "The sums are read before wgmma.wait_group.",
@@ -68,7 +74,7 @@ DEFECTS = (
         product,
         ASYNC,
     ),
-    Defect("first_product_adds", "The first product adds to sums that nobody has cleared.", UNDEFINED, product),
+    Defect("first_product_adds", "The first product adds to sums that were not cleared.", UNDEFINED, product),
     Defect(
         "descriptor_stride_of_512",
         "A descriptor says 512 bytes from eight rows to the next eight, where it is 1024.",

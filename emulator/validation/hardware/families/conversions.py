@@ -5,7 +5,6 @@ from kernelmux.emulator.validation.hardware.model import Case, mixed, simple
 INTEGERS, ROUNDED, FLOATS, NARROW = (
     "cvt: integer to integer", "cvt: integer to float and back", "cvt: float to float", "cvt: tf32 and fp8",
 )  # fmt: skip
-WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 NAMES = [f"{sign}{width}" for width in (16, 32, 64) for sign in "su"]
 DIRECTIONS = ("rn", "rz", "rm", "rp")
 

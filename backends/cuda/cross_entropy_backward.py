@@ -1,0 +1,55 @@
+"""The gradient of cross entropy on CUDA: one read of the logits and one write, 16 bytes per access."""
+
+from functools import lru_cache
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._targets import reduced
+from kernelmux.backends.cuda.cross_entropy import group_of
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Source(__file__)
+_SIGNATURE = (
+    "grad_loss* logits* target* lse* count* grad* rows:i64 n:i32 step:i64 each:i64 ignored:i64 smoothing:f32 chunks:i32"
+)
+_UNROLL = 4
+
+
+def cross_entropy_backward(
+    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
+    ignore_index: int, label_smoothing: float, reduction: str,
+) -> torch.Tensor:  # fmt: skip
+    grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    if grad.numel():
+        count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
+        launch = _vectorized(
+            *logits.shape, logits.stride(0), logits.dtype, int(reduction == "none"), ignore_index, label_smoothing
+        )
+        launch(grad_loss, logits, target, lse, count, grad)
+    return grad
+
+
+@lru_cache(maxsize=4096)
+def _vectorized(rows: int, n: int, step: int, dtype: torch.dtype, each: int, ignored: int, smoothing: float) -> Bound:
+    width = ACCESS_BYTES // dtype.itemsize
+    group = group_of(n, width * _UNROLL, most=256)
+    side = max(1, 128 // group) if group <= 32 else 1
+    kernel = SOURCE.kernel(
+        "cross_entropy_backward_vectorized", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, ROWS=side,
+        UNROLL=_UNROLL,
+    )  # fmt: skip
+    chunks = cdiv(n, group * _UNROLL * width)
+    return kernel.bind(
+        cdiv(rows, side) * chunks, (group, side), rows, n, step, each, ignored, smoothing, chunks
+    )  # fmt: skip
+
+
+VARIANTS = {
+    "vectorized": Implementation(
+        cross_entropy_backward,
+        "a chunk of a row per block: one read, one write, 16 bytes per access",
+        layout={"logits": "last"} | dict.fromkeys(("grad_loss", "target", "lse"), "contiguous"),
+    )
+}

@@ -1,0 +1,51 @@
+"""Rotary embedding on CUDA: 16 bytes per access, cos and sin read once for several heads."""
+
+import struct
+from functools import lru_cache
+from math import gcd
+
+import torch
+
+from kernelmux.backends.cuda._elementwise import Strides, common_width
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
+from kernelmux.registry.backend import Implementation
+
+SOURCE = Source(__file__)
+_BLOCK = 256
+_HEADS = 4  # of a thread, at most
+_SIGNATURE = "x* cos* sin* y* steps:struct units:i64 pairs:i32 rows:i64 heads:i32 groups:i32"
+
+
+def rope_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel():
+        steps = x.stride()[:3], (0, *cos.stride())[-3:-1], (0, *sin.stride())[-3:-1]
+        width = gcd(common_width((x, cos, sin)), x.shape[3] // 2, *(s for strides in steps for s in strides))
+        launch, packed = _plan(tuple(x.shape), steps, x.dtype, width, interleaved)
+        launch(x, cos, sin, y, packed)
+    return y
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    shape: Strides, steps: tuple[Strides, ...], dtype: torch.dtype, width: int, interleaved: bool
+) -> tuple[Bound, bytes]:
+    batch, heads, rows, columns = shape
+    together = min(_HEADS, heads)
+    groups, pairs = cdiv(heads, together), columns // 2
+    units = batch * groups * rows * (pairs // width)
+    kernel = SOURCE.kernel(
+        "rope_heads", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, HEADS=together, NEIGHBOURS=int(interleaved),
+        BLOCK=_BLOCK,
+    )  # fmt: skip
+    launch = kernel.bind(cdiv(units, _BLOCK), _BLOCK, units, pairs, rows, heads, groups)
+    return launch, struct.pack("7q", *(s for strides in steps for s in strides))
+
+
+VARIANTS = {
+    "heads": Implementation(
+        rope_heads,
+        "16 bytes per access; cos and sin are read once for several heads",
+        layout=dict.fromkeys(("x", "cos", "sin"), "last"),
+    )
+}

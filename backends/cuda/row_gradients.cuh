@@ -1,0 +1,203 @@
+// Gradients of a row operator with weights: one tensor like the rows, and sums over all rows for each column.
+//
+// An operator is a struct as in row_walks.cuh, with these differences:
+//
+//     template <typename Each> void add(State& s, Each each) const;    // each(f) calls f(x, w)
+//     // The gradient of column i; adds what the row gives to the sums of the column.
+//     void apply(const float* x, float w, const Row& row, float& grad, float* sums) const;
+//
+//     ROW_GRADIENTS(RmsNormBackward, 2, 1, 1)    // inputs [rows, n] beside one weight [n], sums, numbers
+//
+// The line makes one kernel called ENTRY. WALK says what it does:
+//   staying     blocks stay and walk down rows gridDim.x * ROWS apart, with the weights and their share of the sums in
+//               registers; rows arrive through a ring in shared memory, so that the next is on its way while a block works on one
+//   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
+//   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
+// The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
+#pragma once
+
+#include "row_parameters.cuh"
+#include "row_ring.cuh"
+
+template <typename Op, int In, int Sums>
+struct Gradients {
+    Op op;
+    const T* x[In];
+    const T* w;
+    T* grad;
+    float *stats, *partial;
+    i64 rows;
+    int n, chunk;
+};
+
+// The gradients of one vector, and what it adds to the sums.
+template <typename Op, int In, int Sums>
+__device__ __forceinline__ Elements gradients(
+    const Op& op, const Elements (&x)[In], const Elements& w, const typename Op::Row& row, float (&sum)[Sums][WIDTH]) {
+    float a[In][WIDTH], b[WIDTH], results[WIDTH];
+#pragma unroll
+    for (int i = 0; i < In; ++i) to_floats(a[i], x[i]);
+    to_floats(b, w);
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+        float z[In], s[Sums];
+#pragma unroll
+        for (int i = 0; i < In; ++i) z[i] = a[i][j];
+#pragma unroll
+        for (int i = 0; i < Sums; ++i) s[i] = sum[i][j];
+        op.apply(z, b[j], row, results[j], s);
+#pragma unroll
+        for (int i = 0; i < Sums; ++i) sum[i][j] = s[i];
+    }
+    return from_floats<T>(results);
+}
+
+// f(x, w) for each column of a vector.
+template <int In, typename F>
+__device__ __forceinline__ void each_pair(const Elements (&x)[In], const Elements& w, F f) {
+    float a[In][WIDTH], b[WIDTH];
+#pragma unroll
+    for (int i = 0; i < In; ++i) to_floats(a[i], x[i]);
+    to_floats(b, w);
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+        float z[In];
+#pragma unroll
+        for (int i = 0; i < In; ++i) z[i] = a[i][j];
+        f(z, b[j]);
+    }
+}
+
+// ---- staying
+
+// The sums of the ROWS rows side by side, added in order, to partial[s * blocks * n + i].
+template <int Sums>
+__device__ __forceinline__ void add_to_partial(
+    const float (&sum)[VECTORS][Sums][WIDTH], float* partial, i64 stride, int count) {
+    __shared__ float total[ROWS > 1 ? GROUP * VECTORS * WIDTH : 1];
+#pragma unroll
+    for (int s = 0; s < Sums; ++s)
+        for (int r = 0; r < ROWS; ++r) {
+            float* const out = r == ROWS - 1 ? partial + s * stride : total;
+            if (threadIdx.y == r)
+                for_each_vector(count, [&](int i, int v) {
+#pragma unroll
+                    for (int j = 0; j < WIDTH; ++j) out[i + j] = r > 0 ? total[i + j] + sum[v][s][j] : sum[v][s][j];
+                });
+            if (ROWS > 1) __syncthreads();
+        }
+}
+
+template <typename Op, int In, int Sums>
+__device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
+    using State = typename Op::State;
+    __shared__ JoinRoom<State> room[2];
+    const int n = all.n;
+    Elements w[VECTORS];
+    float sum[VECTORS][Sums][WIDTH] = {};
+    for_each_vector(n, [&](int i, int v) { w[v] = load<WIDTH>(all.w + i); });
+    const i64 step = gridDim.x * (i64)ROWS;
+    i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
+    // Beyond the last row it is asked for once more, and not used.
+    for (int s = 0; s < STAGES - 1; ++s) ask(s, all.x, min(row + s * step, all.rows - 1) * n, n);
+    int stage = 0, turn = 0;
+    for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step, turn ^= 1) {
+        const i64 ahead = min(row + (STAGES - 1) * step, all.rows - 1);
+        ask((stage + STAGES - 1) % STAGES, all.x, ahead * n, n);
+        copy_async_wait<STAGES - 1>();
+        const int here = stage;
+        State state;
+        all.op.add(state, [&](auto f) {
+            for_each_vector(n, [&](int, int v) {
+                Elements x[In];
+                take(x, here, v);
+                each_pair(x, w[v], f);
+            });
+        });
+        state = joined(all.op, state, room[turn]);
+        stay_packed(w);
+        const typename Op::Row found = all.op.finish(state, n);
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        if (ROWS > 1 && row >= all.rows) continue;
+        for_each_vector(n, [&](int i, int v) {
+            Elements x[In];
+            take(x, here, v);
+            store(all.grad + row * n + i, gradients(all.op, x, w[v], found, sum[v]));
+        });
+    }
+    add_to_partial(sum, all.partial + blockIdx.x * (i64)n, gridDim.x * (i64)n, n);
+}
+
+// ---- along, then descending
+
+template <typename Op, int In, int Sums>
+__device__ __forceinline__ void along(const Gradients<Op, In, Sums>& all) {
+    using State = typename Op::State;
+    __shared__ JoinRoom<State> room;
+    const i64 start = blockIdx.x * (i64)all.n;
+    State state;
+    for (int i = threadIdx.x * WIDTH; i < all.n; i += UNROLL * GROUP * WIDTH) {
+        Elements x[UNROLL][In], w[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int c = i + u * GROUP * WIDTH;
+            if (c >= all.n) break;
+            w[u] = load<WIDTH>(all.w + c);
+#pragma unroll
+            for (int k = 0; k < In; ++k) x[u][k] = load<WIDTH>(all.x[k] + start + c);
+        }
+        all.op.add(state, [&](auto f) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (i + u * GROUP * WIDTH < all.n) each_pair(x[u], w[u], f);
+        });
+    }
+    const typename Op::Row found = all.op.finish(joined(all.op, state, room), all.n);
+    if (threadIdx.x == 0) memcpy(all.stats + blockIdx.x * (i64)(sizeof(found) / 4), &found, sizeof(found));
+#pragma unroll UNROLL
+    for (int i = threadIdx.x * WIDTH; i < all.n; i += GROUP * WIDTH) {
+        Elements x[In];
+        float unused[Sums][WIDTH] = {};
+#pragma unroll
+        for (int k = 0; k < In; ++k) x[k] = load_streaming<WIDTH>(all.x[k] + start + i);
+        store_streaming(all.grad + start + i, gradients(all.op, x, load<WIDTH>(all.w + i), found, unused));
+    }
+}
+
+template <typename Op, int In, int Sums>
+__device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
+    const int n = all.n, i = (blockIdx.x * GROUP + threadIdx.x) * WIDTH;
+    if (i >= n) return;
+    const i64 first = blockIdx.y * (i64)all.chunk, last = min(all.rows, first + all.chunk);
+    const Elements w = load<WIDTH>(all.w + i);
+    float sum[Sums][WIDTH] = {};
+    for (i64 start = first; start < last; start += UNROLL) {
+        Elements x[UNROLL][In];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (start + u < last)
+#pragma unroll
+                for (int k = 0; k < In; ++k) x[u][k] = load_streaming<WIDTH>(all.x[k] + (start + u) * n + i);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            if (start + u >= last) break;
+            typename Op::Row found;
+            memcpy(&found, all.stats + (start + u) * (sizeof(found) / 4), sizeof(found));
+            gradients(all.op, x[u], w, found, sum);
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < Sums; ++s)
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) all.partial[(s * (i64)gridDim.y + blockIdx.y) * n + i + j] = sum[s][j];
+}
+
+// ---- the kernel of an operator
+
+#define ROW_GRADIENTS(Op, In, Sums, Numbers)                                                                            \
+    extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)                                              \
+    ENTRY(X_PARAMETERS_##In W_PARAMETERS_1 Y_PARAMETERS_1 float* __restrict__ stats, float* __restrict__ partial,       \
+          i64 rows, int n, int chunk N_PARAMETERS_##Numbers) {                                                          \
+        const Gradients<Op, In, Sums> all = {N_VALUES_##Numbers, X_VALUES_##In, w0, y0, stats, partial, rows, n, chunk}; \
+        WALK(all);                                                                                                      \
+    }

@@ -1,0 +1,111 @@
+// Row operators: an operator is a struct of small functions and one line; the ways to walk over rows are here.
+//
+//     struct RmsNorm {
+//         float eps;                  // the numbers that a call gives, all floats
+//         using State = OneSum;       // what is known of a part of a row; see row_join.cuh
+//         struct Row { float r; };    // what the results of a row need
+//         // Adds values of one thread; each(f) calls f(x) for every column, x[i] of input i, and may be called again.
+//         template <typename Each> __device__ void add(State& s, Each each) const {
+//             each([&](const float* x) { s.sum = fmaf(x[0], x[0], s.sum); });
+//         }
+//         __device__ Row finish(State s, int n) const { return {rsqrtf(__fdividef(s.sum, n) + eps)}; }
+//         __device__ void apply(const float* x, const float* w, const Row& row, float* y) const { y[0] = x[0] * row.r * w[0]; }
+//     };
+//     ROW_OPERATOR(RmsNorm, 1, 1, 1, 1)    // inputs [rows, n], weights [n], outputs [rows, n], numbers
+//
+// For an operator whose last weight may be missing the count is WEIGHTS, that of the call.
+//
+// The line makes one kernel called ENTRY that takes the rows in the way WALK says:
+//   resident  the row stays in the registers of a group, of a block or of CLUSTER blocks: one read, one write
+//   looped    a block per row reads it twice, the second time from L2 if it is not too long
+//   columns   x: [rows, n, inner], the row runs along the middle: neighbouring threads own neighbouring columns
+#pragma once
+
+#include "row_columns.cuh"
+#include "row_parameters.cuh"
+#include "row_values.cuh"
+
+// ---- resident
+
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, i64 rows, int n, i64) {
+    using State = typename Op::State;
+    constexpr int PART = GROUP * VECTORS * WIDTH;  // columns of a block
+    __shared__ JoinRoom<State> room;
+    cluster_arrive();
+    const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
+    const i64 begin = min(row, rows - 1) * n;  // beyond the last row: once more, but not written
+    const Peel peel(begin, n);
+    const int first = peel.head + block_in_cluster() * PART, count = min(peel.tail - first, PART);
+    Elements held[VECTORS][In], weight[VECTORS][at_least_one(Weights)];
+    float single[In];  // of the column that is no part of a vector
+    for_each_vector(count, [&](int i, int v) {
+#pragma unroll
+        for (int k = 0; k < In; ++k) held[v][k] = load_constant<WIDTH>(all.x[k] + begin + first + i);
+    });
+#pragma unroll
+    for (int k = 0; k < In; ++k) single[k] = peel.column >= 0 ? to_float(all.x[k][begin + peel.column]) : 0.0f;
+    // Asked for before the reduction, which hides their latency, as far as 1,024 threads have registers for both.
+    constexpr bool EARLY = Weights > 0 && VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128;
+    if (EARLY) for_each_vector(count, [&](int i, int v) { all.load_weights(weight[v], first + i); });
+    State state;
+    all.op.add(state, [&](auto f) {
+        for_each_vector(count, [&](int, int v) { all.each_of(held[v], f); });
+        if (peel.column >= 0) f(single);
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int k = 0; k < In; ++k) stay_packed(held[v][k]);
+    });
+    cluster_wait();
+    const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
+    if (ROWS > 1 && row >= rows) return;
+    for_each_vector(count, [&](int i, int v) {
+        if (!EARLY) all.load_weights(weight[v], first + i);
+        all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + i);
+    });
+    if (peel.column >= 0) all.write_single(found, single, begin + peel.column);
+}
+
+// ---- looped
+
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void looped(const Rows<Op, In, Weights, Out>& all, i64, int n, i64) {
+    using State = typename Op::State;
+    __shared__ JoinRoom<State> room;
+    const i64 start = blockIdx.x * (i64)n;
+    State state;
+    for (int i = threadIdx.x * WIDTH; i < n; i += UNROLL * GROUP * WIDTH) {
+        Elements held[UNROLL][In];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (i + u * GROUP * WIDTH < n)
+#pragma unroll
+                for (int k = 0; k < In; ++k) held[u][k] = load<WIDTH>(all.x[k] + start + i + u * GROUP * WIDTH);
+        all.op.add(state, [&](auto f) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (i + u * GROUP * WIDTH < n) all.each_of(held[u], f);
+        });
+    }
+    const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
+#pragma unroll UNROLL
+    for (int i = threadIdx.x * WIDTH; i < n; i += GROUP * WIDTH) {
+        Elements held[In], weight[at_least_one(Weights)];
+#pragma unroll
+        for (int k = 0; k < In; ++k) held[k] = load_streaming<WIDTH>(all.x[k] + start + i);
+        all.load_weights(weight, i);
+        all.template write<true>([&](int) { return found; }, held, weight, start + i);
+    }
+}
+
+// ---- the kernel of an operator
+
+#define ROW_OPERATOR(Op, In, Weights, Out, Numbers) ROW_KERNEL(Op, In, Weights, Out, Numbers)
+#define ROW_KERNEL(Op, In, Weights, Out, Numbers)                                                                       \
+    extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP * ROWS, MIN_BLOCKS) ENTRY(                         \
+        X_PARAMETERS_##In W_PARAMETERS_##Weights Y_PARAMETERS_##Out i64 rows, int n, i64 inner N_PARAMETERS_##Numbers) { \
+        const Rows<Op, In, Weights, Out> all = {                                                                        \
+            N_VALUES_##Numbers, X_VALUES_##In, W_VALUES_##Weights, Y_VALUES_##Out};                                     \
+        WALK(all, rows, n, inner);                                                                                      \
+    }

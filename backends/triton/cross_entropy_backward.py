@@ -1,0 +1,101 @@
+"""cross_entropy_backward: exp(x - lse) less the target, times the gradient of the row's loss: one read, one write."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Launch, cdiv, like, plan
+from kernelmux.backends.triton._row_plan import access_of
+from kernelmux.backends.triton._row_statistics import exponential
+from kernelmux.backends.triton._row_tiles import chunk_columns, chunk_masks, load_chunk, of_rows, store_chunk
+from kernelmux.backends.triton._rows import next_power, walk
+from kernelmux.backends.triton._strides import Ints, contiguous
+from kernelmux.backends.triton._targets import reduced, targets_of
+from kernelmux.registry.backend import Implementation
+
+ELEMENTS = 4096  # of a program, at most
+
+
+@triton.jit
+def _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, column, row, masks, smoothing, V):
+    """row: lse, target, gradient of the loss and two masks, each [ROWS, 1]; cols: place, column: number of the class."""
+    lse, target, g, counts, is_class = row
+    x = load_chunk(logits_ptr + (start + cols * column_step), masks, "evict_first").to(tl.float32)
+    share = exponential(x - lse) - smoothing / V
+    grad = g * tl.where(column == target, share - (1 - smoothing), share)
+    grad = tl.where(counts, tl.where(is_class, grad, float("nan")), 0.0)
+    store_chunk(grad_ptr + (out_start + cols), grad, masks)
+
+
+@triton.jit
+def cross_entropy_backward_kernel(
+    grad_ptr, grad_loss_ptr, logits_ptr, target_ptr, lse_ptr, count_ptr, M, V, row_step, column_step, target_step,
+    lse_step, grad_loss_step, ignore_index, smoothing, chunks,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    """row_step in units of UNIT elements; chunks: of a row."""
+    rows = (tl.program_id(0) // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
+    mask_rows = rows < M
+    targets = targets_of(target_ptr, rows, mask_rows, V, target_step, ignore_index)
+    g = tl.load(grad_loss_ptr + rows * grad_loss_step, mask=mask_rows)
+    if count_ptr is not None:
+        g = g / tl.load(count_ptr)
+    lse = tl.load(lse_ptr + rows * lse_step, mask=mask_rows)
+    row = (lse[:, None], targets[0][:, None], g[:, None], targets[1][:, None], targets[2][:, None])
+
+    start = (rows * row_step * UNIT)[:, None]
+    out_start = (rows * (V // UNIT) * UNIT)[:, None]
+    begin = 0
+    if PEELED:  # one row, from the last aligned address before it on
+        begin = tl.sum(rows * V % PEELED, 0)
+        start = start // PEELED * PEELED
+        out_start = (rows * V // PEELED * PEELED)[:, None]
+    first = (tl.program_id(0) % chunks).to(tl.int64) * BLOCK
+    cols = chunk_columns(first, BLOCK, tl.int64)
+    if (ROWS == 1) & (first >= begin) & (first + BLOCK <= begin + V):
+        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, cols - begin, row, (), smoothing, V)
+    else:
+        masks = of_rows(chunk_masks(cols, begin, begin + V, False, WIDTH, SPLIT), mask_rows, ROWS > 1)
+        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, cols - begin, row, masks, smoothing, V)
+
+
+def cross_entropy_backward(
+    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
+    ignore_index: int, label_smoothing: float, reduction: str,
+) -> torch.Tensor:  # fmt: skip
+    grad = like(logits)
+    if grad.numel():
+        counts = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
+        steps = (target.stride(0), lse.stride(0), grad_loss.stride(0) if reduction == "none" else 0)
+        launch = _plan(
+            logits.shape, logits.stride(), logits.dtype, steps, ignore_index, label_smoothing, not counts
+        )  # fmt: skip
+        launch(grad, grad_loss, logits, target, lse, *counts)
+    return grad
+
+
+@plan
+def _plan(
+    shape: Ints, strides: Ints, dtype: torch.dtype, steps: Ints, ignore_index: int, smoothing: float, plain: bool
+) -> Launch:
+    M, V = shape
+    w = walk(-1, shape, contiguous(shape), strides)
+    access = access_of(w, dtype.itemsize)
+    block = min(ELEMENTS, next_power(V))
+    rows = 1 if access.peeled else min(ELEMENTS // block, next_power(M))
+    chunks = cdiv(V + (access.width - 1 if access.peeled else 0), block)
+    absent = (None,) if plain else ()
+    return Launch(
+        cross_entropy_backward_kernel, (cdiv(M, rows) * chunks,), *absent, M, V, strides[0] // access.unit, strides[1],
+        *steps, ignore_index, smoothing, chunks,
+        ROWS=rows, BLOCK=block, UNIT=access.unit, WIDTH=access.width, PEELED=access.width if access.peeled else 0,
+        SPLIT=access.width > 1 and (access.peeled or V % access.width != 0), num_warps=4,
+    )  # fmt: skip
+
+
+VARIANTS = {
+    "blocked": Implementation(fn=cross_entropy_backward, idea="a chunk of a row per program: one read, one write"),
+}

@@ -1,0 +1,65 @@
+"""layer_norm_backward: gradients of layer_norm with respect to x, weight and bias, in fp32, rounded once.
+
+With r = rsqrt(variance + eps) and z = (x - mean) * r:
+grad_x = r * (g*w - mean(g*w) - z * mean(g*w*z)), grad_weight = sum over rows of g*z, grad_bias = sum over rows of g.
+
+split  the row kernel for grad_x, mean and r, another that walks the columns for the other two: any length
+fused  each program takes many rows and keeps its share of the sums in registers, so x and g are read once
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._row_gradients import FUSED, GradientOp, gradients_fused, gradients_split
+from kernelmux.backends.triton._row_op import RowOp, Tensors
+from kernelmux.backends.triton._row_statistics import MOMENTS_AND_PRODUCTS
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
+
+
+@triton.jit
+def _terms(eps, grad, x, weight):
+    return x, grad * weight
+
+
+@triton.jit
+def _known(eps, mean, variance, grads, products, n):
+    rstd = tl.rsqrt(variance + eps)
+    return mean, rstd, grads / n, rstd * products / n
+
+
+@triton.jit
+def _grad_x(mean, rstd, mean_grad, mean_product, eps, grad, x, weight):
+    return rstd * ((grad * weight - mean_grad) - ((x - mean) * rstd) * mean_product)
+
+
+@triton.jit
+def _shares(mean, rstd, grad, x):
+    return grad * ((x - mean) * rstd), grad
+
+
+GRADIENT = GradientOp(RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x), _shares, saved=2)
+
+
+def layer_norm_backward_split(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:
+    return gradients_split(GRADIENT, (grad_out, x), weight, (eps,), 2)
+
+
+def layer_norm_backward_fused(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:
+    return gradients_fused(GRADIENT, (grad_out, x), weight, (eps,), 2)
+
+
+CONTIGUOUS = {"grad_out": "contiguous", "x": "contiguous"}
+
+VARIANTS = {
+    "split": Implementation(
+        fn=layer_norm_backward_split, idea="rows for grad_x, then columns for the others", layout=CONTIGUOUS
+    ),
+    "fused": Implementation(
+        fn=layer_norm_backward_fused, idea="many rows per program, the others in registers",
+        requires=(AtMost("N", FUSED),), layout=CONTIGUOUS,
+    ),
+}  # fmt: skip

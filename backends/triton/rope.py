@@ -1,0 +1,76 @@
+"""rope: pairs of columns turned by the angle of their row, in fp32, rounded once; cos and sin are read for some heads."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._rows import next_power
+from kernelmux.backends.triton._strides import Ints
+from kernelmux.registry.backend import Implementation
+
+PAIRS = 1024  # of a program and head
+HEADS = 4  # of a program, at most
+
+
+@triton.jit
+def rope_kernel(
+    y_ptr, x_ptr, cos_ptr, sin_ptr, H, M, groups, x_strides, cos_strides, sin_strides,
+    PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr, HEADS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """PAIRS: columns of cos. strides: of b, h, m, d for x, of b, m, e for cos and sin; y is contiguous."""
+    blocks = tl.cdiv(M, BLOCK_M)
+    m = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    rest = tl.program_id(0) // blocks
+    b = (rest // groups).to(tl.int64)
+    e = tl.arange(0, BLOCK_E)[None, :]
+    mask = (m < M) & (e < PAIRS)  # [BLOCK_M, BLOCK_E]
+    cos_offs = b * cos_strides[0] + m * cos_strides[1] + e * cos_strides[2]
+    sin_offs = b * sin_strides[0] + m * sin_strides[1] + e * sin_strides[2]
+    c = tl.load(cos_ptr + cos_offs, mask=mask).to(tl.float32)
+    s = tl.load(sin_ptr + sin_offs, mask=mask).to(tl.float32)
+
+    for i in tl.static_range(HEADS):
+        h = (rest % groups).to(tl.int64) * HEADS + i
+        there = mask & (h < H)
+        x_row = x_ptr + (b * x_strides[0] + h * x_strides[1] + m * x_strides[2])
+        y_row = y_ptr + ((b * H + h) * M + m) * (2 * PAIRS)
+        if NEIGHBOURS:
+            d = tl.arange(0, 2 * BLOCK_E)[None, :]
+            both = (m < M) & (d < 2 * PAIRS) & (h < H)
+            pair = tl.load(x_row + d * x_strides[3], mask=both).to(tl.float32)
+            first, second = tl.split(tl.reshape(pair, [BLOCK_M, BLOCK_E, 2]))
+            turned = tl.join(first * c - second * s, second * c + first * s)
+            turned = tl.reshape(turned, [BLOCK_M, 2 * BLOCK_E])
+            tl.store(y_row + d, turned.to(y_ptr.dtype.element_ty), mask=both)
+        else:
+            first = tl.load(x_row + e * x_strides[3], mask=there).to(tl.float32)
+            second = tl.load(x_row + (e + PAIRS) * x_strides[3], mask=there).to(tl.float32)
+            tl.store(y_row + e, (first * c - second * s).to(y_ptr.dtype.element_ty), mask=there)
+            tl.store(y_row + (e + PAIRS), (second * c + first * s).to(y_ptr.dtype.element_ty), mask=there)
+
+
+def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel():
+        tables = [(0, *t.stride())[-3:] for t in (cos, sin)]
+        _plan(x.shape, x.stride(), *tables, interleaved)(y, x, cos, sin)
+    return y
+
+
+@plan
+def _plan(shape: Ints, strides: Ints, cos_strides: Ints, sin_strides: Ints, interleaved: bool) -> Launch:
+    B, H, M, D = shape
+    block_e = next_power(D // 2)
+    block_m = min(max(PAIRS // block_e, 1), next_power(M))
+    heads = min(HEADS, next_power(H))
+    groups = cdiv(H, heads)
+    return Launch(
+        rope_kernel, (cdiv(M, block_m) * B * groups,), H, M, groups, strides, cos_strides, sin_strides,
+        PAIRS=D // 2, NEIGHBOURS=interleaved, HEADS=heads, BLOCK_M=block_m, BLOCK_E=block_e, num_warps=4,
+    )  # fmt: skip
+
+
+VARIANTS = {"heads": Implementation(fn=rope, idea="cos and sin are read once for several heads")}

@@ -1,0 +1,85 @@
+"""The CUDA row family: how rows are dealt to threads, and long rows that start misaligned."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from kernelmux.backends.cuda import _rows
+from kernelmux.backends.cuda._rows import RowPlan, cluster_plan, row_plan
+from kernelmux.backends.cuda.softmax import softmax_cluster
+from kernelmux.backends.cuda.softmax_backward import softmax_backward
+from kernelmux.emulator import nvrtc
+
+LENGTHS = (1, 2, 7, 31, 33, 100, 127, 515, 768, 1000, 1025, 4099, 5000, 5120, 7168, 8191, 9001, 12288, 18432, 32768)
+LONG = (20003, 32769, 50257, 65536, 100000, 131072, 262144)
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
+
+
+def widths(n: int, itemsize: int) -> list[int]:
+    return [w for w in (1, 2, 4, 8) if n % w == 0 and w * itemsize <= 16]
+
+
+def check(plan: RowPlan, n: int) -> None:
+    part = plan.group * plan.vectors * plan.width
+    assert part * plan.cluster >= n, "the row fits"
+    assert plan.threads <= 1024
+    assert plan.threads * plan.blocks <= 2048
+    last = n - part * (plan.cluster - 1)  # columns of the last block
+    assert plan.inside <= plan.vectors
+    assert not plan.inside or plan.inside * plan.group * plan.width <= last, "what is inside lies in the row"
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_a_plan_holds_its_row(itemsize: int) -> None:
+    for n in LENGTHS:
+        for width in widths(n, itemsize):
+            check(row_plan(n, itemsize, width), n)
+            check(cluster_plan(n, itemsize, width), n)
+    for n, width in product(LONG, (1, 2, 4)):
+        if n % width == 0:
+            check(cluster_plan(n, itemsize, width), n)
+
+
+@pytest.mark.parametrize("n", [5000, 5120, 7168, 8192, 12288, 16384, 18432])
+def test_few_threads_of_a_block_idle(n: int) -> None:
+    plan = row_plan(n, 2, 8)
+    slots = plan.group * plan.vectors * plan.width
+    assert slots - n <= 0.03 * n
+
+
+def test_peeled_vectors_lie_inside_wherever_the_row_starts() -> None:
+    for n, itemsize in product((8191, 9001, 20003, 50257, 262143), (2, 4)):
+        width = 16 // itemsize
+        plan = cluster_plan(n, itemsize, width, peeled=True)
+        part = plan.group * plan.vectors
+        for head in range(width):
+            units = (n - head) // width
+            assert part * plan.cluster >= units
+            assert not plan.inside or plan.inside * plan.group <= units - part * (plan.cluster - 1)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("n", [8001, 8003])
+def test_rows_that_start_anywhere_are_right(n: int, dtype: torch.dtype) -> None:
+    """Nine rows of an odd length start at every distance from an aligned address."""
+    rng = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(9, n, generator=rng).to(dtype) for _ in range(2))
+    assert _rows._peeled_width((x,), n) == 16 // dtype.itemsize
+    want = torch.softmax(x.double(), -1)
+    y = softmax_cluster(x, 1, 1.0)
+    tolerance = max(2 * torch.finfo(dtype).eps, 1e-5)
+    assert torch.allclose(y.double(), want, rtol=tolerance, atol=0)
+    want = y.double() * (grad.double() - (grad.double() * y.double()).sum(-1, keepdim=True))
+    got = softmax_backward("cluster", grad, y, 1, 1.0)
+    assert torch.allclose(got.double(), want, rtol=tolerance, atol=1e-7)
+
+
+@needs_nvrtc
+def test_rows_of_a_view_that_starts_misaligned_are_not_peeled() -> None:
+    x = torch.randn(3 * 8001 + 1, generator=torch.Generator().manual_seed(0))[1:].view(3, 8001)
+    assert _rows._peeled_width((x,), 8001) == 0
+    assert torch.allclose(softmax_cluster(x, 1, 1.0), torch.softmax(x, -1), rtol=1e-5, atol=0)

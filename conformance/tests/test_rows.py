@@ -1,0 +1,103 @@
+"""What the row family in Triton promises beyond right results: wide accesses, no padding to powers of two, fixed orders."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+from kernelmux import emulator
+from kernelmux.conformance.tests.launches import launched, ptx
+from kernelmux.emulator import recorder
+from kernelmux.registry import backend as registered
+from kernelmux.registry import dispatch
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*on the emulator"),
+    pytest.mark.skipif(bool(registered.unavailable("triton", torch.device("cpu"))), reason="Triton is not there"),
+]
+
+ACCESS = re.compile(r"\b(?:ld|st)\.global[.\w:]*")
+COPIES = re.compile(r"\bcp\.async\.c[ag]\.shared\.global")
+ODD = [5000, 5120, 12288, 18432]
+
+
+def arguments(op: str, columns: int, dtype: torch.dtype, rows: int = 2) -> tuple[torch.Tensor, ...]:
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(columns)).to(dtype)
+    vectors = {"softmax": 0, "rms_norm": 1, "layer_norm": 2}[op]
+    return (x, *(torch.linspace(0.5, 2.0, columns).to(dtype) for _ in range(vectors)))
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize("columns", ODD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_accesses_are_16_bytes_wide(op: str, columns: int, dtype: torch.dtype) -> None:
+    accesses = ACCESS.findall(ptx(launched(op, "triton", *arguments(op, columns, dtype))))
+    assert accesses and all(re.search(r"\.v4\.[buf]32$", access) for access in accesses)
+
+
+@pytest.mark.parametrize("columns", ODD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_is_not_padded_to_a_power_of_two(columns: int, dtype: torch.dtype) -> None:
+    launch = launched("softmax", "triton", *arguments("softmax", columns, dtype))
+    stores = [access for access in ACCESS.findall(ptx(launch)) if access.startswith("st.")]
+    stored = len(stores) * math.prod(launch.block) * 16 // dtype.itemsize
+    assert columns <= stored < 1.25 * columns
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm"])
+@pytest.mark.parametrize("columns", [5001, 50257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_start_misaligned_are_peeled(op: str, columns: int, dtype: torch.dtype) -> None:
+    text = ptx(launched(op, "triton", *arguments(op, columns, dtype)))
+    stores = [access for access in ACCESS.findall(text) if access.startswith("st.")]
+    single = [access for access in stores if not re.search(r"\.v4\.[buf]32$", access)]
+    assert 0 < len(single) <= 2 * 16 // dtype.itemsize and len(stores) > len(single)
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize("columns", [33, 1000, 5000])
+def test_the_bits_of_a_row_do_not_depend_on_its_batch(op: str, columns: int) -> None:
+    x, *vectors = arguments(op, columns, torch.float32, rows=37)
+    call = dispatch.function(op)
+    whole = call(x, *vectors, backend="triton")
+    for first, last in ((36, 37), (5, 8)):
+        assert torch.equal(call(x[first:last].clone(), *vectors, backend="triton"), whole[first:last])
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(131072, torch.bfloat16), (50257, torch.bfloat16), (50257, torch.float32)]
+)
+def test_long_rows_wait_in_shared_memory(columns: int, dtype: torch.dtype) -> None:
+    """They are read from global memory once: by copies to shared memory, and by loads that stay in registers."""
+    (x,) = arguments("softmax", columns, dtype)
+    launch = launched("softmax", "triton", x)
+    text = ptx(launch)
+    assert COPIES.search(text) and not re.search(r"\bbra\b", text)
+    y = dispatch.function("softmax")(x, backend="triton")
+    assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(dtype).eps, atol=1e-9)
+
+
+@pytest.mark.parametrize("op", ["rms_norm_backward", "layer_norm_backward"])
+@pytest.mark.parametrize("columns", [4099, 5000])
+def test_rows_are_written_before_what_is_saved_of_them(op: str, columns: int) -> None:
+    """Where a vector has gaps, Triton 3.6 compiles the kernel in no other order; its first launch is that of the rows."""
+    grad, x = (torch.ones(2, columns, dtype=torch.float16) for _ in range(2))
+    weight = torch.ones(2 * columns, dtype=torch.float16)[::2]
+    with recorder(run=False) as log:
+        dispatch.function(op)(grad, x, weight, eps=0.1, backend="triton/split")
+    stores = [access for access in ACCESS.findall(ptx(log[0])) if access.startswith("st.")]
+    saved = {"rms_norm_backward": 1, "layer_norm_backward": 2}[op]
+    single = [access.endswith(".b32") and ".v" not in access for access in stores]
+    assert len(stores) > saved and single == [False] * (len(stores) - saved) + [True] * saved
+
+
+@pytest.mark.parametrize("columns", [50257, 131072])
+def test_long_rows_fit_the_shared_memory_of_smaller_gpus(columns: int) -> None:
+    """Triton refuses a kernel that needs more than the 163 KiB of an A100, where 227 of an H200 hold the row."""
+    (x,) = arguments("softmax", columns, torch.bfloat16)
+    with emulator.triton_driver.target("sm_80"), recorder(run=False) as log:
+        dispatch.function("softmax")(x, backend="triton")
+    assert 0 <= log[0].shared <= emulator.triton_driver.DEVICES["sm_80"]["max_shared_mem"]

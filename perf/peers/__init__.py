@@ -1,0 +1,24 @@
+"""Other libraries as contestants: torch.compile, QuACK, Liger and FlagGems behind the signatures of the specs.
+
+A backend like any other, but only a run with `--peers` sees it: one module per operator, one variant per library. A
+library that is not installed is left out with that reason. Libraries round more often than a spec allows, so an output
+is right within `SLACK` times the bound.
+"""
+
+from kernelmux.registry import plugins
+from kernelmux.registry.backend import Backend
+
+NAME = "peers"
+SLACK = 16.0  # a product or two rounded to the dtype on the way
+
+BACKEND = Backend(
+    name=NAME,
+    summary="other libraries, for comparison",
+    priority=-1,
+    unavailable=lambda device: None if device.type == "cuda" else "other libraries are compared only on a GPU",
+)
+
+
+def join() -> None:
+    """Make the backend known in this process."""
+    plugins.announce(NAME, __name__)

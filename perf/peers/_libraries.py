@@ -1,0 +1,77 @@
+"""How a function of another library becomes an implementation."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.spec import Call
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The library can be imported here."""
+
+    library: str
+
+    def check(self, call: Call) -> str | None:
+        return None if importlib.util.find_spec(self.library) else f"{self.library} is not installed"
+
+    @property
+    def text(self) -> str:
+        return f"{self.library} installed"
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The function of a dotted name, imported at the first call."""
+    module, _, attribute = name.rpartition(".")
+
+    @cache
+    def found() -> Any:
+        return getattr(importlib.import_module(module), attribute)
+
+    return lambda *args, **kwargs: found()(*args, **kwargs)
+
+
+def compiled(fn: Callable[..., Any]) -> Implementation:
+    """torch.compile of a function, once per shape."""
+
+    @cache
+    def made() -> Callable[..., Any]:
+        torch._dynamo.config.recompile_limit = 256
+        return torch.compile(fn, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        return made()(*args)
+
+    return Implementation(fn=_named(call, fn), idea="torch.compile")
+
+
+def library(name: str, fn: Callable[..., Any], *requires: Condition) -> Implementation:
+    """A function that calls the library of that name."""
+    return Implementation(fn=fn, idea=name, requires=(Installed(name), *requires))
+
+
+def _named(call: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` with the parameters of `fn`, which the registry compares with those of the spec."""
+    call.__wrapped__ = fn  # type: ignore[attr-defined]
+    return call
+
+
+_single: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+def single(x: torch.Tensor) -> torch.Tensor:
+    """x in fp32, converted once: some libraries keep weights in fp32, and would not convert them in each call."""
+    kept = _single.get(x.data_ptr())
+    if kept is None or kept[0] is not x:
+        kept = _single[x.data_ptr()] = (x, x.float())
+    return kept[1]

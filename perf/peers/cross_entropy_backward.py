@@ -1,0 +1,34 @@
+"""The gradient of cross entropy in other libraries."""
+
+import torch
+
+from kernelmux.perf.peers._libraries import compiled, function, library
+from kernelmux.registry.conditions import OneOf
+
+_quack = function("quack.cross_entropy.cross_entropy_bwd")
+
+
+def with_torch(
+    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
+    ignore_index: int, label_smoothing: float, reduction: str,
+) -> torch.Tensor:  # fmt: skip
+    kept = target != ignore_index
+    share = torch.exp(logits.float() - lse[:, None])
+    hit = torch.arange(logits.shape[1], device=logits.device)[None] == target[:, None]
+    return ((share - hit) * torch.where(kept, grad_loss / kept.sum(), 0.0)[:, None]).to(logits.dtype)
+
+
+def with_quack(
+    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
+    ignore_index: int, label_smoothing: float, reduction: str,
+) -> torch.Tensor:  # fmt: skip
+    each = grad_loss.expand(len(target)) / (target != ignore_index).sum()
+    grad: torch.Tensor = _quack(logits, target, each, lse, ignore_index)
+    return grad
+
+
+MEAN = (OneOf("label_smoothing", 0.0), OneOf("reduction", "mean"))
+VARIANTS = {
+    "torch_compile": compiled(with_torch),
+    "quack": library("quack", with_quack, *MEAN),
+}

@@ -1,0 +1,23 @@
+"""reduce_sum in other libraries."""
+
+import torch
+
+from kernelmux.perf.peers._libraries import compiled, function, library
+from kernelmux.registry.conditions import OneOf
+
+_gems = function("flag_gems.sum_dim")
+
+
+def with_torch(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    return x.sum() if axis is None else x.sum(axis, keepdim)
+
+
+def with_flag_gems(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    y: torch.Tensor = _gems(x, [axis], keepdim)
+    return y
+
+
+VARIANTS = {
+    "torch_compile": compiled(with_torch),
+    "flag_gems": library("flag_gems", with_flag_gems, OneOf("axis", 0, 1)),
+}

@@ -1,0 +1,31 @@
+"""The gradient of softmax in other libraries."""
+
+import torch
+
+from kernelmux.perf.peers._libraries import compiled, function, library
+from kernelmux.registry.conditions import AtMost, OneOf
+
+_quack = function("quack.softmax.softmax_bwd")
+_gems = function("flag_gems.softmax_backward")
+PLAIN = OneOf("scale", 1.0)
+
+
+def with_torch(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return torch.ops.aten._softmax_backward_data(grad_out, y, axis, y.dtype)  # type: ignore[no-any-return]
+
+
+def with_quack(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    grad: torch.Tensor = _quack(grad_out, y)
+    return grad
+
+
+def with_flag_gems(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    grad: torch.Tensor = _gems(grad_out, y, axis, y.dtype)
+    return grad
+
+
+VARIANTS = {
+    "torch_compile": compiled(with_torch),
+    "quack": library("quack", with_quack, PLAIN, AtMost("N", 131072)),
+    "flag_gems": library("flag_gems", with_flag_gems, PLAIN),
+}

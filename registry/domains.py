@@ -1,0 +1,114 @@
+"""Which values a tensor argument has: the inputs that the suites generate keep to them.
+
+Tensor("x", "M N")                                                             any number
+Tensor("scale", "", domain=Positive())                                         a number above 0
+Tensor("target", "M", dtypes=(torch.int64,), domain=Index("V", ("ignore_index",)))   0 to V - 1, or ignore_index
+Tensor("y", "...", domain=LogProbabilities("axis"))                            logarithms of probabilities
+Tensor("lse", "M", domain=Computed(lambda a: a["logits"].logsumexp(-1)))       what follows from other arguments
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernelmux.registry.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from kernelmux.registry.spec import Call, OpSpec
+
+NEAR_ONE = 0.05  # how far the logarithm of a sum of rounded probabilities may lie from 0
+OFTEN = 8  # of so many integers that lie anywhere one becomes a value of `Index.extra`
+
+
+@dataclass(frozen=True)
+class Real:
+    """Any value of the dtype."""
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class Positive:
+    """Numbers above 0; NaN and infinity as they are."""
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        least = torch.finfo(x.dtype).smallest_normal
+        return torch.where(x > 0, x, x.abs().clamp(min=least))
+
+
+@dataclass(frozen=True)
+class Index:
+    """Integers that point into an axis, from 0 to its length - 1, or one of the values of the scalars `extra`."""
+
+    axis: str
+    extra: tuple[str, ...] = ()
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        length, others = call.axes[self.axis], [call.scalars[name] for name in self.extra]
+        if not length and not others and x.numel():
+            raise ArgumentError(f"{call.spec.name}: an index needs an axis {self.axis} longer than 0")
+        turn = x.div(max(length, 1), rounding_mode="floor")
+        found = x - turn * length if length else torch.full_like(x, others[0] if others else 0)
+        for i, value in enumerate(others):
+            found = torch.where(turn % (OFTEN * len(others)) == OFTEN * (i + 1) - 1, value, found)
+        inside = (x >= 0) & (x < length) | torch.isin(x, torch.tensor(others, dtype=x.dtype, device=x.device))
+        return torch.where(inside, x, found)
+
+
+@dataclass(frozen=True)
+class LogProbabilities:
+    """Logarithms of numbers that add up to 1 along the axis that a scalar names; NaN and infinity as they are."""
+
+    axis: str
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        if not x.numel():
+            return x
+        along = call.scalars[self.axis]
+        kept = torch.isfinite(x)
+        total = torch.logsumexp(torch.where(kept, x, -torch.inf).double(), along, keepdim=True)
+        done = total.abs() <= NEAR_ONE
+        return torch.where(kept & ~done & torch.isfinite(total), (x.double() - total).to(x.dtype), x)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a function makes of the other arguments, such as what a forward call has saved.
+
+    The function takes the arguments of the call by name, floating tensors in float64, and returns a tensor in float64,
+    which is rounded to the dtype of this one.
+    """
+
+    function: Callable[[Mapping[str, Any]], torch.Tensor]
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        made = self.function(call.exact)
+        if made.shape != x.shape:
+            raise ArgumentError(
+                f"{call.spec.name}: a computed tensor has shape {list(made.shape)}, not {list(x.shape)}"
+            )
+        return made.to(x.dtype).to(x.device).contiguous()
+
+
+Domain = Real | Positive | Index | LogProbabilities | Computed
+REAL = Real()
+
+
+def lawful(spec: OpSpec, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a call, each with values of its domain; those that have them already stay as they are.
+
+    Computed tensors come last, from the others; only their shape and dtype are looked at. ArgumentError if the spec does
+    not allow such a call.
+    """
+    found: dict[str, Any] = dict(tensors)
+    for computed in (False, True):
+        for item in spec.tensors:
+            if item.name in found and item.domain != REAL and isinstance(item.domain, Computed) == computed:
+                call = spec.bind(**found, **{k: v for k, v in scalars.items() if k in spec.signature.parameters})
+                found[item.name] = item.domain.lawful(found[item.name], call)
+    return found
