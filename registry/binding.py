@@ -255,4 +255,7 @@ def _device(spec: OpSpec, arguments: dict[str, Any]) -> torch.device:
 
 
 def _capability(device: torch.device) -> tuple[int, int] | None:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    """Of a GPU that is there; a fake tensor may be on one that is not."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_capability(device)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import torch
 
+from kernelmux.registry import autograd, tracing
 from kernelmux.registry import backend as registered
-from kernelmux.registry import tracing
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
@@ -83,7 +84,8 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=EMULATED)
-    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, _instead())
+    lack = partial(autograd.lack, call.spec, name)
+    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, lack, _instead())
     copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))
     found += [f"needs a copy of {k} that does not fit: {lack}" for k in copies if (lack := _lack(call, k))]
     try:
@@ -134,10 +136,10 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
 
 
-def _automatic(call: Call, elsewhere: bool) -> list[str]:
+def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
-    names = [n for n in registered.backends() if not registered.emulates(n, call.device)]
-    usable = [n for n in names if elsewhere or not registered.unavailable(n, call.device)]
+    names = [n for n in registered.backends() if not registered.emulates(n, device)]
+    usable = [n for n in names if elsewhere or not registered.unavailable(n, device)]
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
@@ -146,7 +148,7 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
 
     elsewhere: the question is about another machine, and what this one lacks does not matter.
     """
-    order = _automatic(call, elsewhere) if request.auto else list(request.names)
+    order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
     named = [registered.split(label, request.source) for label in order]
     # A misspelt variant is an error in any place.
     found = {label: verdicts(call, *label, elsewhere) for label in named if label[1]}

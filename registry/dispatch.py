@@ -6,17 +6,18 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from kernelmux.registry import autocast, autograd, catalog, selection, tracing
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, selection, tracing
-from kernelmux.registry.choice import EMULATED, Decision, Verdict, decide, describe, refuse, verdicts
+from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import EmulationWarning
+from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = [
@@ -80,6 +81,8 @@ class Plan:
 
 _plans: dict[object, Plan] = {}
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
+Asked = selection.Names | Request | None  # `backend=`: names, or the request of a forward call
+PLAIN = frozenset((type(None), str, Request))  # of these, what can stand in a key as it is
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
 
 
@@ -99,9 +102,9 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
             parts += [f"None if {n} is None else ({', '.join(facts)})"] if item.optional else facts
         else:
             parts += [f"{n}.__class__", n]
-    chain = "backend if backend is None or backend.__class__ is str else tuple(backend)"
+    chain = "backend if backend.__class__ in plain else tuple(backend)"
     names = ", ".join(i.name for i in spec.inputs)
-    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "spec": spec}
+    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "plain": PLAIN}
     exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", scope)
     made: Callable[..., object] = scope["key"]
     return made
@@ -110,19 +113,63 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
 _keys: dict[int, Callable[..., object]] = {}  # by the id of the spec, which the function keeps alive
 
 
-def _plan(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Plan:
+def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
+    if tracing.watched(values) and (seen := _seen(spec, values, argument)):
+        return seen
     with tracing.untraced():
         bound = spec.bind(*values)
-        decision = decide(bound, selection.requested(spec.name, argument))
+        request = selection.requested(spec.name, argument)
+        decision = decide(bound, request)
         chosen = decision.chosen or refuse(decision)
         if chosen.emulated:
             _warn_emulated(chosen.backend)
-        return _made(bound, chosen, values)
+        return _made(bound, chosen, values, request)
 
 
-def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
+def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan | None:
+    """How to run a call that torch watches: as an operator of torch, or as shapes; None where torch sees into it."""
+    from kernelmux.registry import torch_ops
+
+    device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+    if device is None:
+        return None
+    if device.type == "meta" and not torch._C._len_torch_dispatch_stack():
+        return Plan(partial(_shapes, spec), device, (), (), (), None, direct=True)
+    request = selection.requested(spec.name, argument)
+    first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
+    if first and registered.composite(first[0]):
+        return None
+    text = ",".join(request.names)
+    run: Callable[..., Any] = partial(torch_ops.operator(spec.name), backend=text)
+    if autograd.differentiable(spec) and any(isinstance(v, torch.Tensor) and tracing.differentiated(v) for v in values):
+        run = partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
+    return Plan(run, device, (), (), (), None, direct=True)
+
+
+def _shapes(spec: OpSpec, *values: Any) -> Any:
+    from kernelmux.registry import torch_ops
+
+    return torch_ops.shapes(spec, values)
+
+
+def without_variants(backend: str | None) -> str | None:
+    """The backends of a chain without variants, "cuda/tiled,triton" -> "cuda,triton": what a backward asks for."""
+    if backend is None:
+        return None
+    names = selection.parse(backend, "call argument").names
+    return ",".join(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
+
+
+def _following(spec: OpSpec, request: Request) -> autograd.Operator:
+    """Runs the operators of a backward as its forward call was asked to run."""
+    names = tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in request.names))
+    same = Request(names, f"the forward call of {spec.name}: {request.source}")
+    return lambda other, values: call(other, values, same)
+
+
+def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request) -> Plan:
     home = registered.backend(chosen.backend)
     implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
     names = [i.name for i in bound.spec.inputs]
@@ -130,8 +177,12 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
     given = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
     scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or values[i] != v)
     emulation = home.emulation if chosen.emulated else None
+    fn = implementation.fn
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
+    if wanted and not home.composite and autograd.differentiable(bound.spec):
+        fn = partial(autograd.Node.apply, autograd.Rule(bound.spec, fn, _following(bound.spec, request)))
     return Plan(
-        fn=implementation.fn,
+        fn=fn,
         device=bound.device,
         resolved=tuple(i for i in copies if values[i].is_neg() or values[i].is_conj()),
         copies=copies,
@@ -141,12 +192,14 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
     )
 
 
-def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None) -> Any:
+def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Any:
     """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call.
 
     Returns what the implementation does: a tensor, or a tuple of several, saved ones among them.
     Nothing is remembered of a call that is traced, or whose arguments have no key: no tensors, no memory, no hash.
     """
+    if _autocast() and (device := _cast_for(values)):
+        values = autocast.cast(spec, values, device)
     try:
         unusual = (_modes() and tracing.traces()) or _jit() is not None or forward_ad._current_level >= 0
         key = None if unusual else _keys[id(spec)](*values, argument)
@@ -163,6 +216,12 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None
     return plan.run(values)
 
 
+def _cast_for(values: tuple[Any, ...]) -> str | None:
+    """The type of device whose autocast is on for these tensors, or None."""
+    kind = next((v.device.type for v in values if isinstance(v, torch.Tensor)), "")
+    return kind if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) else None
+
+
 def _remember(key: object, plan: Plan) -> None:
     if len(_plans) >= PLANS:
         _plans.clear()
@@ -174,18 +233,35 @@ def function(op: str) -> Callable[..., Any]:
     """The public function of an operator, with the spec's own signature plus `backend=`.
 
     It is compiled from the signature, so that wrong calls get Python's own TypeError and `help()` shows the truth.
+    torch.compile, which sees the first branch alone, finds the operator of torch and the choice that is in force.
     """
+    from kernelmux.registry import torch_ops
+
     spec = catalog.spec(op)
     _keys[id(spec)] = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
     parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
-    scope: dict[str, Any] = {"_spec": spec, "_call": call}
-    result = f"_call(_spec, ({names},), backend){_returned(spec)}"
-    exec(f"def {op}({parameters}, *, backend=None):\n    return {result}", scope)
+    scope: dict[str, Any] = {"_spec": spec, "_call": call, "_compiling": torch.compiler.is_compiling}
+    scope |= {"_operator": torch_ops.operator(op), "_in_force": in_force}
+    lines = [
+        f"def {op}({parameters}, *, backend=None):",
+        "    if _compiling():",
+        f"        return _operator({names}, backend=_in_force({op!r}, backend)){_returned(spec)}",
+        f"    return _call(_spec, ({names},), backend){_returned(spec)}",
+    ]
+    exec("\n".join(lines), scope)
     public: Callable[..., Any] = scope[op]
     public.__doc__ = documentation(spec)
     public.__module__ = "kernelmux"
     return public
+
+
+def in_force(op: str, argument: selection.Names | None) -> str:
+    """The chain of backends that a call asks for here, as an operator of torch takes it."""
+    return ",".join(selection.requested(op, argument).names)
+
+
+in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its import
 
 
 def _returned(spec: OpSpec) -> str:
@@ -220,5 +296,11 @@ def which(op: str, *args: Any, backend: selection.Names | None = None, **kwargs:
 
 def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], thorough: bool) -> Decision:
     spec = catalog.spec(op)
+    given = spec.signature.bind(*args, **kwargs)
+    given.apply_defaults()
+    values = tuple(given.arguments.values())
+    if _autocast() and (cast_for := _cast_for(values)):
+        values = autocast.cast(spec, values, cast_for)
+    device = next((v.device for v in values if isinstance(v, torch.Tensor)), None) if tracing.watched(values) else None
     with tracing.untraced():
-        return decide(spec.bind(*args, **kwargs), selection.requested(op, backend), thorough)
+        return decide(spec.bind(*values, device=device), selection.requested(op, backend), thorough)

@@ -95,7 +95,7 @@ def arguments(spec: OpSpec, backward: OpSpec, values: Mapping[str, Any], gradien
     if len(returned) == 1:
         known["grad_out"] = gradients[returned[0]]
     saves = spec.gradient.saves if isinstance(spec.gradient, Gradient) else ()
-    known |= {name: values[name] for name in (*(i.name for i in spec.inputs), *saves)}
+    known |= {name: values[name] for name in (*(i.name for i in spec.inputs), *saves) if name in values}
     if missing := [i.name for i in backward.inputs if i.name not in known]:
         raise SpecError(
             f"{spec.name}: gradient: {backward.name} takes {', '.join(missing)}, expected arguments and saved outputs of"

@@ -34,9 +34,11 @@ def set_default(op: str, backend: Names | None) -> None:
         _generation += 1
 
 
-def requested(op: str, argument: Names | None) -> Request:
-    """The request in force for a call of `op` with `backend=argument`."""
+def requested(op: str, argument: Names | Request | None) -> Request:
+    """The request in force for a call of `op` with `backend=argument`; a request is taken as it is."""
     requests.environment()
+    if isinstance(argument, Request):
+        return argument
     if argument is not None:
         return parse(argument, "call argument")
     return scope.find(op) or _defaults.get(op) or from_environment(op)

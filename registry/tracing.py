@@ -1,15 +1,14 @@
 """What surrounds a call beyond its arguments: gradients, tracing, wrapped and fake tensors, autocast.
 
 A backend made of torch's operators takes part in all of it. A kernel sees addresses, and nothing that torch keeps beside
-them: to such a backend each of these is an unmet condition, with a text that says what to do.
+them: its calls are nodes of autograd (`autograd`), or operators of torch where something traces or wraps (`torch_ops`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,48 +17,55 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
 
-_paused: ContextVar[bool] = ContextVar("kernelmux_jit_trace_paused", default=False)
-
 
 def traces() -> bool:
     """Whether a dispatch mode traces. One that only watches, as the conformance suite's, lets kernels run."""
     return any(_C._get_dispatch_mode(key) is not None for key in _MODES)
 
 
-def reasons(name: str, tensors: dict[str, torch.Tensor], instead: str) -> list[str]:
-    """Why the backend `name`, whose kernels see nothing but addresses, cannot run a call; `instead`: what could."""
-    if (how := _tracer()) is not None:
-        return [f"the call is traced by {how}, which does not see into the kernels of {name}: {instead}"]
-    return [text for key, x in tensors.items() if (text := _reason(name, key, x, instead))]
+def watched(tensors: Iterable[Any]) -> bool:
+    """Whether torch stands between a call and the memory of its tensors: then it runs as an operator of torch.
+
+    A trace (a dispatch mode, torch.jit), a transform of torch.func, a tensor whose operators are Python code, or one
+    without memory.
+    """
+    if _C._get_tracing_state() is not None or (_C._len_torch_dispatch_stack() > 0 and traces()):
+        return True
+    return any(isinstance(x, torch.Tensor) and (x.is_meta or not has_memory(x)) for x in tensors)
 
 
-def _tracer() -> str | None:
-    if _paused.get() or _C._get_tracing_state() is not None:
-        return "torch.jit.trace"
-    if _C._len_torch_dispatch_stack() > 0:
-        modes = [_C._get_dispatch_mode(key) for key in _MODES]
-        return next((type(mode).__name__ for mode in modes if mode is not None), None)
-    return None
+Lack = Callable[[str], str | None]
 
 
-def _reason(name: str, key: str, x: torch.Tensor, instead: str) -> str | None:
-    if wrapped(x):
-        return f"{key} is inside of a transform of torch.func (vmap, grad, jvp), which {name} cannot follow: {instead}"
-    if is_subclass(x):
-        return f"{key} is a {type(x).__name__}, whose operations {name} does not call: pass plain tensors, or {instead}"
+def reasons(name: str, tensors: dict[str, torch.Tensor], lack: Lack, instead: str) -> list[str]:
+    """Why the backend `name`, whose kernels see nothing but addresses, cannot run a call.
+
+    lack: why there is no gradient for a tensor of the call, or None. instead: what could run it.
+    """
+    return [text for key, x in tensors.items() if (text := _reason(name, key, x, lack, instead))]
+
+
+def _reason(name: str, key: str, x: torch.Tensor, lack: Lack, instead: str) -> str | None:
     if is_dual(x):
         return f"{key} carries a forward derivative, which {name} does not compute: pass its primal, or {instead}"
-    if x.requires_grad and torch.is_grad_enabled():
-        return (
-            f"{key} requires a gradient, which {name} does not compute: call it under torch.no_grad(),"
-            f" pass {key}.detach(), or {instead}"
-        )
+    if x.requires_grad and torch.is_grad_enabled() and (why := lack(key)):
+        return f"{key} requires a gradient, and {why}: call it under torch.no_grad(), pass {key}.detach(), or {instead}"
     return None
 
 
 def wrapped(x: torch.Tensor) -> bool:
     """Whether x stands for other tensors inside of vmap, grad, jvp or functionalize."""
     return bool(_C._functorch.is_functorch_wrapped_tensor(x)) or torch._is_functional_tensor(x)
+
+
+def differentiated(x: torch.Tensor) -> bool:
+    """Whether x is inside of grad, vjp or jvp, at any depth."""
+    functorch = _C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_gradtrackingtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
 
 
 def is_subclass(x: torch.Tensor) -> bool:
@@ -87,17 +93,18 @@ def untraced() -> Iterator[None]:
         yield
         return
     _C._set_tracing_state(None)
-    _paused.set(True)
     try:
         yield
     finally:
-        _paused.set(False)
         _C._set_tracing_state(state)
 
 
 @contextmanager
 def plain(device: torch.device) -> Iterator[None]:
     """Inside, autocast is off: dtypes are the spec's."""
+    if device.type not in ("cpu", "cuda"):  # without memory, nothing is computed
+        yield
+        return
     with torch.autocast(device.type, enabled=False):
         if device.type == "cpu":
             yield

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from kernelmux.registry import autocast, catalog, dispatch, domains, numerics, selection
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, numerics, selection
 from kernelmux.registry.signature import lengths
 from kernelmux.registry.spec import REQUIRED, Axis, Computed, Constraint, Index, OpSpec, Scalar, Tensor, exact_arguments
 
@@ -304,7 +304,13 @@ def bits(x: Any) -> Any:
 def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str | None:
     """What is wrong with the outputs of a call that ran, or None."""
     spec = draft.spec
-    call = spec.bind(*(_plain(v) for v in draft.arguments.values()))
+    values = tuple(_plain(v) for v in draft.arguments.values())
+    if any(what.startswith("autocast") for what in draft.surroundings):
+        with surrounded(draft, (chosen,)):
+            values = autocast.cast(spec, values, "cpu")
+    if outputs[0].is_meta:
+        return None if all(v.is_meta for v in values if isinstance(v, torch.Tensor)) else "meta from memory"
+    call = spec.bind(*values)
     name, _, variant = chosen.partition("/")
     implementation = registered.variants(name, spec.name)[variant]
     references = spec.evaluate(call)

@@ -51,12 +51,10 @@ def test_emulation_is_entered_around_each_emulated_call(monkeypatch):
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
-def test_kernels_on_the_emulator_read_negative_views_and_refuse_gradients(name):
+def test_kernels_on_the_emulator_read_negative_views(name):
     softmax = dispatch.function("softmax")
     negative = torch.complex(X, X).conj().imag
     assert torch.allclose(softmax(negative, backend=name), torch.softmax(-X, -1))
-    with pytest.raises(NotImplementedError, match=f"x requires a gradient, which {name} does not compute"):
-        softmax(X.clone().requires_grad_(), backend=name)
 
 
 @pytest.mark.parametrize("op", ["add", "gelu", "reduce_sum", "transpose"])

@@ -1,0 +1,278 @@
+"""Gradients at run time: what a forward call keeps, and the operators that its backward runs.
+
+A spec says what its gradient is made of (`gradient.py`); here it runs. A call of a kernel becomes one node of torch's
+graph. The node keeps the tensors that the declared gradient reads, and no others. Its backward asks for the backends that
+the forward call was asked for: autograd runs it on a thread of its own, where no `use()` of the caller is in force.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, gradient
+from kernelmux.registry.cases import Case
+from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.gradient import Composed, Gradient, NoGradient
+from kernelmux.registry.signature import Call
+from kernelmux.registry.spec import OpSpec
+
+Operator = Callable[[OpSpec, tuple[Any, ...]], Any]  # runs an operator on arguments in order; gives all of its outputs
+Grads = Sequence["torch.Tensor | None"]
+
+
+def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
+    """Why the kernels of a backend cannot give the gradient of one tensor of a call, or None."""
+    found = spec.gradient
+    if all(isinstance(o.dtype, torch.dtype) and not o.dtype.is_floating_point for o in spec.outputs):
+        return None  # integers: nothing to differentiate, as in torch
+    if found is None or isinstance(found, NoGradient):
+        return f"{spec.name} has no gradient" + (f" ({found.reason})" if found else "")
+    if tensor not in found.tensors:
+        return f"{spec.name} has a gradient for {', '.join(found.tensors)} alone"
+    if isinstance(found, Gradient) and not registered.implements(backend, found.op):
+        return f"{backend} has no {found.op}, which computes it"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one kind of call is differentiated. fn: its forward. operator: runs the operators of its backward."""
+
+    spec: OpSpec
+    fn: Callable[..., Any]
+    operator: Operator
+
+
+class Node(torch.autograd.Function):
+    """A call of a kernel in torch's graph: `Node.apply(rule, *arguments)` gives what `rule.fn` gives."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, *values: Any) -> Any:
+        result = rule.fn(*values)
+        keep(ctx, rule.spec, values, result)
+        ctx.rule = rule
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return None, *gradients(ctx, ctx.rule.spec, grads, ctx.needs_input_grad[1:], ctx.rule.operator)
+
+
+class Transformed(torch.autograd.Function):
+    """The same node where torch.func transforms the call: `fn` is then an operator of torch, which the transforms see."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: Rule, *values: Any) -> Any:
+        return rule.fn(*values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.rule, *values = inputs
+        keep(ctx, ctx.rule.spec, values, output)
+
+    backward = Node.backward
+
+
+def differentiable(spec: OpSpec) -> bool:
+    """Whether the operator has a gradient."""
+    return isinstance(spec.gradient, Gradient | Composed)
+
+
+def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
+    """Store in the context of a node what `gradients` needs of a call and its outputs."""
+    outputs = result if isinstance(result, tuple) else (result,)
+    named = dict(zip((o.name for o in spec.outputs), outputs, strict=True))
+    named |= dict(zip((i.name for i in spec.inputs), values, strict=True))
+    tensors, outlines = kept(spec.name)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*(named[name] for name in tensors))
+    ctx.rest = {i.name: named[i.name] for i in spec.scalars} | {name: Outline.of(named[name]) for name in outlines}
+    ctx.returned = [Outline.of(y) for y in outputs[: spec.visible]] if spec.visible > 1 else []
+    fixed = [y for o, y in zip(spec.outputs, outputs, strict=True) if o.saved or not y.is_floating_point()]
+    ctx.mark_non_differentiable(*fixed)
+
+
+def gradients(
+    ctx: Any, spec: OpSpec, grads: Grads, needs: Sequence[bool], operator: Operator
+) -> tuple[torch.Tensor | None, ...]:
+    """One gradient per argument, None where none is needed, from those of the returned outputs (None: zeros)."""
+    given = grads[: spec.visible]
+    if all(g is None for g in given):
+        return (None,) * len(spec.inputs)
+    names = [o.name for o in spec.outputs[: spec.visible]]
+    complete = {
+        n: ctx.returned[i].zeros() if g is None else g for i, (n, g) in enumerate(zip(names, given, strict=True))
+    }
+    values = {**ctx.rest, **dict(zip(kept(spec.name)[0], ctx.saved_tensors, strict=True))}
+    found = _declared(spec, values, complete, operator)
+    return tuple(found.get(i.name) if need else None for i, need in zip(spec.inputs, needs, strict=False))
+
+
+def _declared(
+    spec: OpSpec, values: Mapping[str, Any], grads: gradient.Tensors, operator: Operator
+) -> Mapping[str, torch.Tensor]:
+    """The gradients by tensor, as the spec declares them."""
+    if isinstance(spec.gradient, Composed):
+        return spec.gradient.how(Operators(operator), values, grads)
+    assert isinstance(spec.gradient, Gradient)  # `lack` refused the call otherwise
+    backward = catalog.spec(spec.gradient.op)
+    made = tuple(gradient.arguments(spec, backward, values, grads).values())
+    with torch.no_grad():
+        result = operator(backward, made)
+    found = dict(zip(spec.gradient.wrt, result if isinstance(result, tuple) else (result,), strict=True))
+    if torch.is_grad_enabled():
+        inputs = [v for v in made if isinstance(v, torch.Tensor)]
+        found = dict(zip(found, Once.apply(spec, len(found), *found.values(), *inputs), strict=True))  # type: ignore[no-untyped-call]
+    return {**found, **{name: found[other] for name, other in spec.gradient.same.items()}}
+
+
+class Once(torch.autograd.Function):
+    """Hands on gradients whose own gradient no operator gives: to ask for it, by `inputs`, is an error that says so."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(spec: OpSpec, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(g.view_as(g) for g in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.spec = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        spec: OpSpec = ctx.spec
+        assert isinstance(spec.gradient, Gradient)
+        raise UnsupportedError(
+            f"{spec.name}: its gradient cannot be differentiated again: {spec.gradient.op} has no gradient;"
+            f" leave out create_graph=True, or use a backend made of torch's operators, such as torch_ref"
+        )
+
+
+class Operators:
+    """The operators as functions, `kx.matmul(a, b)`, for a gradient that is composed of them."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def __getattr__(self, op: str) -> Callable[..., Any]:
+        spec = catalog.spec(op)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = spec.signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            result = self._operator(spec, tuple(given.arguments.values()))
+            if not isinstance(result, tuple):
+                return result
+            return result[0] if spec.visible == 1 else result[: spec.visible]
+
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a tensor without it."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Outline:
+        """The outline of a tensor."""
+        return cls(x.shape, x.dtype, x.device)
+
+    def dim(self) -> int:
+        """How many axes there are."""
+        return len(self.shape)
+
+    def zeros(self) -> torch.Tensor:
+        """Such a tensor, of zeros."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+@cache
+def kept(op: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments and outputs that the gradient of an operator reads, and those of which an `Outline` is enough."""
+    spec = catalog.spec(op)
+    if isinstance(spec.gradient, Gradient):
+        own = {t.name for t in spec.tensors} | set(spec.gradient.saves)
+        return tuple(i.name for i in catalog.spec(spec.gradient.op).inputs if i.name in own), ()
+    assert isinstance(spec.gradient, Composed)
+    taken, read = set[str](), set[str]()
+    for case in (c for c in spec.cases if sum(map(math.prod, c.shapes.values())) <= SMALL):
+        _watch(spec.gradient, _sample(spec, case), taken, read)
+    order = [n for n in (*(i.name for i in spec.inputs), *(o.name for o in spec.outputs)) if n in taken]
+    return tuple(n for n in order if n in read), tuple(n for n in order if n not in read)
+
+
+def hollow(call: Call) -> tuple[torch.Tensor, ...]:
+    """The outputs of a call as new tensors on its device, whose values are not computed."""
+    made = ((o.shape(call), o.dtype_of(call)) for o in call.spec.outputs)
+    return tuple(torch.empty(shape, dtype=dtype, device=call.device) for shape, dtype in made)
+
+
+SMALL = 1 << 12  # elements of a case that shows what a gradient reads
+
+
+def _sample(spec: OpSpec, case: Case) -> Call:
+    tensors = spec.untouched(case, spec.dtypes[0])
+    return spec.bind(**{name: torch.zeros_like(x) for name, x in tensors.items()}, **case.scalars)
+
+
+def _watch(declared: Composed, call: Call, taken: set[str], read: set[str]) -> None:
+    """Run a composed gradient on small tensors; note which values it takes, and which of these it reads."""
+    outputs = dict(zip((o.name for o in call.spec.outputs), hollow(call), strict=True))
+    tensors = {**call.tensors, **outputs}
+    values = Taken({**call.arguments, **{n: Watched.of(x, n, read) for n, x in tensors.items()}}, tensors, taken)
+    declared.how(Operators(_uncomputed), values, {n: torch.zeros_like(y) for n, y in outputs.items()})
+
+
+def _uncomputed(spec: OpSpec, values: tuple[Any, ...]) -> Any:
+    return hollow(spec.bind(*(v.data if isinstance(v, Watched) else v for v in values)))
+
+
+class Taken(dict[str, Any]):
+    """The values of a call; `taken` gets the names of the tensors that are looked up."""
+
+    def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], taken: set[str]) -> None:
+        super().__init__(values)
+        self._tensors, self._taken = tensors, taken
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._tensors:
+            self._taken.add(name)
+        return super().__getitem__(name)
+
+
+class Watched(torch.Tensor):
+    """A tensor that adds its name to `read` once it is asked for more than its outline."""
+
+    known: str
+    read: set[str]
+    OUTLINE = (torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.dim)  # type: ignore[attr-defined]
+
+    @classmethod
+    def of(cls, x: torch.Tensor, name: str, read: set[str]) -> Watched:
+        """The tensor x under its name."""
+        made = x.as_subclass(cls)
+        made.known, made.read = name, read
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in cls.OUTLINE:
+            for x in args:
+                if isinstance(x, Watched) and "known" in vars(x):
+                    x.read.add(x.known)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))

@@ -1,0 +1,171 @@
+"""The operators as operators of torch: `torch.ops.kernelmux.softmax(x, -1, 1.0, backend="triton")`.
+
+Schema, shapes, gradients, autocast and vmap come from the spec. torch.compile, torch.export, fake tensors, torch.func and
+torch.jit see these; what runs at the end is `dispatch.call` on plain tensors. An operator of torch returns every output,
+those too that are saved for its backward. `backend` is a chain such as "cuda,triton"; None asks what is in force when the
+operator runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from kernelmux.registry import autocast, autograd, catalog, dispatch
+from kernelmux.registry.errors import ArgumentError, UnsupportedError
+from kernelmux.registry.gradient import Gradient
+from kernelmux.registry.signature import REQUIRED, Axis, Scalar, Tensor
+from kernelmux.registry.spec import OpSpec
+
+NAMESPACE = "kernelmux"
+LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
+
+
+def install() -> None:
+    """Register every operator with torch, so that `torch.ops.kernelmux` and exported programs have them."""
+    for op in catalog.names():
+        operator(op)
+
+
+@cache
+def operator(op: str) -> Callable[..., Any]:
+    """The operator of torch, registered with the operator of its gradient if it was not yet."""
+    spec = catalog.spec(op)
+    LIBRARY.define(schema(spec), tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.impl(op, partial(_run, spec), "CompositeExplicitAutograd")
+    name = f"{NAMESPACE}::{op}"
+    torch.library.register_fake(name, partial(_fake, spec), lib=LIBRARY)
+    torch.library.register_vmap(name, partial(_vmap, spec), lib=LIBRARY)
+    LIBRARY.impl(op, partial(_differentiable, spec), "Autograd")
+    for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+        LIBRARY.impl(op, partial(_autocast, spec, key, device), key)
+    if isinstance(spec.gradient, Gradient):
+        operator(spec.gradient.op)
+    packet = getattr(getattr(torch.ops, NAMESPACE), op)
+    found: Callable[..., Any] = packet.default
+    return found
+
+
+def schema(spec: OpSpec) -> str:
+    """The signature as torch writes it: "softmax(Tensor x, int axis=-1, *, str? backend=None) -> Tensor"."""
+    given = ", ".join(_parameter(item) for item in spec.inputs)
+    result = "Tensor" if len(spec.outputs) == 1 else f"({', '.join(f'Tensor {o.name}' for o in spec.outputs)})"
+    return f"{spec.name}({given}, *, str? backend=None) -> {result}"
+
+
+def _parameter(item: Tensor | Scalar | Axis) -> str:
+    kind = _kind(item)
+    if item.default is REQUIRED:
+        return f"{kind} {item.name}"
+    default = f'"{item.default}"' if isinstance(item.default, str) else item.default
+    return f"{kind} {item.name}={list(default) if isinstance(default, tuple) else default}"
+
+
+def _kind(item: Tensor | Scalar | Axis) -> str:
+    if isinstance(item, Tensor):
+        return "Tensor?" if item.optional else "Tensor"
+    base = "int" if isinstance(item, Axis) else KINDS[item.type]
+    several = f"[{item.length}]" if isinstance(item, Scalar) and item.length else ""
+    return f"{base}{several}{'?' if item.optional else ''}"
+
+
+def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    return dispatch.call(spec, _complete(spec, values), backend)
+
+
+def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All arguments, with the defaults that torch leaves out."""
+    return (*values, *(item.default for item in spec.inputs[len(values) :]))
+
+
+def _fake(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """The outputs without their values."""
+    full = _complete(spec, values)
+    given = (v for t, v in zip(spec.inputs, full, strict=True) if not (isinstance(t, Tensor) and t.host))
+    devices = {v.device for v in given if isinstance(v, torch.Tensor)}
+    found = autograd.hollow(spec.bind(*full, device=next(iter(devices)) if len(devices) == 1 else None))
+    return found if len(found) > 1 else found[0]
+
+
+def shapes(spec: OpSpec, values: tuple[Any, ...]) -> Any:
+    """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
+    return _fake(spec, *values)
+
+
+def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """A node of autograd where a gradient is wanted, and what lies below autograd."""
+    full = _complete(spec, values)
+    if not (torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in full)):
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(spec.name)(*full, backend=backend)
+    if not autograd.differentiable(spec):
+        return _undifferentiated(spec, full, backend)
+    return autograd.Node.apply(rule(spec, backend), *full)  # type: ignore[no-untyped-call]
+
+
+def _undifferentiated(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> Any:
+    wanted = (
+        i.name for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor) and v.requires_grad
+    )
+    if lack := next(filter(None, (autograd.lack(spec, "", name) for name in wanted)), None):
+        raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
+    with torch.no_grad():
+        return operator(spec.name)(*values, backend=backend)
+
+
+def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
+    """How a call of the operator of torch is differentiated: by operators of torch."""
+    following = dispatch.without_variants(backend)
+
+    def run(other: OpSpec, values: tuple[Any, ...]) -> Any:
+        return operator(other.name)(*values, backend=following)
+
+    return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
+
+
+def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
+
+
+def _vmap(spec: OpSpec, info: Any, in_dims: tuple[int | None, ...], *values: Any, backend: str | None = None) -> Any:
+    """Along a free leading axis: tensors with any number of axes get one more in front, the others are shared."""
+    moved = []
+    for item, value, at in zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True):
+        if isinstance(item, Tensor) and value is not None:
+            moved.append(_in_front(spec, item, value, at, info.batch_size))
+        else:
+            moved.append(_shifted(spec, item, value))
+    result = operator(spec.name)(*moved, backend=backend)
+    return result, (0,) * len(result) if isinstance(result, tuple) else 0
+
+
+def _padded(spec: OpSpec, in_dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    return (*in_dims, *(None for _ in spec.inputs[len(in_dims) :]))
+
+
+def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, size: int) -> torch.Tensor:
+    if not item.any_rank:
+        if at is not None:
+            raise ArgumentError(
+                f"{spec.name}: {item.name}: expected a tensor that vmap does not map over, as it has the axes"
+                f" {item.shapes} and no leading ones: call the operator once per {item.name}"
+            )
+        return value
+    return value.unsqueeze(0).expand(size, *value.shape) if at is None else value.movedim(at, 0)
+
+
+def _shifted(spec: OpSpec, item: Scalar | Axis | Tensor, value: Any) -> Any:
+    """An axis that counts from the front counts the new one too."""
+    if not isinstance(item, Axis):
+        return value
+    if value is None:
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected one axis under vmap, got None, which means all of them"
+        )
+    return value + 1 if value >= 0 else value
