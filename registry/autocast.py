@@ -26,12 +26,14 @@ def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | 
     if not floats:
         return None
     if spec.name in LOWER:
-        return torch.get_autocast_dtype(device)
+        lower: torch.dtype = torch.get_autocast_dtype(device)
+        return lower
     if device == "cuda" and spec.name in FP32:
         return torch.float32
-    if spec.name in NORMS:
-        return floats[0]
-    return reduce(torch.promote_types, floats) if len(floats) > 1 and not spec.name.endswith("_backward") else None
+    if spec.name in NORMS or spec.name.endswith("_backward"):
+        return floats[0] if spec.name in NORMS else None
+    widest: torch.dtype = reduce(torch.promote_types, floats)
+    return widest if len(floats) > 1 else None
 
 
 def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, gradient
@@ -209,8 +210,9 @@ def kept(op: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return tuple(i.name for i in catalog.spec(spec.gradient.op).inputs if i.name in own), ()
     assert isinstance(spec.gradient, Composed)
     taken, read = set[str](), set[str]()
-    for case in (c for c in spec.cases if sum(map(math.prod, c.shapes.values())) <= SMALL):
-        _watch(spec.gradient, _sample(spec, case), taken, read)
+    with _disable_current_modes():  # the first to ask may be a trace
+        for case in (c for c in spec.cases if sum(map(math.prod, c.shapes.values())) <= SMALL):
+            _watch(spec.gradient, _sample(spec, case), taken, read)
     order = [n for n in (*(i.name for i in spec.inputs), *(o.name for o in spec.outputs)) if n in taken]
     return tuple(n for n in order if n in read), tuple(n for n in order if n not in read)
 
@@ -225,8 +227,9 @@ SMALL = 1 << 12  # elements of a case that shows what a gradient reads
 
 
 def _sample(spec: OpSpec, case: Case) -> Call:
-    tensors = spec.untouched(case, spec.dtypes[0])
-    return spec.bind(**{name: torch.zeros_like(x) for name, x in tensors.items()}, **case.scalars)
+    tensors = {name: torch.zeros_like(x) for name, x in spec.untouched(case, spec.dtypes[0]).items()}
+    given: dict[str, Any] = {**tensors, **case.scalars}
+    return spec.bind(**given)
 
 
 def _watch(declared: Composed, call: Call, taken: set[str], read: set[str]) -> None:

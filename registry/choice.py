@@ -84,8 +84,8 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=EMULATED)
-    lack = partial(autograd.lack, call.spec, name)
-    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, lack, _instead())
+    gradient = partial(autograd.lack, call.spec, name)
+    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, gradient, _instead())
     copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))
     found += [f"needs a copy of {k} that does not fit: {lack}" for k in copies if (lack := _lack(call, k))]
     try:

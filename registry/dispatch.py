@@ -17,7 +17,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import EmulationWarning
-from kernelmux.registry.requests import Request
+from kernelmux.registry.requests import Request, parse
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = [
@@ -158,7 +158,7 @@ def without_variants(backend: str | None) -> str | None:
     """The backends of a chain without variants, "cuda/tiled,triton" -> "cuda,triton": what a backward asks for."""
     if backend is None:
         return None
-    names = selection.parse(backend, "call argument").names
+    names = parse(backend, "call argument").names
     return ",".join(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
 
 

@@ -21,11 +21,11 @@ from kernelmux.registry.signature import REQUIRED, Axis, Scalar, Tensor
 from kernelmux.registry.spec import OpSpec
 
 NAMESPACE = "kernelmux"
-LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
 
 
-def install() -> None:
+def install_torch_ops() -> None:
     """Register every operator with torch, so that `torch.ops.kernelmux` and exported programs have them."""
     for op in catalog.names():
         operator(op)

@@ -6,13 +6,14 @@
     with kx.use("triton"): ...               # a scope
     kx.which("softmax", x); print(kx.explain("softmax", x))
 
-Every operator of `kernelmux.registry.ops` is a function here; importing this module imports neither torch nor
-a backend.
+Every operator of `kernelmux.registry.ops` is a function here. Importing this module imports neither torch nor a backend;
+where torch is there already, its `torch.ops.kernelmux` gets the operators.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ _API = {
     "which": "dispatch",
     "explain": "dispatch",
     "backend_names": "backend",
+    "install_torch_ops": "torch_ops",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
     "EmulationWarning": "errors",
@@ -62,3 +64,7 @@ def _names() -> list[str]:
 
 def __dir__() -> list[str]:
     return sorted({*_names(), *(name for name in globals() if name.startswith("__"))})
+
+
+if "torch" in sys.modules:
+    importlib.import_module("kernelmux.registry.torch_ops").install_torch_ops()

@@ -17,6 +17,7 @@ from kernelmux.registry.errors import (
     UnsupportedError,
 )
 from kernelmux.registry.selection import set_default, use
+from kernelmux.registry.torch_ops import install_torch_ops
 
 __version__: str
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "geglu_backward",
     "gelu",
     "gelu_backward",
+    "install_torch_ops",
     "layer_norm",
     "layer_norm_backward",
     "log_softmax",

@@ -1,0 +1,161 @@
+"""Autograd on kernels: what a call leaves in torch's graph, which backend its backward runs on, and what is refused."""
+
+import threading
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import kernelmux as kx
+from kernelmux.registry import autograd, catalog, dispatch
+from kernelmux.registry import backend as registered
+from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.gradient import Gradient
+
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
+
+
+def leaf(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Operator and backend of every call, in order, as the choice was made."""
+    seen = []
+    made = dispatch._made
+
+    def note(bound, chosen, *rest):
+        seen.append((bound.spec.name, chosen.backend))
+        return made(bound, chosen, *rest)
+
+    monkeypatch.setattr(dispatch, "_made", note)
+    dispatch._plans.clear()
+    yield seen
+    dispatch._plans.clear()
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_the_backward_runs_where_the_forward_was_asked_to_run(ran, backend):
+    """In a scope that is closed by then, by a call argument, and on a thread that has no scope."""
+    x = leaf(3, 9)
+    with kx.use(backend):
+        y = kx.softmax(x)
+    y.square().sum().backward()
+    z = kx.softmax(x, backend=[backend, "torch_ref"]).square().sum()
+    thread = threading.Thread(target=z.backward)
+    thread.start()
+    thread.join()
+    assert ran == [("softmax", backend), ("softmax_backward", backend)] * 2
+
+
+def test_a_variant_of_the_forward_is_none_of_the_backward(ran):
+    for name in KERNELS:
+        first = next(iter(registered.variants(name, "softmax")))
+        kx.softmax(leaf(3, 9), backend=f"{name}/{first}").sum().backward()
+        assert ran[-1] == ("softmax_backward", name)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_gradients_add_up_hooks_see_them_and_a_graph_can_be_used_again(backend):
+    x, w = leaf(4, 33), leaf(33, seed=1)
+    seen = []
+    x.register_hook(lambda g: seen.append(g.clone()))
+    y = kx.rms_norm(x, w, backend=backend)
+    y.sum().backward(retain_graph=True)
+    once = x.grad.clone(), w.grad.clone()
+    y.sum().backward()
+    assert torch.equal(x.grad, 2 * once[0]) and torch.equal(w.grad, 2 * once[1])
+    assert torch.equal(seen[0], once[0])
+    want = torch.autograd.grad(kx.rms_norm(x, w, backend="torch_ref").sum(), (x, w))
+    torch.testing.assert_close(once, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_a_checkpointed_call_gives_the_same_gradients(backend):
+    x = leaf(4, 33)
+
+    def block(x):
+        return kx.silu(kx.softmax(x, backend=backend), backend=backend)
+
+    plain = torch.autograd.grad(block(x).square().sum(), x)
+    again = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).square().sum(), x)
+    assert torch.equal(plain[0], again[0])
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_an_output_without_a_gradient_counts_as_zeros_and_saved_ones_have_none(backend):
+    x, r, w = leaf(3, 17), leaf(3, 17, seed=1), leaf(17, seed=2)
+    _, total = kx.add_rms_norm(x, r, w, backend=backend)
+    gx, gr = torch.autograd.grad(total.sum(), (x, r))
+    assert torch.equal(gx, torch.ones_like(x)) and torch.equal(gr, gx)
+    loss, lse = dispatch.outputs("cross_entropy", leaf(3, 17), torch.arange(3), backend=backend)
+    assert loss.requires_grad and not lse.requires_grad
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_only_what_is_asked_for_has_a_gradient(backend):
+    x, w = leaf(3, 17), leaf(17, seed=1)
+    for wanted in ((x,), (w,)):
+        others = [t.detach() if all(t is not k for k in wanted) else t for t in (x, w)]
+        found = torch.autograd.grad(kx.rms_norm(*others, backend=backend).sum(), wanted)
+        assert [g.shape for g in found] == [t.shape for t in wanted]
+    with torch.no_grad():
+        assert kx.rms_norm(x, w, backend=backend).grad_fn is None
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_a_second_derivative_is_refused_where_no_operator_gives_it_and_there_where_one_does(backend):
+    x = leaf(3, 9)
+    (g,) = torch.autograd.grad(kx.softmax(x, backend=backend).square().sum(), x, create_graph=True)
+    with pytest.raises(
+        UnsupportedError, match=r"softmax: its gradient cannot be differentiated again: softmax_backward"
+    ):
+        g.sum().backward()
+    a, b = leaf(3, 4), leaf(4, 5, seed=1)
+    (g,) = torch.autograd.grad(kx.matmul(a, b, backend=backend).square().sum(), a, create_graph=True)
+    (second,) = torch.autograd.grad(g.sum(), b)
+    (g,) = torch.autograd.grad((a @ b).square().sum(), a, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(g.sum(), b)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_an_operator_without_a_gradient_says_what_to_do(backend):
+    x, g = leaf(3, 9), torch.ones(3, 9)
+    with pytest.raises(UnsupportedError) as caught:
+        kx.softmax_backward(g, x, backend=backend)
+    assert (
+        "y requires a gradient, and softmax_backward has no gradient (a gradient itself: torch_ref differentiates it):"
+        ' call it under torch.no_grad(), pass y.detach(), or use backend="torch_ref"' in str(caught.value)
+    )
+    cos = leaf(5, 4)
+    with pytest.raises(UnsupportedError, match="cos requires a gradient, and rope has a gradient for x alone"):
+        kx.rope(leaf(1, 1, 5, 8), cos, cos.detach(), backend=backend)
+    assert kx.argmax(x, backend=backend).dtype == torch.int64  # an index: nothing to differentiate
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_an_input_that_was_changed_since_is_an_error(backend):
+    x = leaf(3, 9)
+    y = x * 1
+    z = kx.silu(y, backend=backend)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_a_node_keeps_what_the_gradient_reads_and_no_more():
+    assert autograd.kept("add") == ((), ())
+    assert autograd.kept("softmax") == (("y",), ())
+    assert autograd.kept("rms_norm") == (("x", "weight"), ())
+    assert autograd.kept("reduce_sum") == ((), ("x",))  # the shape of x alone
+    assert autograd.kept("matmul") == (("a", "b"), ())
+    assert autograd.kept("cross_entropy") == (("logits", "target", "lse"), ())
+
+
+@pytest.mark.parametrize("op", [op for op in catalog.names() if isinstance(catalog.spec(op).gradient, Gradient)])
+def test_what_is_kept_is_what_the_operator_of_gradients_takes(op):
+    spec = catalog.spec(op)
+    named = {*autograd.kept(op)[0], *(i.name for i in spec.scalars)}
+    assert {i.name for i in catalog.spec(spec.gradient.op).inputs if not i.name.startswith("grad_")} <= named

@@ -1,0 +1,158 @@
+"""Operators of torch: their schemas, compiled and exported graphs, vmap and transforms of gradients, shapes."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import kernelmux as kx
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, torch_ops
+from kernelmux.registry.errors import ArgumentError, UnsupportedError
+
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*on the emulator"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+X = torch.randn(4, 12, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_a_schema_is_the_signature_of_the_spec():
+    assert [torch_ops.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
+        "softmax(Tensor x, int axis=-1, float scale=1.0, *, str? backend=None) -> Tensor",
+        "layer_norm(Tensor x, Tensor weight, Tensor? bias=None, float eps=1e-05, *, str? backend=None) -> Tensor",
+        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, *, str? backend=None) -> Tensor",
+        "reduce_sum(Tensor x, int? axis=None, bool keepdim=False, *, str? backend=None) -> Tensor",
+    ]
+
+
+def test_every_operator_can_be_registered():
+    kx.install_torch_ops()
+    for op in catalog.names():
+        assert len(getattr(torch.ops.kernelmux, op).default._schema.arguments) == len(catalog.spec(op).inputs) + 1
+
+
+def test_importing_after_torch_makes_the_operators_known():
+    code = "import torch, kernelmux; print(torch.ops.kernelmux.silu(torch.zeros(2)).tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[0.0, 0.0]"
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+def test_a_compiled_model_has_the_results_and_gradients_of_an_eager_one(backend):
+    def model(x, w):
+        return kx.cross_entropy(kx.matmul(kx.rms_norm(x, w), w2), target)
+
+    w2, target = torch.randn(12, 7), torch.tensor([1, 2, 3, 0])
+    with kx.use(backend):
+        for how in ("eager", "aot_eager"):
+            x, w = X.clone().requires_grad_(), torch.ones(12).requires_grad_()
+            want = model(x, w)
+            got = torch.compile(model, fullgraph=True, backend=how)(x, w)
+            assert torch.equal(got, want)
+            for a, b in zip(torch.autograd.grad(got, (x, w)), torch.autograd.grad(want, (x, w)), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_another_batch_size_compiles_at_most_once_more():
+    counter = CompileCounterWithBackend("aot_eager")
+    run = torch.compile(lambda x: kx.softmax(kx.silu(x)), fullgraph=True, backend=counter)
+    for rows in (4, 5, 6, 9, 31, 128):
+        x = torch.randn(rows, 12)
+        torch.testing.assert_close(run(x), torch.softmax(torch.nn.functional.silu(x), -1))
+    assert counter.frame_count == 2
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    run = torch.compile(lambda x: kx.softmax(x), fullgraph=True, backend=counter, dynamic=True)
+    for rows in (4, 5, 6):
+        run(torch.randn(rows, 12))
+    assert counter.frame_count == 1
+
+
+def test_a_compiled_graph_keeps_the_choice_that_was_in_force():
+    graphs = []
+
+    def look(graph, inputs):
+        graphs.append([n.kwargs["backend"] for n in graph.graph.nodes if n.op == "call_function"])
+        return graph
+
+    run = torch.compile(lambda x: kx.silu(kx.softmax(x), backend="torch_ref"), fullgraph=True, backend=look)
+    with kx.use(["torch_ref", "cuda"]):
+        run(X)
+    with kx.use("torch_ref"):
+        run(X)
+    assert graphs == [["torch_ref,cuda", "torch_ref"]]
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+def test_an_exported_program_is_saved_and_runs_again(backend):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return kx.softmax(x, scale=2.0, backend=backend)
+
+    program = torch.export.export(Model(), (X,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    again = torch.export.load(file).module()
+    y = torch.randn(7, 12)
+    torch.testing.assert_close(again(y), torch.softmax(2 * y, -1))
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+def test_vmap_maps_over_free_leading_axes(backend):
+    w = torch.randn(12)
+    found = torch.vmap(lambda x: kx.rms_norm(x, w, backend=backend), in_dims=1, out_dims=1)(X[:, None].expand(4, 3, 12))
+    torch.testing.assert_close(found, kx.rms_norm(X, w, backend="torch_ref")[:, None].expand(4, 3, 12))
+    first = torch.vmap(lambda x: kx.softmax(x, axis=0, backend=backend))(X.reshape(2, 2, 12))
+    torch.testing.assert_close(first, torch.softmax(X.reshape(2, 2, 12), 1))
+    mixed = torch.vmap(lambda x, y: kx.add(x, y, backend=backend), in_dims=(0, None))(X, X[0])
+    assert torch.equal(mixed, X + X[0])
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_vmap_over_what_has_no_free_axis_is_refused(backend):
+    with pytest.raises(ArgumentError, match="rms_norm: weight: expected a tensor that vmap does not map over"):
+        torch.vmap(lambda w: kx.rms_norm(X, w, backend=backend))(torch.ones(3, 12))
+    with pytest.raises(ArgumentError, match="reduce_sum: axis: expected one axis under vmap, got None"):
+        torch.vmap(lambda x: kx.reduce_sum(x, backend=backend))(X)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_transforms_of_gradients(backend):
+    def loss(x, how):
+        return kx.softmax(x, backend=how).square().sum()
+
+    for transform in (
+        lambda how: torch.func.grad(loss)(X, how),
+        lambda how: torch.vmap(lambda x: torch.func.grad(loss)(x, how))(X),
+    ):
+        torch.testing.assert_close(transform(backend), transform("torch_ref"))
+    jacobian = torch.func.jacrev(lambda x: kx.softmax(x, backend=backend))(X[0])
+    torch.testing.assert_close(jacobian, torch.func.jacrev(lambda x: torch.softmax(x, -1))(X[0]))
+    with pytest.raises(UnsupportedError, match="cannot be differentiated again"):
+        torch.func.grad(lambda x: torch.func.grad(loss)(x, backend).sum())(X)
+
+
+def test_an_operator_of_torch_without_a_gradient_refuses_an_input_that_wants_one():
+    g = X.clone().requires_grad_()
+    with pytest.raises(UnsupportedError, match=r"torch\.ops\.kernelmux\.silu_backward: silu_backward has no gradient"):
+        torch_ops.operator("silu_backward")(g, X, backend="torch_ref")
+
+
+def test_inference_mode_and_tensors_on_several_devices():
+    with torch.inference_mode():
+        assert torch.equal(kx.silu(X), torch.ops.kernelmux.silu(X))
+    with pytest.raises(ArgumentError, match="expected all tensors on one device, got x on meta, y on cpu"):
+        kx.add(X.to("meta"), X)
