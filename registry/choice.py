@@ -125,9 +125,7 @@ def _instead() -> str:
     return f'use backend="{able[0]}"' if able else "use torch's own operators"
 
 
-def verdicts(
-    call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = ""
-) -> list[Verdict]:
+def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "") -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error."""
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (reason,), down=True)]

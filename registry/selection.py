@@ -10,8 +10,8 @@ first call; a misspelt name in them is an error.
 
 from __future__ import annotations
 
-from dataclasses import replace
 import threading
+from dataclasses import replace
 
 from kernelmux.registry import config, requests, scope
 from kernelmux.registry.requests import AUTO, VARIABLE, Names, Request, parse
@@ -19,7 +19,15 @@ from kernelmux.registry.scope import use
 from kernelmux.registry.signature import Call
 
 __all__ = [
-    "VARIABLE", "Names", "Request", "check_environment", "from_environment", "reread", "requested", "set_default", "use",
+    "VARIABLE",
+    "Names",
+    "Request",
+    "check_environment",
+    "from_environment",
+    "requested",
+    "reread",
+    "set_default",
+    "use",
 ]  # fmt: skip
 
 _lock = threading.Lock()

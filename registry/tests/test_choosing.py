@@ -130,7 +130,9 @@ def test_only_an_unknown_name_is_an_error_in_a_chain_unmet_conditions_and_missin
         run(m=4, backend="tiny,plain/onyl")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, UnsupportedError, BackendUnavailable, ArgumentError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "error", [RuntimeError, UnsupportedError, BackendUnavailable, ArgumentError, KeyboardInterrupt]
+)
 @pytest.mark.parametrize("names", ["broken,plain", "auto"])
 def test_an_exception_of_a_kernel_reaches_the_caller_as_it_is(monkeypatch, error, names):
     thrown = error("from inside")
@@ -171,7 +173,10 @@ def test_a_strict_chain_raises_where_its_first_cannot_run_the_call():
 
 
 def test_a_strict_chain_whose_first_is_missing_says_so():
-    with use("absent,plain", strict=True), pytest.raises(BackendUnavailable, match=r"^absent cannot run this call, and"):
+    with (
+        use("absent,plain", strict=True),
+        pytest.raises(BackendUnavailable, match=r"^absent cannot run this call, and"),
+    ):
         run()
 
 
@@ -232,7 +237,7 @@ def test_the_same_kind_of_call_is_remembered_for_strict_and_other_scopes_apart()
 def test_a_single_name_is_refused_in_the_same_words_in_a_strict_scope_and_says_both():
     with use("tiny", strict=True):
         text = str(dispatch.explain("transpose", torch.zeros(5, 8)))
-        with pytest.raises(UnsupportedError, match="^no requested backend can run this call\n"):
+        with pytest.raises(UnsupportedError, match=r"^no requested backend can run this call\n"):
             run(m=5)
     assert "requested: tiny (from use(); strict by use(strict=True))" in text
     assert "requested: tiny (from call argument; strict)" in str(

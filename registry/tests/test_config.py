@@ -89,7 +89,9 @@ def test_a_real_call_obeys_and_calls_of_other_shapes_are_chosen_apart():
     for ask in (dispatch.function("softmax"), lambda x: dispatch.which("softmax", x)):
         with pytest.raises(UnknownName) as caught:
             ask(torch.zeros(2, 3))
-        assert str(caught.value).startswith(f'unknown variant of cuda for softmax "nonsense" in {path}, rule 1; known: ')
+        assert str(caught.value).startswith(
+            f'unknown variant of cuda for softmax "nonsense" in {path}, rule 1; known: '
+        )
 
 
 def test_explain_tells_file_and_rule_on_the_command_line_too(capsys):
@@ -245,7 +247,9 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_at_every_call(monkeypatch
 
 def test_a_pyproject_that_is_asked_for_must_have_the_table():
     path = write('[project]\nname = "x"\n', "pyproject.toml")
-    with pytest.raises(ArgumentError, match=rf"^KERNELMUX_CONFIG: {path}: expected a table \[tool.kernelmux\], got none$"):
+    with pytest.raises(
+        ArgumentError, match=rf"^KERNELMUX_CONFIG: {path}: expected a table \[tool.kernelmux\], got none$"
+    ):
         config.read()
     write("[tool]\nkernelmux = 3\n", "pyproject.toml")
     with pytest.raises(ArgumentError, match=r"tool\.kernelmux: expected a table, got 3"):
