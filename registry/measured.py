@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, dtypes, tracing
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.files import file_stem
 from kernelmux.registry.signature import Axis, Call
@@ -92,8 +92,11 @@ class Nearest:
 
 
 def nearest(call: Call) -> Nearest | None:
-    """What is known of the GPU of a call for a workload like it; None on a CPU, and where nothing near was measured."""
-    if (name := gpu(call.device)) is None:
+    """What is known of the GPU of a call for a workload like it; None on a CPU, and where nothing near was measured.
+
+    None also where a tensor has no memory of its own (traced, vmapped): kernels do not run such calls.
+    """
+    if (name := gpu(call.device)) is None or not all(map(tracing.has_memory, call.tensors.values())):
         return None
     kind, at = _kind(call), _lengths(call)
     found = [(_distance(at, point.lengths), point) for point in _points(name, call.spec.name) if point.kind == kind]
@@ -121,7 +124,7 @@ class _Point:
 @cache
 def _points(name: str, op: str) -> tuple[_Point, ...]:
     """The workloads of an operator with the times that count, read once."""
-    table = _tables().get(file_stem(name))
+    table = _table(file_stem(name))
     times = [t for t in table.times if t.op == op and t.current] if table else []
     return tuple(_point(name, catalog.spec(op), group) for group in _grouped(times))
 
@@ -184,9 +187,10 @@ def _distance(one: dict[str, float], other: dict[str, float]) -> float:
 
 
 @cache
-def _tables() -> dict[str, Table]:
-    """The table of each GPU, by the stem of its file."""
-    return {path.stem: read(path) for path in sorted(FOLDER.glob("*.json"))}
+def _table(stem: str) -> Table | None:
+    """The table of a GPU, by the stem of its file; None if there is none."""
+    path = FOLDER / f"{stem}.json"
+    return read(path) if path.exists() else None
 
 
 @cache
@@ -222,13 +226,13 @@ def time_of(row: Any) -> Time:
 
 def forget() -> None:
     """Read the tables again when they are next asked; for tests, and after new ones were written."""
-    for cached in (_tables, _points, _source):
+    for cached in (_table, _points, _source):
         cached.cache_clear()
 
 
 def summary() -> list[str]:
     """A line about each table: how many of its times count, and which do not, since what they measured has changed."""
-    return [_line(table) for table in _tables().values()]
+    return [_line(read(path)) for path in sorted(FOLDER.glob("*.json"))]
 
 
 def _line(table: Table) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, measured, selection
@@ -181,6 +182,16 @@ def test_strict_auto_asks_the_highest_priority_first_and_then_takes_the_fastest(
         with pytest.raises(UnsupportedError, match=r"^tiny cannot run this call, and use\(strict=True\) forbids"):
             run(5, 64)
     assert run(5, 64) == 4
+
+
+def test_a_call_that_is_traced_or_mapped_has_no_kernel_to_choose():
+    write(time("plain/only", 1.0))
+    spec = catalog.spec("transpose")
+    with FakeTensorMode():
+        assert measured.nearest(spec.bind(torch.zeros(64, 64))) is None
+    seen = []
+    torch.func.vmap(lambda x: seen.append(measured.nearest(spec.bind(x))) or x)(torch.zeros(2, 64, 64))
+    assert seen == [None] and measured.nearest(spec.bind(torch.zeros(64, 64))) is not None
 
 
 def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypatch):
