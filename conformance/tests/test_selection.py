@@ -40,9 +40,7 @@ def test_a_default_that_is_not_kept(monkeypatch):
 
 
 def test_an_environment_that_is_not_read(monkeypatch):
-    real = requests.environment
-    monkeypatch.setattr(requests, "environment", lambda: {})
-    requests.environment.cache_clear = real.cache_clear  # type: ignore[attr-defined]
+    monkeypatch.setattr(selection, "_of_environment", lambda op: None)
     assert "KERNELMUX_BACKEND_SOFTMAX: expected that KERNELMUX_BACKEND_SOFTMAX spoke, got auto" in judged()
 
 

@@ -190,7 +190,12 @@ def test_a_call_that_is_traced_or_mapped_has_no_kernel_to_choose():
     with FakeTensorMode():
         assert measured.nearest(spec.bind(torch.zeros(64, 64))) is None
     seen = []
-    torch.func.vmap(lambda x: seen.append(measured.nearest(spec.bind(x))) or x)(torch.zeros(2, 64, 64))
+
+    def look(x):
+        seen.append(measured.nearest(spec.bind(x)))
+        return x
+
+    torch.func.vmap(look)(torch.zeros(2, 64, 64))
     assert seen == [None] and measured.nearest(spec.bind(torch.zeros(64, 64))) is not None
 
 
