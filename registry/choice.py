@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, tracing
+from kernelmux.registry import autograd, measured, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.dtypes import SHORT
@@ -55,10 +55,16 @@ class Decision:
 
     def __str__(self) -> str:
         head = f"{self.call.spec.name}: {describe(self.call)}"
-        strict = "; strict" if self.request.strict else ""
+        strict = "; strict by use(strict=True)" if self.request.strict else "; strict" if self.request.single else ""
         asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{strict})"
-        picked = f"  chosen: {self.chosen.name}" if self.chosen else "  chosen: none, no variant supports this call"
+        none = "none, as no fallback is allowed" if _forbids(self) else "none, no variant supports this call"
+        picked = f"  chosen: {self.chosen.name if self.chosen else none}"
         return "\n".join([head, asked, picked, *(_line(v, v == self.chosen) for v in self.verdicts)])
+
+
+def _forbids(decision: Decision) -> bool:
+    """Whether strictness stands between a call and a backend that could run it."""
+    return decision.request.strict and not decision.request.single and decision.chosen is None
 
 
 def _line(verdict: Verdict, chosen: bool) -> str:
@@ -121,8 +127,8 @@ def _instead() -> str:
     return f'use backend="{able[0]}"' if able else "use torch's own operators"
 
 
-def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False) -> list[Verdict]:
-    """The verdict on each variant of one backend (or on one of them), in ladder order."""
+def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "") -> list[Verdict]:
+    """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error."""
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (reason,), down=True)]
     try:
@@ -132,7 +138,7 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
     if not ladder:
         return [Verdict(name, only or "", (f"has no implementation of {call.spec.name}",))]
     if only is not None and only not in ladder:
-        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder)
+        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
 
 
@@ -143,6 +149,13 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
+def _timed(near: measured.Nearest, judged: list[Verdict]) -> Verdict | None:
+    """The fastest on record of those that can run the call as it is: no time on record contains a copy."""
+    able = {v.name: v for v in judged if v.able and not v.copies}
+    name = near.fastest(list(able))
+    return able[name] if name else None
+
+
 def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
     """Choose for a call; `thorough` also judges the backends that were not asked for.
 
@@ -151,15 +164,19 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
     order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
     named = [registered.split(label, request.source) for label in order]
     # A misspelt variant is an error in any place.
-    found = {label: verdicts(call, *label, elsewhere) for label in named if label[1]}
+    found = {label: verdicts(call, *label, elsewhere, request.source) for label in named if label[1]}
+    near = measured.nearest(call) if request.auto and not elsewhere else None
     judged: list[Verdict] = []
     chosen: Verdict | None = None
     for label in named:
         more = found.get(label) or verdicts(call, *label, elsewhere)
         judged += more
-        chosen = chosen or next((v for v in reversed(more) if v.able), None)
-        if chosen and not thorough:
+        if not request.strict or label == named[0]:
+            chosen = chosen or next((v for v in reversed(more) if v.able), None)
+        if chosen and not thorough and near is None:
             break
+    if near and chosen and (timed := _timed(near, judged)):
+        chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:
         seen = {v.backend for v in judged}
         for name in registered.backends():
@@ -171,7 +188,12 @@ def refuse(decision: Decision) -> NoReturn:
     """Raise for a decision without a choice; the text lists all reasons and what could run instead."""
     able = [v.name for v in decision.verdicts if v.able]
     hint = f'\n  try: backend="{able[-1]}"' if able else ""
-    heads = {registered.split(n)[0] for n in decision.request.names if n != "auto"}
+    names, what = decision.request.names, "no requested backend can run this call"
+    if _forbids(decision):
+        first = decision.verdicts[0].backend if decision.request.auto and decision.verdicts else names[0]
+        names = names if decision.request.auto else names[:1]
+        what = f"{first} cannot run this call, and use(strict=True) forbids a fallback"
+    heads = {registered.split(n)[0] for n in names if n != "auto"}
     asked = [v for v in decision.verdicts if v.backend in heads]
     kind = BackendUnavailable if asked and all(v.down for v in asked) else UnsupportedError
-    raise kind(f"no requested backend can run this call\n{decision}{hint}")
+    raise kind(f"{what}\n{decision}{hint}")

@@ -148,7 +148,7 @@ def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
     call = hypothetical(spec, options.shape, options.device)
     elsewhere = options.device is not None and options.device.startswith("sm_")
-    request = selection.requested(spec.name, options.backend)
+    request = selection.requested(spec.name, options.backend, call)
     decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
     console.print(escape(str(decision)), soft_wrap=True)
     return 0 if decision.chosen else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -120,7 +120,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
         return seen
     with tracing.untraced():
         bound = spec.bind(*values)
-        request = selection.requested(spec.name, argument)
+        request = selection.requested(spec.name, argument, bound)
         decision = decide(bound, request)
         chosen = decision.chosen or refuse(decision)
         if chosen.emulated:
@@ -141,7 +141,7 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan | None
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
         return None
-    text = ",".join(request.names)
+    text = selection.written(spec.name, argument)
     run: Callable[..., Any] = partial(torch_ops.operator(spec.name), backend=text)
     if autograd.differentiable(spec) and any(isinstance(v, torch.Tensor) and tracing.differentiated(v) for v in values):
         run = partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
@@ -156,16 +156,19 @@ def _shapes(spec: OpSpec, *values: Any) -> Any:
 
 def without_variants(backend: str | None) -> str | None:
     """The backends of a chain without variants, "cuda/tiled,triton" -> "cuda,triton": what a backward asks for."""
-    if backend is None:
-        return None
-    names = parse(backend, "call argument").names
-    return ",".join(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
+    if backend is None or backend.endswith(selection.RULES):
+        return backend
+    strict, names = backend.startswith(selection.STRICT), backend.removeprefix(selection.STRICT)
+    return (selection.STRICT if strict else "") + ",".join(_heads(parse(names, "call argument").names))
+
+
+def _heads(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
 
 
 def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     """Runs the operators of a backward as its forward call was asked to run."""
-    names = tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in request.names))
-    same = Request(names, f"the forward call of {spec.name}: {request.source}")
+    same = replace(request, names=_heads(request.names), source=f"the forward call of {spec.name}: {request.source}")
     return lambda other, values: call(other, values, same)
 
 
@@ -257,8 +260,8 @@ def function(op: str) -> Callable[..., Any]:
 
 
 def in_force(op: str, argument: selection.Names | None) -> str:
-    """The chain of backends that a call asks for here, as an operator of torch takes it."""
-    return ",".join(selection.requested(op, argument).names)
+    """What a call asks for here, as an operator of torch takes it."""
+    return selection.written(op, argument)
 
 
 in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its import
@@ -303,4 +306,5 @@ def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         values = autocast.cast(spec, values, cast_for)
     device = next((v.device for v in values if isinstance(v, torch.Tensor)), None) if tracing.watched(values) else None
     with tracing.untraced():
-        return decide(spec.bind(*values, device=device), selection.requested(op, backend), thorough)
+        bound = spec.bind(*values, device=device)
+        return decide(bound, selection.requested(op, backend, bound), thorough)
