@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, selection, tracing
+from kernelmux.registry import autocast, autograd, catalog, scope, selection, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
@@ -104,9 +104,9 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
             parts += [f"{n}.__class__", n]
     chain = "backend if backend.__class__ in plain else tuple(backend)"
     names = ", ".join(i.name for i in spec.inputs)
-    scope: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "plain": PLAIN}
-    exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", scope)
-    made: Callable[..., object] = scope["key"]
+    namespace: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "plain": PLAIN}
+    exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", namespace)
+    made: Callable[..., object] = namespace["key"]
     return made
 
 
@@ -244,16 +244,16 @@ def function(op: str) -> Callable[..., Any]:
     _keys[id(spec)] = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
     parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
-    scope: dict[str, Any] = {"_spec": spec, "_call": call, "_compiling": torch.compiler.is_compiling}
-    scope |= {"_operator": torch_ops.operator(op), "_in_force": in_force}
+    known: dict[str, Any] = {"_spec": spec, "_call": call, "_compiling": torch.compiler.is_compiling}
+    known |= {"_operator": torch_ops.operator(op), "_in_force": in_force}
     lines = [
         f"def {op}({parameters}, *, backend=None):",
         "    if _compiling():",
         f"        return _operator({names}, backend=_in_force({op!r}, backend)){_returned(spec)}",
         f"    return _call(_spec, ({names},), backend){_returned(spec)}",
     ]
-    exec("\n".join(lines), scope)
-    public: Callable[..., Any] = scope[op]
+    exec("\n".join(lines), known)
+    public: Callable[..., Any] = known[op]
     public.__doc__ = documentation(spec)
     public.__module__ = "kernelmux"
     return public
@@ -261,7 +261,8 @@ def function(op: str) -> Callable[..., Any]:
 
 def in_force(op: str, argument: selection.Names | None) -> str:
     """What a call asks for here, as an operator of torch takes it."""
-    return selection.written(op, argument)
+    with scope.traced():
+        return selection.written(op, argument)
 
 
 in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its import

@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from torch._guards import TracingContext
+from torch.compiler import is_compiling
 
 from kernelmux.registry import requests
 from kernelmux.registry.errors import ArgumentError, shown
@@ -58,24 +62,31 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
     highest priority), the call raises with every reason. All calls inside are strict, those too whose backends an inner
     scope or the call itself names: an inner scope chooses other backends, and cannot allow fallbacks again.
 
+    Inside of a function that torch.compile traces it holds for the calls of the graph.
+
     As a decorator it holds exactly while the body of the function runs: that of a coroutine function, a generator or an
     asynchronous generator too, and not while it is suspended. A plain `with use()` inside of a generator is a context
     variable like any other: while the generator is suspended, it is in force for the caller. Decorate the generator.
     """
 
     def __init__(self, backend: Names, ops: str | Iterable[str] | None = None, *, strict: bool = False) -> None:
-        if not isinstance(strict, bool):
-            raise ArgumentError(f"use(): strict: expected True or False, got {shown(strict)}")
-        request = replace(requests.parse(backend, "use()"), strict=strict)
-        self._choice: Choice = (_operators(ops), request)
-        self._open: list[Entry] = []
+        self._asked = (backend, ops, strict)
+        if not is_compiling():
+            self._choice = _choice(*self._asked)
+            self._open: list[Entry] = []
 
     def __enter__(self) -> None:
+        if is_compiling():
+            enter_trace(*self._asked)
+            return
         entry = Entry(self._choice)
         _entries.set((*(e for e in _entries.get() if not e.closed), entry))
         self._open.append(entry)
 
     def __exit__(self, *error: object) -> None:
+        if is_compiling():
+            leave_trace()
+            return
         here = _entries.get()
         mine = next((e for e in reversed(self._open) if e in here), None)
         if mine is None:
@@ -94,7 +105,7 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
     def _again(self) -> use:
         """The same choice, not entered yet: calls of one function may overlap."""
         made = object.__new__(use)
-        made._choice, made._open = self._choice, []
+        made._asked, made._choice, made._open = self._asked, self._choice, []
         return made
 
     def _wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,6 +142,45 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
         if inspect.iscoroutinefunction(function):
             return coroutine
         return generator if inspect.isgeneratorfunction(function) else plain
+
+
+def _choice(backend: Names, ops: Any, strict: Any) -> Choice:
+    if not isinstance(strict, bool):
+        raise ArgumentError(f"use(): strict: expected True or False, got {shown(strict)}")
+    return _operators(ops), replace(requests.parse(backend, "use()"), strict=strict)
+
+
+# --- inside of torch.compile, which runs no code of ours but these, while it traces --------------------------------
+
+_traced: WeakKeyDictionary[TracingContext, list[Choice]] = (
+    WeakKeyDictionary()
+)  # a trace that ends or fails takes its own along
+
+
+def enter_trace(backend: Names, ops: Any, strict: Any) -> None:
+    """A `with use()` in the function that is traced begins."""
+    _traced.setdefault(TracingContext.get(), []).append(_choice(backend, ops, strict))
+
+
+def leave_trace() -> None:
+    """It ends."""
+    _traced[TracingContext.get()].pop()
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Inside, the scopes of the function that is traced are in force as well."""
+    context = TracingContext.try_get()
+    inner = _traced.get(context, []) if context else []
+    token = _entries.set((*_entries.get(), *(Entry(choice) for choice in inner)))
+    try:
+        yield
+    finally:
+        _entries.reset(token)
+
+
+for _function in (enter_trace, leave_trace):  # torch.compiler.assume_constant_result, without its import
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Body:

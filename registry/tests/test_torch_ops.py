@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, torch_ops
+from kernelmux.registry import catalog, selection, torch_ops
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
@@ -93,6 +93,61 @@ def test_a_compiled_graph_keeps_the_choice_that_was_in_force():
     with kx.use("torch_ref"):
         run(X)
     assert graphs == [["torch_ref,cuda", "torch_ref"]]
+
+
+def backends_of(function):
+    """What the operators of a compiled graph ask for, in order."""
+    found = []
+
+    def look(graph, inputs):
+        found.extend(
+            n.kwargs["backend"] for n in graph.graph.nodes if n.op == "call_function" and "backend" in n.kwargs
+        )
+        return graph
+
+    torch.compile(function, fullgraph=True, backend=look)(X)
+    return found
+
+
+def test_scopes_inside_of_a_compiled_function_hold_for_its_graph():
+    def inside(x):
+        with kx.use("torch_ref,cuda"):
+            x = kx.softmax(x)
+            with kx.use(["triton", "torch_ref"], ops="silu", strict=True):
+                x = kx.gelu(kx.silu(x + 0))
+        return kx.silu(x)
+
+    with kx.use("torch_ref", ops="silu"):
+        assert backends_of(inside) == ["torch_ref,cuda", "strict triton,torch_ref", "torch_ref,cuda", "torch_ref"]
+    assert kx.explain("silu", X).request.auto  # nothing is left behind
+
+
+def test_a_trace_that_fails_leaves_no_scope_behind():
+    def failing(x):
+        with kx.use("torch_ref"):
+            kx.softmax(x)
+            return kx.softmax(x, axis=7)
+
+    with pytest.raises(Exception, match="axis"):
+        torch.compile(failing, fullgraph=True, backend="eager")(X)
+    assert backends_of(lambda x: kx.softmax(x)) == ["auto"]
+
+
+def test_rules_of_a_file_look_at_the_call_when_the_graph_runs(tmp_path, monkeypatch):
+    file = tmp_path / "rules.toml"
+    file.write_text('[[rules]]\nop = "softmax"\nwhere = "N >= 100"\nbackend = "cuda"\n')
+    monkeypatch.setenv("KERNELMUX_CONFIG", str(file))
+    selection.reread()
+    try:
+        run = torch.compile(lambda x: kx.softmax(x), fullgraph=True, backend="eager", dynamic=True)
+        with kx.use("torch_ref"):
+            assert backends_of(lambda x: kx.softmax(x)) == ["torch_ref"]
+        assert backends_of(lambda x: kx.softmax(x)) == [selection.RULES]
+        run(X)
+        assert kx.which("softmax", X, backend=None) == "torch_ref/eager"
+    finally:
+        monkeypatch.delenv("KERNELMUX_CONFIG")
+        selection.reread()
 
 
 @pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
