@@ -1,0 +1,123 @@
+"""The checks `gradients` and `torch` catch what breaks between a sound kernel and torch; what is sound passes."""
+
+import pytest
+import torch
+
+from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.probe import Enough, Probe
+from kernelmux.registry import autograd, catalog, dispatch, torch_ops
+from kernelmux.registry import backend as registered
+
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
+pytestmark = pytest.mark.skipif(not KERNELS, reason="needs a backend of kernels: triton or cuda cannot be imported")
+
+
+@pytest.fixture(autouse=True)
+def anew():
+    dispatch._plans.clear()
+    yield
+    dispatch._plans.clear()
+
+
+def judged(check: str, op: str, backend: str = "", variant: str = "") -> str:
+    """What the check has to say against the usual variant of a backend, "" if nothing."""
+    backend = backend or KERNELS[-1]
+    variant = variant or list(registered.variants(backend, op))[-1]
+    implementation = registered.variants(backend, op)[variant]
+    probe = Probe(catalog.spec(op), check, backend, variant, implementation, Options(tier="smoke"))
+    try:
+        catalogue.check(check).run(probe)
+    except Enough:
+        pass
+    assert probe.records and all(r.assertions for r in probe.records if r.status == "passed")
+    return "\n".join(r.text for r in probe.records if r.status == "failed")
+
+
+@pytest.mark.parametrize("op", ["softmax", "add", "add_rms_norm", "argmax", "silu_backward"])
+def test_sound_gradients_pass(op):
+    assert judged("gradients", op) == ""
+    assert judged("gradients", op, "torch_ref") == ""
+
+
+def test_a_gradient_that_is_lost(monkeypatch):
+    monkeypatch.setattr(autograd, "differentiable", lambda spec: spec.name != "softmax")
+    monkeypatch.setattr(catalogue.check("gradients").run.__globals__["autograd"], "differentiable", lambda spec: True)
+    assert "has no grad_fn" in _with_plain_calls(monkeypatch)
+
+
+def _with_plain_calls(monkeypatch) -> str:
+    """What the check says of a dispatcher that leaves autograd out."""
+    made = dispatch._made
+
+    def plain(bound, chosen, values, request):
+        with torch.no_grad():
+            return made(bound, chosen, values, request)
+
+    monkeypatch.setattr(dispatch, "_made", plain)
+    return judged("gradients", "softmax")
+
+
+def test_a_saved_tensor_that_is_another_one(monkeypatch):
+    keep = autograd.keep
+
+    def swapped(ctx, spec, values, result):
+        keep(ctx, spec, values, result.roll(1, -1).contiguous())
+
+    monkeypatch.setattr(autograd, "keep", swapped)
+    assert "of the bound of softmax_backward" in judged("gradients", "softmax")
+
+
+def test_a_gradient_that_is_scaled(monkeypatch):
+    declared = autograd._declared
+    monkeypatch.setattr(autograd, "_declared", lambda *a: {n: 1.01 * g for n, g in declared(*a).items()})
+    assert "the gradient of x" in judged("gradients", "silu")
+    assert "the gradient of x" in judged("gradients", "transpose")
+
+
+def test_a_tensor_that_gets_none(monkeypatch):
+    declared = autograd._declared
+    monkeypatch.setattr(autograd, "_declared", lambda *a: {n: g for n, g in declared(*a).items() if n != "weight"})
+    assert "weight: got no gradient" in judged("gradients", "rms_norm")
+
+
+def test_a_gradient_that_only_comes_for_all_at_once(monkeypatch):
+    gradients = autograd.gradients
+
+    def shared(ctx, spec, grads, needs, operator):
+        found = gradients(ctx, spec, grads, needs, operator)
+        return found if all(needs[:2]) else tuple(g if g is None else 2 * g for g in found)
+
+    monkeypatch.setattr(autograd, "gradients", shared)
+    assert "the gradient of weight alone" in judged("gradients", "rms_norm")
+
+
+def test_a_refusal_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(autograd, "lack", lambda spec, backend, tensor: None)
+    assert "came without a gradient and without a word" in judged("gradients", "silu_backward")
+
+
+def test_a_baseline_whose_formula_torch_cannot_follow(monkeypatch):
+    ladder = registered.variants("torch_ref", "silu")
+    real = ladder["eager"].fn
+    monkeypatch.setitem(ladder, "eager", type(ladder["eager"])(lambda x: real(x.detach()) + 0 * x, "detached"))
+    assert "Jacobian mismatch" in judged("gradients", "silu", "torch_ref")
+
+
+@pytest.mark.parametrize("op", ["softmax", "cross_entropy"])
+def test_sound_operators_of_torch_pass(op):
+    assert judged("torch", op) == ""
+    assert judged("torch", op, "torch_ref") == ""
+
+
+def test_a_fake_tensor_of_another_shape(monkeypatch):
+    hollow = autograd.hollow
+    monkeypatch.setattr(autograd, "hollow", lambda call: tuple(y.new_empty((1, *y.shape)) for y in hollow(call)))
+    assert "test_faketensor" in judged("torch", "silu")
+
+
+def test_a_compiled_call_that_computes_something_else(monkeypatch):
+    dispatch.function("silu")  # made from what is there before
+    call = dispatch.call
+    monkeypatch.setattr(torch_ops.dispatch, "call", lambda spec, values, backend: 2 * call(spec, values, backend))
+    assert "y of a compiled call" in judged("torch", "silu")
