@@ -42,15 +42,17 @@ def op_libraries(name, files, deps = [], uses = {}):
         py_library(name = op, srcs = of_op, deps = [":" + name + "_base"] + used)
     py_library(name = name, deps = [":" + op for op in members] + [":" + name + "_base"])
 
-def _needs(op, backend):
+def _needs(op, backend, ops):
     """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline.
 
-    A spec is asked about its gradient too, which other operators give.
+    An op is asked for its gradient too, which <op>_backward gives, or sums over an axis do; a spec for that of any kind.
     """
     if backend == "spec":
         return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
-    contestants = ["//backends/%s:%s" % (name, op) for name in depset(["torch_ref", backend]).to_list()]
-    return contestants + ["//backends:root", "//conformance", "//registry/ops:" + op]
+    names = [op] + [other for other in (op + "_backward",) if other in ops]
+    names += ["reduce_sum"] if op in ("reduce_max", "reduce_min") else []
+    contestants = ["//backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
+    return contestants + ["//backends:root", "//conformance"] + ["//registry/ops:" + name for name in names]
 
 def conformance_tests(backend, files, gpu = False):
     """One conformance target per op of a backend, and one tagged gpu where the backend is for GPUs.
@@ -68,7 +70,7 @@ def conformance_tests(backend, files, gpu = False):
                 args = ["--op", op, "--backend", backend, "--device", device, "--tier", tier, "-n", "1"],
                 main = "kernelmux.conformance",
                 tags = ["conformance"] + tags,
-                deps = _needs(op, backend),
+                deps = _needs(op, backend, _ops(files)),
             )
 
 def unit_tests(files, deps, size = "medium"):

@@ -132,18 +132,18 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan | None
     """How to run a call that torch watches: as an operator of torch, or as shapes; None where torch sees into it."""
     from kernelmux.registry import torch_ops
 
-    device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
-    if device is None:
-        return None
-    if device.type == "meta" and not torch._C._len_torch_dispatch_stack():
-        return Plan(partial(_shapes, spec), device, (), (), (), None, direct=True)
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    device = tensors[0].device
+    if any(x.is_meta for x in tensors) and not torch._C._len_torch_dispatch_stack():
+        whole = all(x.is_meta for x in tensors)  # if not, binding says so
+        return Plan(partial(_shapes, spec), device, (), (), (), None, direct=True) if whole else None
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
         return None
     text = selection.written(spec.name, argument)
     run: Callable[..., Any] = partial(torch_ops.operator(spec.name), backend=text)
-    if autograd.differentiable(spec) and any(isinstance(v, torch.Tensor) and tracing.differentiated(v) for v in values):
+    if autograd.differentiable(spec) and any(map(tracing.differentiated, tensors)):
         run = partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
     return Plan(run, device, (), (), (), None, direct=True)
 

@@ -53,7 +53,7 @@ RULES = "the rules of the configuration file"  # in place of a chain: they look 
 
 
 def requested(op: str, argument: Names | Request | None, call: Call | None = None) -> Request:
-    """The request in force for a call of `op` with `backend=argument`; a request, or what `written` gave, is taken as it is.
+    """The request in force for a call of `op` with `backend=argument`; a request, or what `written` gave, as it is.
 
     call: the bound call, at which the rules of a configuration file look; without it those speak that need no call.
     """
