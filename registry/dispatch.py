@@ -13,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, selection, tracing
+from kernelmux.registry import catalog, notices, record, selection, stats, tracing
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import EmulationWarning
@@ -49,7 +49,7 @@ class Plan:
 
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
-    direct: none of these, so that the arguments go on as they are.
+    direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
     """
 
     fn: Callable[..., Any]
@@ -59,6 +59,8 @@ class Plan:
     scalars: tuple[tuple[int, Any], ...]
     emulation: Callable[[], AbstractContextManager[object]] | None
     direct: bool
+    ran: stats.Ran
+    tick: Callable[[], int]
 
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result for the arguments of a call of this kind."""
@@ -119,10 +121,11 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | Non
         chosen = decision.chosen or refuse(decision)
         if chosen.emulated:
             _warn_emulated(chosen.backend)
-        return _made(bound, chosen, values)
+        notices.warn_fallback(decision, chosen)
+        return _made(bound, chosen, values, stats.ran(decision, chosen))
 
 
-def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
+def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], ran: stats.Ran) -> Plan:
     home = registered.backend(chosen.backend)
     implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
     names = [i.name for i in bound.spec.inputs]
@@ -138,6 +141,8 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...]) -> Plan:
         scalars=scalars,
         emulation=emulation,
         direct=not (copies or scalars or emulation),
+        ran=ran,
+        tick=stats.counter(ran).tick,
     )
 
 
@@ -157,6 +162,9 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | None
         plan = _plan(spec, values, argument)
         if key is not None:
             _remember(key, plan)
+    plan.tick()
+    if record.logs:
+        record.note(plan.ran, plan.copies, values)
     if _autocast():
         with tracing.plain(plan.device):
             return plan.run(values)

@@ -11,18 +11,23 @@ from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
     EmulationWarning,
+    FallbackWarning,
     KernelmuxError,
     SpecError,
     UnknownName,
     UnsupportedError,
 )
+from kernelmux.registry.record import record
 from kernelmux.registry.selection import set_default, use
+from kernelmux.registry.stats import stats
+from kernelmux.registry.support import support_matrix
 
 __version__: str
 __all__ = [
     "ArgumentError",
     "BackendUnavailable",
     "EmulationWarning",
+    "FallbackWarning",
     "KernelmuxError",
     "SpecError",
     "UnknownName",
@@ -48,6 +53,7 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "polynomial",
+    "record",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
@@ -60,6 +66,8 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "square",
+    "stats",
+    "support_matrix",
     "swiglu",
     "swiglu_backward",
     "transpose",
