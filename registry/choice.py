@@ -180,7 +180,7 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
             fallbacks += _passed(label, more, request)
         if chosen and not thorough:
             break
-    every = [verdict for more in judged.values() for verdict in more]
+    every = list(dict.fromkeys(verdict for more in judged.values() for verdict in more))
     if thorough or not chosen:
         every += _others(call, every, elsewhere)
     return Decision(call, request, chosen, tuple(every), tuple(fallbacks if chosen else ()))

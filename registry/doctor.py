@@ -49,7 +49,7 @@ def text(sections: tuple[Section, ...], width: int) -> str:
         inner = (tables.wrapped(line, width, "  ", " " * 6) for line in section.lines)
         lines += [section.title, *(part for parts in inner for part in parts), ""]
     problems = sum(section.problems for section in sections)
-    end = "no problems" if not problems else f"{problems} problem{'s' * (problems > 1)}, marked with !"
+    end = "no problems" if not problems else f"{tables.counted(problems, 'problem')}, marked with !"
     return "\n".join([*lines, end])
 
 

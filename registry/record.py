@@ -133,7 +133,8 @@ class Log:
             operators = {ran.operator for _, ran in self._tallies}
         model = " of a model" if self._modules else ""
         state = "open" if self in logs else "closed"
-        return f"<kernelmux log{model}: {self.calls} calls of {len(operators)} operators, {state}>"
+        found = f"{tables.counted(self.calls, 'call')} of {tables.counted(len(operators), 'operator')}"
+        return f"<kernelmux log{model}, {state}: {found}>"
 
 
 @contextmanager
@@ -206,6 +207,6 @@ def _row(entry: Entry, by: str) -> list[str]:
 def _shapes(entry: Entry) -> str:
     """The most frequent signatures, a line each, and how many more there are."""
     several = len(entry.shapes) > 1
-    lines = [text + (f" ({count} call{'s' * (count > 1)})" if several else "") for text, count in entry.shapes[:SHAPES]]
+    lines = [text + (f" ({tables.counted(count, 'call')})" if several else "") for text, count in entry.shapes[:SHAPES]]
     further = len(entry.shapes) - SHAPES
     return "\n".join([*lines, *([f"and {further} more"] if further > 0 else [])])

@@ -39,6 +39,11 @@ def text(
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
+def counted(number: int, name: str) -> str:
+    """A number of things: "1 call", "3 calls"."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 def wrapped(text: str, width: int | None, first: str = "", further: str = "") -> list[str]:
     """A text in lines no longer than the width, but for single words that are; as one line where there is no width.
 
