@@ -147,7 +147,7 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
     try:
         ladder = registered.variants(name, call.spec.name)
     except KernelmuxError as error:
-        return [Verdict(name, only or "", (Unmet(str(error)),), down=True)]
+        return [Verdict(name, only or "", (Unmet(str(error).removeprefix(f"{name}: ")),), down=True)]
     if not ladder:
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:

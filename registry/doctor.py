@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, plugins, selection, tables
+from kernelmux.registry import catalog, selection, tables
 from kernelmux.registry.errors import KernelmuxError
 
 PROBLEM = "! "
+EMULATED = "yes, emulated"
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,17 @@ def text(sections: tuple[Section, ...], width: int) -> str:
     """The report for a width; lines that are too long go on below themselves."""
     lines = []
     for section in sections:
-        inner = (tables.wrapped(line, width, "  ", " " * 6) for line in section.lines)
+        inner = (tables.wrapped(line, width, "  ", " " * _indent(line)) for line in section.lines)
         lines += [section.title, *(part for parts in inner for part in parts), ""]
     problems = sum(section.problems for section in sections)
     end = "no problems" if not problems else f"{tables.counted(problems, 'problem')}, marked with !"
     return "\n".join([*lines, end])
+
+
+def _indent(line: str) -> int:
+    """Where a line goes on: below the second column, if it has two."""
+    columns = re.match(r" *[^ ].*?  +(?=[^ ])", line)
+    return 2 + len(columns.group()) if columns else 6
 
 
 # --- packages and devices -----------------------------------------------------------------------------------
@@ -103,7 +111,7 @@ def _gpus() -> Iterator[str]:
         found = torch.cuda.get_device_properties(device)
         yield f"{device!s:<20} {found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
     if len(_devices()) == 1:
-        emulated = [name for name in registered.backends() if registered.emulates(name, torch.device("cpu"))]
+        emulated = [name for name in registered.backend_names() if _health(name, torch.device("cpu")) == EMULATED]
         then = f"; {', '.join(emulated)}: on the emulator, when asked for by name" if emulated else ""
         yield f"none that torch can use{then}"
 
@@ -112,7 +120,7 @@ def _gpus() -> Iterator[str]:
 
 
 def _backends() -> Iterator[str]:
-    for name in registered.backends():
+    for name in registered.backend_names():
         try:
             found = registered.backend(name)
         except Exception as error:
@@ -120,7 +128,7 @@ def _backends() -> Iterator[str]:
             continue
         yield f"{name:<20} {found.summary}; priority {found.priority}{_home(name)}"
         yield from (f"  {device!s:<18} {_health(name, device)}" for device in _devices())
-    if not any("yes" in _health(name, device) for name in registered.backends() for device in _devices()):
+    if not any("yes" in _health(name, device) for name in registered.backend_names() for device in _devices()):
         yield f"{PROBLEM}no backend works on any device of this machine"
 
 
@@ -134,7 +142,7 @@ def _health(name: str, device: torch.device) -> str:
     try:
         if reason := registered.unavailable(name, device):
             return f"no: {reason}"
-        return "yes, emulated" if registered.emulates(name, device) else "yes"
+        return EMULATED if registered.emulates(name, device) else "yes"
     except Exception as error:
         return f"no: {_told(error)}"
 
@@ -146,22 +154,18 @@ def _told(error: Exception) -> str:
 def _modules() -> Iterator[str]:
     """Modules of operators that cannot be used, a line each; those that fail alike together."""
     failed: dict[tuple[str, str], dict[str, str]] = {}
-    for name in filter(registered.loads, registered.backends()):
-        if all(registered.unavailable(name, device) for device in _devices()):
+    for name in registered.backend_names():
+        if all(_health(name, device).startswith("no: ") for device in _devices()):
             continue  # said already
         for op in catalog.names():
             try:
                 registered.variants(name, op)
             except Exception as error:
-                alike = _told(error).replace(f"module for {op} ", "module for each ")
-                failed.setdefault((name, alike), {})[op] = _told(error)
+                told = _told(error).removeprefix(f"{name}: ")
+                alike = told.replace(f"module for {op} ", "module for each ")
+                failed.setdefault((name, alike), {})[op] = told
     for (name, alike), ops in failed.items():
         yield f"{PROBLEM}{name}: {', '.join(ops)}: {alike if len(ops) > 1 else next(iter(ops.values()))}"
-
-
-def _names() -> Iterator[str]:
-    """Backends whose names cannot be used."""
-    yield from (f"{PROBLEM}{reason}" for reason in plugins.find().wrong.values())
 
 
 # --- settings -----------------------------------------------------------------------------------------------
@@ -241,7 +245,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "GPUs": _gpus,
     "backends": _backends,
     "operators that a backend cannot run": _modules,
-    "names of backends": _names,
     "environment": _environment,
     "who runs what": _choices,
     "caches": _caches,

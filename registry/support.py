@@ -53,6 +53,7 @@ class SupportMatrix:
     """
 
     device: str
+    backends: tuple[str, ...]
     entries: tuple[Support, ...]
 
     def of(self, operator: str, backend: str) -> tuple[Support, ...]:
@@ -83,7 +84,7 @@ def support_matrix(device: str | None = None, ops: str | Iterable[str] | None = 
     for op in chosen:
         requests.check_operator(op)
     entries = [e for op in chosen for name in registered.backends() for e in _entries(catalog.spec(op), name, where)]
-    return SupportMatrix(where.name, tuple(entries))
+    return SupportMatrix(where.name, registered.backends(), tuple(entries))
 
 
 def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:
@@ -96,7 +97,7 @@ def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:
     try:
         ladder = registered.variants(name, spec.name)
     except KernelmuxError as error:
-        return [Support(spec.name, name, problem=str(error))]
+        return [Support(spec.name, name, problem=str(error).removeprefix(f"{name}: "))]
     return [_support(spec, name, variant, found, where) for variant, found in ladder.items()]
 
 
@@ -166,9 +167,8 @@ def _problem(found: Implementation, lacking: Iterable[str], capability: tuple[in
 
 def _grid(matrix: SupportMatrix, width: int) -> str:
     """A row per operator, a column per backend, and what is to be known of a backend below."""
-    backends = tuple(dict.fromkeys(e.backend for e in matrix.entries))
-    whole = {name: reason for name in backends if (reason := _everywhere(matrix, name))}
-    columns = [name for name in backends if name not in whole]
+    whole = {name: reason for name in matrix.backends if (reason := _everywhere(matrix, name))}
+    columns = [name for name in matrix.backends if name not in whole]
     rows = [(op, *(_cell(matrix.of(op, name)) for name in columns)) for op in matrix.operators]
     head = f"what can run on {matrix.device}: variants in ladder order; the last that can run a call is the default"
     notes = [*(f"{name}: {reason}" for name, reason in whole.items()), *_emulated(matrix)]
@@ -187,6 +187,8 @@ def _emulated(matrix: SupportMatrix) -> list[str]:
 def _everywhere(matrix: SupportMatrix, name: str) -> str | None:
     """What keeps a whole backend from every operator, if one reason does."""
     found = [e for e in matrix.entries if e.backend == name]
+    if not found:
+        return "has none of these operators"
     reasons = {e.problem.replace(f"for {e.operator} ", "") for e in found}
     return reasons.pop() if len(reasons) == 1 and not any(e.able or e.variant for e in found) else None
 

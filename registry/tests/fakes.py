@@ -73,3 +73,18 @@ def python(code: str, *arguments: str, timeout: float = 200, **variables: str) -
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **variables}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def without(*modules: str) -> str:
+    """Code after which these packages are not installed: nobody finds them, nor what the installer wrote of them."""
+    return f"""
+import importlib.machinery, importlib.metadata
+gone, find, version = {modules!r}, importlib.machinery.PathFinder.find_spec, importlib.metadata.version
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in gone else find(name, path, target)
+def installed(name):
+    if name.partition("-")[0] in gone:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+importlib.machinery.PathFinder.find_spec, importlib.metadata.version = find_spec, installed
+"""

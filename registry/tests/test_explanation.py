@@ -102,7 +102,9 @@ def test_a_question_about_another_gpu_survives_a_backend_that_cannot_be_loaded(m
         return fakes.FAKES[name][0]
 
     monkeypatch.setattr(requests.registered, "backend", backend)
-    monkeypatch.setattr(requests.registered, "variants", lambda name, op: backend(name) and fakes.FAKES[name][1].get(op))
+    monkeypatch.setattr(
+        requests.registered, "variants", lambda name, op: backend(name) and fakes.FAKES[name][1].get(op)
+    )
     spec = catalog.spec("softmax")
     call = spec.hypothetical(spec.case("x=4x8"), device=torch.device("cuda"), capability=(9, 0))
     text = str(dispatch.decide(call, requests.AUTO, thorough=True, elsewhere=True))
@@ -148,7 +150,8 @@ def test_another_gpu_is_no_remedy():
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (1 << 52, "4096.0 TiB")]
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 29, "1.5 GiB"), (1 << 52, "4096.0 TiB")],
 )
 def test_amounts(size, text):
     assert amount(size) == text

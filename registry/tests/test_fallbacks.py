@@ -13,7 +13,8 @@ TEXT = """\
 softmax: auto chose plain/eager, because these cannot run the call:
   swift: N = 1001, needs a multiple of 8; N = 1001, needs N <= 64  -> pad N to 1008
   steady: x has a stride of 1001 elements, needs a multiple of 4  -> pad the last axis of x to 1004
-  Said once; kernelmux.stats() counts further calls, kernelmux.explain() tells more, use(..., strict=True) makes it an error."""
+  Said once; kernelmux.stats() counts further calls, kernelmux.explain() tells more,\
+ use(..., strict=True) makes it an error."""
 
 
 @pytest.fixture(autouse=True)
