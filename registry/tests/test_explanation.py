@@ -5,7 +5,7 @@ import torch
 
 from kernelmux.registry import catalog, dispatch, requests
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Dtypes, Multiple, OneOf
+from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.explanation import amount
 from kernelmux.registry.tests import fakes
@@ -111,7 +111,7 @@ def test_a_question_about_another_gpu_survives_a_backend_that_cannot_be_loaded(m
     assert "chosen: steady/rows" in text and "swift                        no: swift cannot be imported" in text
 
 
-REMEDIES = {
+REMEDIES: dict[str, tuple[Condition, torch.Tensor, float]] = {
     "pass x as fp16 or bf16": (Dtypes("x", torch.float16, torch.bfloat16), torch.zeros(4, 8), 1.0),
     "pass scale=2.0": (OneOf("scale", 2.0), torch.zeros(4, 8), 1.0),
     "pad N to 16": (AtLeast("N", 16), torch.zeros(4, 8), 1.0),
