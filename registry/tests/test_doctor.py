@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import cli, doctor, plugins, requests
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 WIDTHS = pytest.mark.parametrize("width", [80, 140])
 
@@ -55,7 +55,7 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    fakes.install(monkeypatch, fakes.FAKES)
+    made_up.install(monkeypatch, made_up.BACKENDS)
     assert section("GPUs").lines == tuple(f"{f'cuda:{i}':<20} NVIDIA H200, sm_90, 141 GiB" for i in range(2))
     lines = section("backends").lines
     start = lines.index(f"{'swift':<20} made up; priority 40; from the package fake")
@@ -65,7 +65,7 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
 
 
 def test_without_any_backend_that_works_that_is_the_problem(monkeypatch, capsys):
-    fakes.install(monkeypatch, {"closed": fakes.FAKES["closed"]})
+    made_up.install(monkeypatch, {"closed": made_up.BACKENDS["closed"]})
     assert cli.main(["doctor"]) == 1
     assert "! no backend works on any device of this machine" in capsys.readouterr().out
 
@@ -171,7 +171,9 @@ for words in ("doctor", "list", "support", "support softmax --device sm_90", "sh
 
 
 def test_without_triton_cupy_and_nvrtc_every_command_works_and_says_what_is_missing():
-    found = fakes.python(fakes.without("triton", "cupy", "nvidia") + BARE, CUDA_HOME="/nowhere", CUDA_PATH="/nowhere")
+    found = made_up.python(
+        made_up.without("triton", "cupy", "nvidia") + BARE, CUDA_HOME="/nowhere", CUDA_PATH="/nowhere"
+    )
     assert not found.returncode and not found.stderr, found.stdout + found.stderr
     doctors, listed, support, one, _, here, elsewhere = (
         part.split("\n", 1)[1] for part in found.stdout.split("$ ")[1:]

@@ -8,7 +8,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.explanation import amount
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 AUTO = """\
 softmax: x fp32[4, 1000] strides (1001, 1), axis=1, scale=1.0 on cpu
@@ -57,7 +57,7 @@ softmax: x fp32[4, 5], axis=1, scale=1.0 on cpu
 
 @pytest.fixture(autouse=True)
 def backends(monkeypatch):
-    fakes.install(monkeypatch, fakes.FAKES)
+    made_up.install(monkeypatch, made_up.BACKENDS)
 
 
 def test_auto_says_what_it_passed_over_and_what_would_satisfy_each_condition():
@@ -76,7 +76,7 @@ def test_a_refusal_keeps_each_condition_on_one_line():
 
 def test_a_long_reason_goes_on_below_the_variant(monkeypatch):
     lack = "the library libnowhere.so.7 was not found in any folder of the search path\nand it is needed, " * 2
-    fakes.install(monkeypatch, {**fakes.FAKES, "closed": (fakes.home("closed", 50, lack), {})})
+    made_up.install(monkeypatch, {**made_up.BACKENDS, "closed": (made_up.home("closed", 50, lack), {})})
     lines = str(dispatch.explain("softmax", torch.zeros(3, 4), backend="plain")).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("     closed"))
     assert lines[start].startswith(f"     {'closed':<28} no: the library") and lines[start + 1].startswith(" " * 38)
@@ -99,11 +99,11 @@ def test_a_question_about_another_gpu_survives_a_backend_that_cannot_be_loaded(m
     def backend(name):
         if name == "swift":
             raise requests.registered.BackendUnavailable("swift cannot be imported")
-        return fakes.FAKES[name][0]
+        return made_up.BACKENDS[name][0]
 
     monkeypatch.setattr(requests.registered, "backend", backend)
     monkeypatch.setattr(
-        requests.registered, "variants", lambda name, op: backend(name) and fakes.FAKES[name][1].get(op)
+        requests.registered, "variants", lambda name, op: backend(name) and made_up.BACKENDS[name][1].get(op)
     )
     spec = catalog.spec("softmax")
     call = spec.hypothetical(spec.case("x=4x8"), device=torch.device("cuda"), capability=(9, 0))
@@ -126,7 +126,7 @@ REMEDIES: dict[str, tuple[Condition, torch.Tensor, float]] = {
 @pytest.mark.parametrize("remedy", REMEDIES)
 def test_what_a_condition_says_would_satisfy_it_does(remedy):
     condition, x, scale = REMEDIES[remedy]
-    (found,) = Implementation(fakes.softmax, "", (condition,)).unmet(catalog.spec("softmax").bind(x, scale=scale))
+    (found,) = Implementation(made_up.softmax, "", (condition,)).unmet(catalog.spec("softmax").bind(x, scale=scale))
     assert found.remedy == remedy and str(found) == condition.check(catalog.spec("softmax").bind(x, scale=scale))
     assert found.required and found.kind == condition.text
     made = {
@@ -145,7 +145,7 @@ def test_what_a_condition_says_would_satisfy_it_does(remedy):
 def test_another_gpu_is_no_remedy():
     spec = catalog.spec("softmax")
     call = spec.hypothetical(spec.case("x=4x8"), device=torch.device("cuda"), capability=(8, 0))
-    (found,) = Implementation(fakes.softmax, "", (Capability((9, 0)),)).unmet(call)
+    (found,) = Implementation(made_up.softmax, "", (Capability((9, 0)),)).unmet(call)
     assert str(found) == "the GPU is sm_80, needs sm_90 or newer" and not found.remedy
 
 

@@ -7,7 +7,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.registry import dispatch
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 TEXT = """\
 softmax: auto chose plain/eager, because these cannot run the call:
@@ -19,7 +19,7 @@ softmax: auto chose plain/eager, because these cannot run the call:
 
 @pytest.fixture(autouse=True)
 def backends(monkeypatch):
-    fakes.install(monkeypatch, fakes.FAKES)
+    made_up.install(monkeypatch, made_up.BACKENDS)
 
 
 def told(*calls):
@@ -48,8 +48,8 @@ def test_nothing_is_said_where_nothing_is_passed_over():
 
 def test_auto_says_nothing_of_a_backend_that_cannot_work_here_or_lacks_the_operator(monkeypatch):
     """`closed` has the highest priority and `other` one above plain: both are in doctor and in the support matrix."""
-    only = {name: fakes.FAKES[name] for name in ("closed", "other", "plain")}
-    fakes.install(monkeypatch, only)
+    only = {name: made_up.BACKENDS[name] for name in ("closed", "other", "plain")}
+    made_up.install(monkeypatch, only)
     assert told((torch.zeros(4, 5), None)) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the children of these tests are forks")
@@ -106,7 +106,7 @@ print(json.dumps(told))
 
 def run(code, *arguments, **variables):
     """What a process prints."""
-    found = fakes.python(PRELUDE + code, *arguments, **variables)
+    found = made_up.python(PRELUDE + code, *arguments, **variables)
     assert not found.returncode and not found.stderr, found.stdout + found.stderr
     return found.stdout
 

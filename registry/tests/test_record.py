@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 import kernelmux as kx
 from kernelmux.registry import dispatch, modules, record, stats
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 X = torch.zeros(4, 8)
 STATS = """\
@@ -34,7 +34,7 @@ softmax    plain/eager   auto           1   4x1001:fp32                         
 @pytest.fixture
 def backends(monkeypatch):
     """Made-up backends, and no warning of what they cannot run: that has tests of its own."""
-    fakes.install(monkeypatch, fakes.FAKES)
+    made_up.install(monkeypatch, made_up.BACKENDS)
     monkeypatch.setattr(dispatch.notices, "warn_fallback", lambda *_: None)
 
 
@@ -78,7 +78,7 @@ def test_a_call_counts_when_it_begins(monkeypatch):
         raise ZeroDivisionError
 
     ladder = {"softmax": {"one": Implementation(fails, "")}}
-    fakes.install(monkeypatch, {"plain": (fakes.home("plain", 1), ladder)})
+    made_up.install(monkeypatch, {"plain": (made_up.home("plain", 1), ladder)})
     with kx.record() as log, pytest.raises(ZeroDivisionError):
         softmax()
     assert kx.stats().calls == log.calls == 1

@@ -7,7 +7,7 @@ import kernelmux as kx
 from kernelmux.registry import catalog, support
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability, Dtypes, Multiple
-from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests import made_up
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", "sm_80", "sm_90"])
 HALVES = Dtypes("x", torch.float16, torch.bfloat16)
@@ -23,15 +23,15 @@ class Fails:
 
 
 LADDER = {
-    "any": Implementation(fakes.softmax, ""),
-    "halves": Implementation(fakes.softmax, "", (HALVES, Multiple("N", 8)), {"x": "last"}),
-    "hopper": Implementation(fakes.softmax, "", (Capability((9, 0), below=(10, 0)), HALVES)),
-    "odd": Implementation(fakes.softmax, "", (Fails(),)),
+    "any": Implementation(made_up.softmax, ""),
+    "halves": Implementation(made_up.softmax, "", (HALVES, Multiple("N", 8)), {"x": "last"}),
+    "hopper": Implementation(made_up.softmax, "", (Capability((9, 0), below=(10, 0)), HALVES)),
+    "odd": Implementation(made_up.softmax, "", (Fails(),)),
 }
 BACKENDS = {
-    "theirs": (fakes.home("theirs", 40), {"softmax": LADDER, "gelu": {"one": Implementation(fakes.softmax, "")}}),
-    "closed": (fakes.home("closed", 50, "the package closed is not installed"), {"softmax": LADDER}),
-    "empty": (fakes.home("empty", 20), {}),
+    "theirs": (made_up.home("theirs", 40), {"softmax": LADDER, "gelu": {"one": Implementation(made_up.softmax, "")}}),
+    "closed": (made_up.home("closed", 50, "the package closed is not installed"), {"softmax": LADDER}),
+    "empty": (made_up.home("empty", 20), {}),
 }
 SOFTMAX = """\
 softmax on sm_80; variants in ladder order
@@ -63,7 +63,7 @@ alone"""
 
 @pytest.fixture
 def backends(monkeypatch):
-    fakes.install(monkeypatch, BACKENDS)
+    made_up.install(monkeypatch, BACKENDS)
 
 
 def test_the_conditions_of_one_operator_on_a_gpu_that_is_not_here(backends):

@@ -51,7 +51,7 @@ def home(name: str, priority: int, lack: str | None = None, composite: bool = Fa
 LONG = Implementation(
     softmax, "picky", (Dtypes("x", torch.float16, torch.bfloat16), Multiple("N", 4096), OneOf("scale", 0.5, 2.0))
 )
-FAKES: dict[str, tuple[Backend, Ladders]] = {
+BACKENDS: dict[str, tuple[Backend, Ladders]] = {
     "swift": (
         home("swift", 40),
         {
