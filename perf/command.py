@@ -150,6 +150,7 @@ def _write(console: Console, measured: Results, earlier: Results | None, args: a
     if args.record:
         path = records.record(measured)
         markdown.write(results.read(path), path.parent, path.stem)
+        records.derive(path)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
     console.print(
         f"\nresults: {args.html or folder / 'report.html'}; {folder}/results.json, report.md, benchmark.json"

@@ -13,7 +13,7 @@ from kernelmux.perf.json_form import encode
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Results, read, text
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, measured
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 
@@ -115,17 +115,14 @@ def find(gpu: str) -> GpuRecord:
 
 def stale(row: Timed) -> bool:
     """Whether the source of a recorded row has changed since, or its operator counts other bytes or flops by now."""
-    try:
-        spec = catalog.spec(row.op)
-        cost = spec.hypothetical(spec.case(row.workload), dtypes.parse(row.dtype)).cost
-        source = _source(row.backend, row.op)
-    except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
-        return True
-    work = (_rounded(float(cost.bytes)), _rounded(float(cost.flops)))
-    return row.source != source or (_rounded(float(row.bytes)), _rounded(float(row.flops))) != work
+    return not measured.time_of(row).current
 
 
-@cache
-def _source(backend: str, op: str) -> str:
-    """The hash of the sources as they are, read once for all rows."""
-    return registered.source_hash(backend, op)
+def derive(path: Path, folder: Path | None = None) -> Path:
+    """Write the times of a record, in the file at `path`, where the choice of a backend reads them."""
+    found = read(path)
+    table = measured.Table(found.machine.name, tuple(map(measured.time_of, found.timed)))
+    made = (folder or measured.FOLDER) / path.name
+    files.write(made, measured.text(table))
+    measured.forget()
+    return made

@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import explanation, tracing
+from kernelmux.registry import explanation, measured, tracing
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Unmet
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
@@ -89,6 +89,11 @@ class Decision:
     def __str__(self) -> str:
         return explanation.explained(self)
 
+    @property
+    def forbidden(self) -> bool:
+        """Whether strictness stands between a call and a backend that could run it."""
+        return self.request.strict and not self.request.single and self.chosen is None
+
 
 def _judge(name: str, variant: str, implementation: Implementation, call: Call) -> Verdict:
     emulated = registered.emulates(name, call.device)
@@ -140,8 +145,8 @@ def _instead() -> str:
     return f'use backend="{able[0]}"' if able else "use torch's own operators"
 
 
-def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False) -> list[Verdict]:
-    """The verdict on each variant of one backend (or on one of them), in ladder order."""
+def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "") -> list[Verdict]:
+    """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error."""
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (Unmet(reason),), down=True)]
     try:
@@ -151,7 +156,7 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
     if not ladder:
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:
-        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder)
+        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
 
 
@@ -162,6 +167,13 @@ def _automatic(call: Call, elsewhere: bool) -> list[str]:
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
+def _timed(near: measured.Nearest, judged: list[Verdict]) -> Verdict | None:
+    """The fastest on record of those that can run the call as it is: no time on record contains a copy."""
+    able = {v.name: v for v in judged if v.able and not v.copies}
+    name = near.fastest(list(able))
+    return able[name] if name else None
+
+
 def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
     """Choose for a call; `thorough` also judges the backends that were not asked for.
 
@@ -170,17 +182,22 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
     order = _automatic(call, elsewhere) if request.auto else list(request.names)
     named = [registered.split(label, request.source) for label in order]
     # A misspelt variant is an error in any place.
-    found = {label: verdicts(call, *label, elsewhere) for label in named if label[1]}
+    found = {label: verdicts(call, *label, elsewhere, request.source) for label in named if label[1]}
+    near = measured.nearest(call) if request.auto and not elsewhere else None
     judged: dict[Label, list[Verdict]] = {}
     chosen: Verdict | None = None
     fallbacks: list[Fallback] = []
     for label in dict.fromkeys(named):
         more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere)
-        if chosen is None and (chosen := next((v for v in reversed(more) if v.able), None)) is None:
+        if chosen is None and (not request.strict or label == named[0]):
+            chosen = next((v for v in reversed(more) if v.able), None)
+        if chosen is None:
             fallbacks += _passed(label, more, request)
-        if chosen and not thorough:
+        if chosen and not thorough and near is None:
             break
     every = list(dict.fromkeys(verdict for more in judged.values() for verdict in more))
+    if near and chosen and (timed := _timed(near, every)):
+        chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:
         every += _others(call, every, elsewhere)
     return Decision(call, request, chosen, tuple(every), tuple(fallbacks if chosen else ()))
@@ -207,6 +224,11 @@ def refuse(decision: Decision) -> NoReturn:
     """Raise for a decision without a choice; the text lists all reasons and what could run instead."""
     able = [v.name for v in decision.verdicts if v.able]
     hint = f'\n  try: backend="{able[-1]}"' if able else ""
-    asked = [] if decision.request.auto else [v for v in decision.verdicts if v.asked]
-    kind = BackendUnavailable if asked and all(v.down for v in asked) else UnsupportedError
-    raise kind(f"no requested backend can run this call\n{explanation.explained(decision, width=None)}{hint}")
+    what, asked = "no requested backend can run this call", [v for v in decision.verdicts if v.asked]
+    if decision.forbidden:
+        first = decision.verdicts[0].backend if decision.request.auto and asked else decision.request.names[0]
+        what = f"{first} cannot run this call, and use(strict=True) forbids a fallback"
+        asked = [v for v in asked if v.backend == registered.split(first)[0]]
+    down = not decision.request.auto and asked and all(v.down for v in asked)
+    kind = BackendUnavailable if down else UnsupportedError
+    raise kind(f"{what}\n{explanation.explained(decision, width=None)}{hint}")

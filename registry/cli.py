@@ -154,7 +154,7 @@ def _arithmetic(found: Implementation) -> str:
 def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
     call = hypothetical(spec, options.shape, options.device)
-    request = selection.requested(spec.name, options.backend)
+    request = selection.requested(spec.name, options.backend, call)
     elsewhere = machine(options.device, "--device").elsewhere
     decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
     console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)

@@ -117,7 +117,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: selection.Names | Non
         _keys[id(spec)] = _key_of(spec)
     with tracing.untraced():
         bound = spec.bind(*values)
-        decision = decide(bound, selection.requested(spec.name, argument))
+        decision = decide(bound, selection.requested(spec.name, argument, bound))
         chosen = decision.chosen or refuse(decision)
         if chosen.emulated:
             _warn_emulated(chosen.backend)
@@ -229,4 +229,5 @@ def which(op: str, *args: Any, backend: selection.Names | None = None, **kwargs:
 def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], thorough: bool) -> Decision:
     spec = catalog.spec(op)
     with tracing.untraced():
-        return decide(spec.bind(*args, **kwargs), selection.requested(op, backend), thorough)
+        bound = spec.bind(*args, **kwargs)
+        return decide(bound, selection.requested(op, backend, bound), thorough)

@@ -21,7 +21,7 @@ NAME = 28  # columns of the name of a variant
 def explained(decision: Decision, width: int | None = tables.WIDTH) -> str:
     """The whole text, wrapped to a width; None for one line per condition, each as its condition gives it."""
     request = decision.request
-    strict = "; strict" if request.strict else ""
+    strict = "; strict by use(strict=True)" if request.strict else "; strict" if request.single else ""
     lines = [
         f"{decision.call.spec.name}: {describe(decision.call)}",
         f"  requested: {', '.join(request.names)} (from {request.source}{strict})",
@@ -54,7 +54,7 @@ def amount(size: int) -> str:
 
 def _chosen(decision: Decision) -> str:
     if decision.chosen is None:
-        return "none, no variant supports this call"
+        return "none, as no fallback is allowed" if decision.forbidden else "none, no variant supports this call"
     better = ", ".join(f.label for f in decision.fallbacks)
     return decision.chosen.name + (f", as {better} cannot run this call" if better else "")
 

@@ -17,17 +17,23 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Request:
-    """Backends in the order to try ("auto" alone: by priority), and who asked."""
+    """Backends in the order to try ("auto" alone: by the times of this GPU, else by priority), and who asked.
+
+    strict: `use(..., strict=True)` is in force: the first of the names (of "auto" the usable backend of highest priority)
+    runs the call, or the call raises.
+    """
 
     names: tuple[str, ...]
     source: str
+    strict: bool = False
 
     @property
     def auto(self) -> bool:
         return self.names == ("auto",)
 
     @property
-    def strict(self) -> bool:
+    def single(self) -> bool:
+        """Whether one backend or variant is named, so that there is nothing to fall back to."""
         return len(self.names) == 1 and not self.auto
 
 

@@ -8,6 +8,7 @@ import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kernelmux.registry import requests
@@ -42,19 +43,31 @@ def find(op: str) -> Request | None:
     return next((request for ops, request in reversed(state()) if ops is None or op in ops), None)
 
 
+def strict(op: str) -> bool:
+    """Whether a scope that speaks of an operator, the innermost or one around it, forbids fallbacks."""
+    return any(request.strict for ops, request in state() if ops is None or op in ops)
+
+
 class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
     """Choose backends for all calls inside the `with`, or for those of `ops` (one operator or several).
 
     Scopes nest, the innermost wins, and each is local to its thread and its task. Leaving one removes that one, whatever
     was entered or left meanwhile; leaving it in another context ends it as well.
 
+    strict: a fallback is an error. Where the first backend of a chain cannot run a call (of "auto": the usable one of
+    highest priority), the call raises with every reason. All calls inside are strict, those too whose backends an inner
+    scope or the call itself names: an inner scope chooses other backends, and cannot allow fallbacks again.
+
     As a decorator it holds exactly while the body of the function runs: that of a coroutine function, a generator or an
     asynchronous generator too, and not while it is suspended. A plain `with use()` inside of a generator is a context
     variable like any other: while the generator is suspended, it is in force for the caller. Decorate the generator.
     """
 
-    def __init__(self, backend: Names, ops: str | Iterable[str] | None = None) -> None:
-        self._choice: Choice = (_operators(ops), requests.parse(backend, "use()"))
+    def __init__(self, backend: Names, ops: str | Iterable[str] | None = None, *, strict: bool = False) -> None:
+        if not isinstance(strict, bool):
+            raise ArgumentError(f"use(): strict: expected True or False, got {shown(strict)}")
+        request = replace(requests.parse(backend, "use()"), strict=strict)
+        self._choice: Choice = (_operators(ops), request)
         self._open: list[Entry] = []
 
     def __enter__(self) -> None:

@@ -1,24 +1,38 @@
 """Who was asked to run a call: the first that speaks wins, and the answer says who spoke.
 
-    backend= argument > with use(...) > set_default(op, ...) > KERNELMUX_BACKEND_<OP> > KERNELMUX_BACKEND > auto
+    backend= argument > with use(...) > set_default(op, ...) > KERNELMUX_BACKEND_<OP> > KERNELMUX_BACKEND
+    > the first rule of the configuration file that fits > its general backend > auto
 
-A single name is strict: it runs or it raises. A chain ("cuda,triton" or a list) falls through, in order, on unmet
-conditions only. The environment is read once, for all operators, at the first call; a misspelt variable is an error.
+A single name runs or raises. A chain ("cuda,triton" or a list) falls through, in order, on unmet conditions only, and not
+inside of `use(..., strict=True)`. Environment and configuration file (`config`) are read once, for all operators, at the
+first call; a misspelt name in them is an error.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
-from kernelmux.registry import requests, scope
+from kernelmux.registry import config, requests, scope
 from kernelmux.registry.requests import AUTO, VARIABLE, Names, Request, parse
 from kernelmux.registry.scope import use
+from kernelmux.registry.signature import Call
 
-__all__ = ["VARIABLE", "Names", "Request", "check_environment", "from_environment", "requested", "set_default", "use"]
+__all__ = [
+    "VARIABLE",
+    "Names",
+    "Request",
+    "check_environment",
+    "from_environment",
+    "requested",
+    "reread",
+    "set_default",
+    "use",
+]  # fmt: skip
 
 _lock = threading.Lock()
 _defaults: dict[str, Request] = {}
-_generation = 0  # grows with every change of a default, so that cached decisions can tell
+_generation = 0  # grows with every change of what all calls depend on, so that cached decisions can tell
 
 
 def set_default(op: str, backend: Names | None) -> None:
@@ -34,23 +48,43 @@ def set_default(op: str, backend: Names | None) -> None:
         _generation += 1
 
 
-def requested(op: str, argument: Names | None) -> Request:
-    """The request in force for a call of `op` with `backend=argument`."""
+def requested(op: str, argument: Names | None, call: Call | None = None) -> Request:
+    """The request in force for a call of `op` with `backend=argument`.
+
+    call: the bound call, at which the rules of a configuration file look; without it those speak that need no call.
+    """
     requests.environment()
+    settings = config.read()
     if argument is not None:
-        return parse(argument, "call argument")
-    return scope.find(op) or _defaults.get(op) or from_environment(op)
+        found = parse(argument, "call argument")
+    else:
+        found = scope.find(op) or _defaults.get(op) or _of_environment(op) or settings.request(op, call) or AUTO
+    return replace(found, strict=True) if scope.strict(op) else found
+
+
+def _of_environment(op: str) -> Request | None:
+    found = requests.environment()
+    return found.get(op) or found.get("")
 
 
 def from_environment(op: str) -> Request:
     """The request of the environment for an operator."""
-    found = requests.environment()
-    return found.get(op) or found.get("") or AUTO
+    return _of_environment(op) or AUTO
 
 
 def check_environment() -> None:
-    """Raise UnknownName for a variable of ours whose operator or backend is not known."""
+    """Raise UnknownName or ArgumentError for what is wrong in our variables, or in the configuration file."""
     requests.environment()
+    config.read()
+
+
+def reread() -> None:
+    """Read the environment and the configuration file again, and choose anew for every call."""
+    global _generation
+    with _lock:
+        requests.environment.cache_clear()
+        config.read.cache_clear()
+        _generation += 1
 
 
 def state() -> tuple[object, ...]:

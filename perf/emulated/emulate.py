@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
 
 def _choose(shaped: Call, backend: str) -> str:
     """The variant that would run; an error if none can, or if its kernels do not run on the emulator."""
-    request = selection.requested(shaped.spec.name, backend)
+    request = selection.requested(shaped.spec.name, backend, shaped)
     decision = dispatch.decide(shaped, request)
     if decision.chosen is None:
         raise UnsupportedError(f"{decision}")

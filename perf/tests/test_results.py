@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from kernelmux.perf import records, results
+from kernelmux.perf import cli, command, records, results
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import compare
 from kernelmux.perf.tests import synthetic
+from kernelmux.registry import measured
 from kernelmux.registry.errors import ArgumentError
 
 
@@ -97,3 +99,33 @@ def test_a_change_counts_beyond_three_percent_noise_and_a_microsecond(before, no
 
 def test_rows_of_one_run_alone_are_not_compared():
     assert compare.changes(synthetic.results(synthetic.ladder()[:1]), synthetic.results(synthetic.ladder()[1:])) == []
+
+
+def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_path):
+    old = synthetic.row(backend="triton", variant="online", source="0" * 12)
+    path = records.record(synthetic.results([*synthetic.ladder(), old]))
+    table = measured.read(records.derive(path, tmp_path / "times"))
+    assert table.gpu == "NVIDIA H200"
+    times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.times}
+    assert times == {
+        ("torch_ref", "eager"): (300.0, True), ("triton", "resident"): (150.0, True), ("triton", "online"): (150.0, False),
+        ("cuda", "naive"): (600.0, True), ("cuda", "registers"): (130.0, True),
+    }  # fmt: skip
+    assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.times)
+
+
+def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(measured, "FOLDER", tmp_path / "times")
+    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    (tmp_path / "out").mkdir()
+    command._write(Console(quiet=True), synthetic.results(synthetic.ladder()), None, args)
+    assert len(measured.read(tmp_path / "times/nvidia_h200.json").times) == 4
+    monkeypatch.undo()
+    measured.forget()
+
+
+@pytest.mark.parametrize("path", sorted(records.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_the_times_in_the_tree_are_those_of_the_record(path, tmp_path):
+    """If not: python -c 'from kernelmux.perf import records; records.derive(records.FOLDER / "<gpu>.json")'."""
+    made = records.derive(path, tmp_path)
+    assert made.read_text() == (measured.FOLDER / path.name).read_text()

@@ -1,0 +1,242 @@
+"""What "auto" knows of a GPU: the times of the variants that were measured on it.
+
+`registry/times/<gpu>.json` is written with the record of `python -m kernelmux.perf --record`, from the same rows. A time
+counts while the source of its variant is the one that was measured and its workload is the same work (bytes and
+flops); other rows say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options
+and reduced axis, and the least sum of |log2(length / length of the workload)| over the axes, at most FURTHEST.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dtypes, tracing
+from kernelmux.registry.errors import SpecError
+from kernelmux.registry.files import file_stem
+from kernelmux.registry.signature import Axis, Call
+from kernelmux.registry.spec import OpSpec
+
+FOLDER = Path(__file__).with_name("times")
+FURTHEST = 4.0  # sixteen times the work, or a sixteenth: beyond it another variant may well be the fastest
+EQUAL = 1.03  # times within 3 % differ from run to run: the priority decides between them
+SCHEMA = 1
+DIGITS = 6  # of bytes and flops, as records keep them
+
+
+@dataclass(frozen=True)
+class Time:
+    """The median time of a variant for a workload. source: of the backend's files; bytes, flops: of the workload."""
+
+    op: str
+    workload: str
+    dtype: str
+    backend: str
+    variant: str
+    median_us: float
+    source: str
+    bytes: float
+    flops: float
+
+    @property
+    def current(self) -> bool:
+        """Whether the source is the tree's, and the workload the same work as when it was measured."""
+        try:
+            cost = catalog.spec(self.op).hypothetical(*_workload(self)).cost
+            source = _source(self.backend, self.op)
+        except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
+            return False
+        return self.source == source and _same(self.bytes, cost.bytes) and _same(self.flops, cost.flops)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The times of one GPU, by its name."""
+
+    gpu: str
+    times: tuple[Time, ...]
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The workload that a call is most like, and the times (in microseconds) of the variants, "cuda/tiled", for it."""
+
+    gpu: str
+    workload: str
+    dtype: str
+    times: dict[str, float]
+
+    @property
+    def source(self) -> str:
+        """Who speaks, as decisions tell it."""
+        return f"auto: measured on {self.gpu}, {self.workload} {self.dtype}"
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        """Of these variants the fastest, None if no time is known; names: by priority, for equal times."""
+        known = [name for name in names if name in self.times]
+        if not known:
+            return None
+        limit = min(self.times[name] for name in known) * EQUAL
+        close = [name for name in known if self.times[name] <= limit]
+        best = close[0].partition("/")[0]
+        return min((name for name in close if name.partition("/")[0] == best), key=lambda name: self.times[name])
+
+
+def nearest(call: Call) -> Nearest | None:
+    """What is known of the GPU of a call for a workload like it; None on a CPU, and where nothing near was measured.
+
+    None also where a tensor has no memory of its own (traced, vmapped): kernels do not run such calls.
+    """
+    if (name := gpu(call.device)) is None or not all(map(tracing.has_memory, call.tensors.values())):
+        return None
+    kind, at = _kind(call), _lengths(call)
+    found = [(_distance(at, point.lengths), point) for point in _points(name, call.spec.name) if point.kind == kind]
+    distance, point = min(found, key=lambda pair: pair[0], default=(math.inf, None))
+    return point.known if point and distance <= FURTHEST else None
+
+
+def gpu(device: torch.device) -> str | None:
+    """The name of the GPU that a device is; None for a CPU."""
+    return _gpu_name(device) if device.type == "cuda" and torch.cuda.is_available() else None
+
+
+@cache
+def _gpu_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device)
+
+
+@dataclass(frozen=True)
+class _Point:
+    kind: object
+    lengths: dict[str, float]
+    known: Nearest
+
+
+@cache
+def _points(name: str, op: str) -> tuple[_Point, ...]:
+    """The workloads of an operator with the times that count, read once."""
+    table = _table(file_stem(name))
+    times = [t for t in table.times if t.op == op and t.current] if table else []
+    return tuple(_point(name, catalog.spec(op), group) for group in _grouped(times))
+
+
+def _grouped(times: Iterable[Time]) -> Iterator[list[Time]]:
+    """The times of each workload in each dtype."""
+    groups: dict[tuple[str, str], list[Time]] = {}
+    for time in times:
+        groups.setdefault((time.workload, time.dtype), []).append(time)
+    yield from groups.values()
+
+
+def _point(name: str, spec: OpSpec, group: Sequence[Time]) -> _Point:
+    call, first = spec.hypothetical(*_workload(group[0])), group[0]
+    times = {f"{time.backend}/{time.variant}": time.median_us for time in group}
+    return _Point(_kind(call), _lengths(call), Nearest(name, first.workload, first.dtype, times))
+
+
+def _workload(time: Time) -> tuple[Any, torch.dtype]:
+    """The case of a time, and the dtype of its leading tensor."""
+    return catalog.spec(time.op).case(time.workload), dtypes.parse(time.dtype)
+
+
+# --- which calls are alike --------------------------------------------------------------------------------------
+
+
+def _kind(call: Call) -> object:
+    """What must be equal for two calls to be compared: dtypes, options by name or flag, and the axis that is named."""
+    formats = tuple((name, x.dtype) for name, x in call.tensors.items())
+    options = ((item.name, _option(call, item)) for item in call.spec.scalars)
+    return formats, tuple(options)
+
+
+def _option(call: Call, item: Any) -> object:
+    """An axis as its place from the end; a text or a flag itself; of a number only whether there is one."""
+    value = call.scalars[item.name]
+    if isinstance(item, Axis) and value is not None:
+        return value - call.arguments[item.of].dim()
+    return value if isinstance(value, str | bool) else value is None
+
+
+def _lengths(call: Call) -> dict[str, float]:
+    """The axes by letter; under "..." the product of those that it stands for, without what is an axis of its own."""
+    letters = {letter for tensor in call.spec.tensors for letter in tensor.letters}
+    found = {name: float(n) for name, n in call.axes.items() if name != "..."}
+    if "..." in call.axes:
+        derived = math.prod(n for name, n in found.items() if name not in letters)
+        found["..."] = math.prod(call.axes["..."]) / derived if derived else 0.0
+    return found
+
+
+def _distance(one: dict[str, float], other: dict[str, float]) -> float:
+    """The sum of |log2 ratio| over the axes; infinite where they have not the same axes, or nothing is computed."""
+    if one.keys() != other.keys() or not all((*one.values(), *other.values())):
+        return math.inf
+    return sum(abs(math.log2(one[name] / other[name])) for name in one)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _table(stem: str) -> Table | None:
+    """The table of a GPU, by the stem of its file; None if there is none."""
+    path = FOLDER / f"{stem}.json"
+    return read(path) if path.exists() else None
+
+
+@cache
+def _source(backend: str, op: str) -> str:
+    return registered.source_hash(backend, op)
+
+
+def _same(one: float, other: float) -> bool:
+    return f"{one:.{DIGITS}g}" == f"{other:.{DIGITS}g}"
+
+
+def read(path: Path) -> Table:
+    """The table in a file; SpecError for one of another form."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']}")
+        return Table(str(found["gpu"]), tuple(Time(**row) for row in found["rows"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{path}: expected times of schema {SCHEMA}, got {type(error).__name__}: {error}") from error
+
+
+def text(table: Table) -> str:
+    """The file of a table: a row on each line."""
+    rows = ",\n".join(f"  {json.dumps(asdict(time))}" for time in table.times)
+    return f'{{\n "schema": {SCHEMA},\n "gpu": {json.dumps(table.gpu)},\n "rows": [\n{rows}\n ]\n}}\n'
+
+
+def time_of(row: Any) -> Time:
+    """The time that a row of perf's record holds."""
+    return Time(**{field.name: getattr(row, field.name) for field in fields(Time)})
+
+
+def forget() -> None:
+    """Read the tables again when they are next asked; for tests, and after new ones were written."""
+    for cached in (_table, _points, _source):
+        cached.cache_clear()
+
+
+def summary() -> list[str]:
+    """A line about each table: how many of its times count, and which do not, since what they measured has changed."""
+    return [_line(read(path)) for path in sorted(FOLDER.glob("*.json"))]
+
+
+def _line(table: Table) -> str:
+    stale = Counter(f"{t.op} {t.backend}" for t in table.times if not t.current)
+    told = f"{table.gpu}: {len(table.times) - stale.total()} of {len(table.times)} measured times count"
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(stale.items()))
+    return f"{told}; the source or the work of these has changed since: {names}" if stale else told

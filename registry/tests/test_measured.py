@@ -1,0 +1,227 @@
+"""What "auto" makes of times: which workload is near, which times count, and who wins; on a table of a made-up GPU."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch, measured, selection
+from kernelmux.registry.errors import SpecError, UnsupportedError
+from kernelmux.registry.measured import Table, Time
+from kernelmux.registry.tests import fakes
+from kernelmux.registry.tests.fakes import run
+
+GPU = "Fake GPU 9000"
+
+
+@pytest.fixture(autouse=True)
+def backends(monkeypatch, tmp_path):
+    """Fake backends whose sources have known hashes, on a machine whose CPU is the made-up GPU."""
+    fakes.install(monkeypatch)
+    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr(measured, "gpu", lambda device: GPU)
+    monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
+    measured.forget()
+    yield
+    monkeypatch.undo()
+    measured.forget()
+    selection.reread()
+
+
+def time(name, us, workload="x=64x64", dtype="fp32", op="transpose", **more):
+    backend, variant = name.split("/")
+    spec = catalog.spec(op)
+    cost = spec.hypothetical(spec.case(workload), {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]).cost
+    made = Time(op, workload, dtype, backend, variant, us, f"{backend} as it is", cost.bytes, cost.flops)
+    return replace(made, **more)
+
+
+def write(*times):
+    path = measured.FOLDER / "fake_gpu_9000.json"
+    path.write_text(measured.text(Table(GPU, times)))
+    measured.forget()
+    selection.reread()
+    return path
+
+
+def decision(m=64, n=64, dtype=torch.float32, **kwargs):
+    return dispatch.explain("transpose", torch.zeros(m, n, dtype=dtype), **kwargs)
+
+
+def test_the_fastest_runs_and_the_decision_says_on_which_workload():
+    write(time("ladder/slow", 9.0), time("ladder/fast", 5.0), time("plain/only", 2.0))
+    assert run(64, 64) == 4
+    assert "requested: auto (from auto: measured on Fake GPU 9000, x=64x64 fp32)\n  chosen: plain/only" in str(
+        decision()
+    )
+    assert dispatch.which("transpose", torch.zeros(64, 64)) == "plain/only"
+
+
+def test_a_fast_variant_that_cannot_run_the_call_is_passed_over_for_the_next():
+    write(time("tiny/only", 1.0), time("ladder/slow", 9.0), time("ladder/fast", 2.0), time("plain/only", 5.0))
+    assert run(64, 64) == 3
+    assert run(64, 63) == 4
+
+
+def test_a_variant_that_would_have_to_copy_is_not_what_was_measured():
+    write(time("ladder/fast", 2.0), time("plain/only", 5.0))
+    strided = torch.zeros(64, 64).t()
+    assert dispatch.which("transpose", strided) == "plain/only"
+    assert dispatch.which("transpose", strided.contiguous()) == "ladder/fast"
+
+
+def test_equal_times_leave_it_to_the_priority():
+    write(time("ladder/slow", 102.9), time("ladder/fast", 102.0), time("plain/only", 100.0))
+    assert decision().chosen.name == "ladder/fast"
+    write(time("ladder/slow", 102.9), time("ladder/fast", 103.5), time("plain/only", 100.0))
+    assert decision().chosen.name == "ladder/slow"
+    write(time("ladder/fast", 103.5), time("plain/only", 100.0))
+    assert decision().chosen.name == "plain/only"
+
+
+def test_without_a_table_or_a_time_the_priority_decides_as_ever():
+    assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
+    write(time("plain/only", 1.0, op="transpose", dtype="bf16"))
+    assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
+    assert decision(dtype=torch.bfloat16).chosen.name == "plain/only"
+
+
+@pytest.mark.parametrize(
+    "stale", [{"source": "an older one"}, {"bytes": 1}, {"flops": 3}, {"workload": "x=3"}, {"backend": "gone"},
+              {"op": "gone"}, {"variant": "gone"}]
+)  # fmt: skip
+def test_a_time_of_another_source_or_other_work_says_nothing(stale):
+    write(replace(time("plain/only", 1.0), **stale), time("ladder/slow", 5.0))
+    assert decision().chosen.name == "ladder/slow"
+    write(replace(time("plain/only", 1.0), **stale))
+    assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
+
+
+def test_the_summary_counts_what_counts_and_names_what_does_not():
+    write(time("plain/only", 1.0), time("ladder/slow", 2.0, source="old"), time("ladder/fast", 2.0, bytes=1))
+    changed = "the source or the work of these has changed since: transpose ladder (2)"
+    assert measured.summary() == [f"Fake GPU 9000: 1 of 3 measured times count; {changed}"]
+    write(time("plain/only", 1.0))
+    assert measured.summary() == ["Fake GPU 9000: 1 of 1 measured times count"]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "chosen"),
+    [
+        (1024, 1024, "ladder/slow"),
+        (512, 512, "ladder/slow"),  # two octaves from 1024x1024, six from the other
+        (64, 64, "plain/only"),
+        (128, 16, "plain/only"),  # one and two octaves
+        (64, 1024, "plain/only"),  # four octaves from either: the first on record
+        (1024, 16384, "ladder/slow"),
+        (1024, 16392, "ladder/fast"),  # a little more than four octaves: nothing is near, the priority decides
+        (2, 64, "tiny/only"),
+        (0, 64, "tiny/only"),  # nothing is computed
+    ],
+)
+def test_the_nearest_workload_speaks_up_to_four_octaves_away(m, n, chosen):
+    write(time("plain/only", 1.0), time("ladder/slow", 1.0, "x=1024x1024"))
+    assert decision(m, n).chosen.name == chosen
+
+
+def near(op, text, *workloads, dtype=torch.float32):
+    """The workload of a table that is nearest to a case of a real operator."""
+    write(*(time("plain/only", 1.0, workload, op=op) for workload in workloads))
+    spec = catalog.spec(op)
+    found = measured.nearest(spec.hypothetical(spec.case(text), dtype))
+    return found and found.workload
+
+
+def test_calls_are_compared_by_their_axes_and_not_by_the_number_of_leading_ones():
+    assert near("softmax", "x=8x32x128", "x=256x128", "x=64x512") == "x=256x128"
+    assert near("rms_norm", "x=2x4x64 weight=64", "x=8x128 weight=128") == "x=8x128 weight=128"
+    assert near("add", "x=32x32 y=32x32", "x=16384 y=16384") == "x=16384 y=16384"
+    assert near("add", "x=32x32 y=32x32", "x=16400 y=16400") is None
+    assert near("gelu", "x=scalar", "x=16") == "x=16"
+
+
+def test_options_and_the_place_of_the_axis_must_be_the_same_numbers_need_not():
+    assert near("softmax", "x=8x8 scale=0.5", "x=8x8") == "x=8x8"
+    assert near("softmax", "x=8x8 axis=0", "x=8x8") is None
+    assert near("softmax", "x=2x4x8 axis=2", "x=8x8 axis=1") == "x=8x8 axis=1"
+    assert near("gelu", "x=8 approximate=tanh", "x=8") is None
+    assert near("reduce_sum", "x=8x8", "x=8x8 axis=1") is None
+    assert near("reduce_sum", "x=8x8 axis=1", "x=8x8", "x=9x9 axis=1") == "x=9x9 axis=1"
+    assert near("layer_norm", "x=8x8 weight=8 bias=8", "x=8x8 weight=8 bias=8") is not None
+    assert near("matmul", "a=8x8 b=8x8", "a=8x8 b=8x8", dtype=torch.bfloat16) is None
+
+
+def test_the_choice_is_remembered_and_no_file_is_read_again(monkeypatch):
+    path = write(time("plain/only", 1.0))
+    assert run(64, 64) == 4
+    path.unlink()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a call that is known asked for a choice, or read a file")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert run(64, 65) == 4  # a new kind of call: the table is in memory
+    monkeypatch.setattr(measured, "nearest", refuse)
+    assert run(64, 64) == run(64, 65) == 4
+
+
+def test_whoever_names_a_backend_does_not_get_another_for_its_speed():
+    write(time("plain/only", 1.0))
+    assert run(64, 64, backend="ladder") == run(64, 64, backend="absent,ladder,plain") == 3
+    assert run(64, 64, backend="auto") == 4
+
+
+def test_strict_auto_asks_the_highest_priority_first_and_then_takes_the_fastest():
+    write(time("plain/only", 1.0, "x=4x64"), time("tiny/only", 9.0, "x=4x64"))
+    with selection.use("auto", strict=True):
+        assert run(4, 64) == 4
+        with pytest.raises(UnsupportedError, match=r"^tiny cannot run this call, and use\(strict=True\) forbids"):
+            run(5, 64)
+    assert run(5, 64) == 4
+
+
+def test_a_call_that_is_traced_or_mapped_has_no_kernel_to_choose():
+    write(time("plain/only", 1.0))
+    spec = catalog.spec("transpose")
+    with FakeTensorMode():
+        assert measured.nearest(spec.bind(torch.zeros(64, 64))) is None
+    seen = []
+
+    def look(x):
+        seen.append(measured.nearest(spec.bind(x)))
+        return x
+
+    torch.func.vmap(look)(torch.zeros(2, 64, 64))
+    assert seen == [None] and measured.nearest(spec.bind(torch.zeros(64, 64))) is not None
+
+
+def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypatch):
+    write(time("plain/only", 1.0))
+    spec = catalog.spec("transpose")
+    call = spec.hypothetical(spec.case("x=64x64"))
+    assert dispatch.decide(call, selection.Request(("auto",), "auto"), elsewhere=True).request.source == "auto"
+    monkeypatch.undo()
+    assert measured.gpu(torch.device("cpu")) is None and measured.nearest(call) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"schema": 2, "gpu": "x", "rows": []}', '{"schema": 1, "rows": []}', "[]",
+             '{"schema": 1, "gpu": "x", "rows": [{"op": "add"}]}']
+)  # fmt: skip
+def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
+    path = measured.FOLDER / "fake_gpu_9000.json"
+    path.write_text(text)
+    measured.forget()
+    with pytest.raises(SpecError, match=f"^{path}: expected times of schema 1, got "):
+        decision()
+
+
+def test_a_file_holds_a_row_on_each_line():
+    path = write(time("plain/only", 1.5), time("ladder/slow", 2.0))
+    lines = path.read_text().splitlines()
+    assert len(lines) == 8 and json.loads(lines[4].strip(" ,"))["median_us"] == 1.5
+    assert measured.read(path).times == (time("plain/only", 1.5), time("ladder/slow", 2.0))
