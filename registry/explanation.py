@@ -22,12 +22,11 @@ def explained(decision: Decision, width: int | None = tables.WIDTH) -> str:
     """The whole text, wrapped to a width; None for one line per condition, each as its condition gives it."""
     request = decision.request
     strict = "; strict by use(strict=True)" if request.strict else "; strict" if request.single else ""
-    lines = [
-        f"{decision.call.spec.name}: {describe(decision.call)}",
-        f"  requested: {', '.join(request.names)} (from {request.source}{strict})",
-        f"  chosen: {_chosen(decision)}",
-    ]
-    head = [piece for line in lines for piece in tables.wrapped(line, width, "", " " * 6)]
+    what = tables.wrapped(f"{decision.call.spec.name}: {describe(decision.call)}", width, "", " " * 6)
+    asked = (
+        f"  requested: {', '.join(request.names)} (from {request.source}{strict})"  # a path may be in it: not wrapped
+    )
+    head = [*what, asked, *tables.wrapped(f"  chosen: {_chosen(decision)}", width, "", " " * 6)]
     return "\n".join([*head, *(line for v in decision.verdicts for line in _verdict(v, v == decision.chosen, width))])
 
 
