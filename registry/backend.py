@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import catalog, plugins
-from kernelmux.registry.conditions import Condition
+from kernelmux.registry.conditions import Condition, Unmet, unmet
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
@@ -72,9 +72,13 @@ class Implementation:
         """The arithmetic of an output."""
         return self.arithmetic if isinstance(self.arithmetic, str) else self.arithmetic[output]
 
+    def unmet(self, call: Any) -> list[Unmet]:
+        """The conditions that a call does not meet; empty if it can run."""
+        return [found for condition in self.requires if (found := unmet(condition, call))]
+
     def reasons(self, call: Any) -> list[str]:
         """Why this implementation cannot run a call; empty if it can."""
-        return [r for r in (c.check(call) for c in self.requires) if r]
+        return [str(found) for found in self.unmet(call)]
 
 
 def _packages() -> dict[str, str]:
@@ -90,6 +94,11 @@ def backends() -> tuple[str, ...]:
 def backend_names() -> tuple[str, ...]:
     """Names of all registered backends, whether they work here or not."""
     return backends()
+
+
+def package(name: str) -> str:
+    """The package that holds a registered backend."""
+    return _packages()[name]
 
 
 @cache
@@ -133,15 +142,16 @@ def unavailable(name: str, device: torch.device) -> str | None:
 
 def emulates(name: str, device: torch.device) -> bool:
     """Whether the backend runs tensors of `device` on the emulator; False for one that cannot be imported."""
-    return device.type == "cpu" and _loads(name) and backend(name).emulates
+    return device.type == "cpu" and loads(name) and backend(name).emulates
 
 
 def composite(name: str) -> bool:
     """Whether the backend is made of torch's operators; False for one that cannot be imported."""
-    return _loads(name) and backend(name).composite
+    return loads(name) and backend(name).composite
 
 
-def _loads(name: str) -> bool:
+def loads(name: str) -> bool:
+    """Whether the package of a backend can be imported and is well formed."""
     try:
         backend(name)
     except KernelmuxError:
@@ -151,7 +161,7 @@ def _loads(name: str) -> bool:
 
 def implements(name: str, op: str) -> bool:
     """Whether the backend has a module for the operator, without importing it; False for one that cannot be imported."""
-    if not _loads(name):
+    if not loads(name):
         return False
     try:
         return importlib.util.find_spec(f"{_packages()[name]}.{op}") is not None

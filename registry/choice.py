@@ -9,31 +9,39 @@ from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, measured, tracing
+from kernelmux.registry import autograd, explanation, measured, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.conditions import Unmet
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
+from kernelmux.registry.explanation import describe
 from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call
 
+__all__ = ["EMULATED", "Decision", "Fallback", "Verdict", "decide", "describe", "refuse", "verdicts"]
+
 EMULATED = (9, 0)  # the compute capability that the emulator stands for
+Label = tuple[str, str | None]  # backend and variant, as `registered.split` gives them
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What became of one variant: able, or not and why.
 
-    copies: inputs that would be copied to fit its layout, or because of their negative or conjugate bit. down: the whole
-    backend, or its module for the operator, cannot be used here.
+    unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
+    of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
+    operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
     """
 
     backend: str
     variant: str
-    reasons: tuple[str, ...] = ()
+    unmet: tuple[Unmet, ...] = ()
     copies: tuple[str, ...] = ()
+    copied: tuple[int, ...] = ()
     emulated: bool = False
     down: bool = False
+    missing: bool = False
+    asked: bool = True
 
     @property
     def name(self) -> str:
@@ -41,49 +49,51 @@ class Verdict:
 
     @property
     def able(self) -> bool:
-        return not self.reasons
+        return not self.unmet
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it cannot run the call, one text per condition."""
+        return tuple(map(str, self.unmet))
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A backend, or one variant of it, that was preferred to what was chosen, and what the call lacked for it.
+
+    verdict: of its variants the one for which the fewest conditions are not met.
+    """
+
+    label: str
+    verdict: Verdict
+
+    @property
+    def reason(self) -> str:
+        """The conditions without the sizes of the call: "cuda: N a multiple of 8"."""
+        return f"{self.label}: {'; '.join(u.kind or str(u) for u in self.verdict.unmet)}"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant."""
+    """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant.
+
+    fallbacks: what was preferred and cannot run this call, best first: the better backends of "auto" whose conditions are
+    not met, and every name of a chain before the one that runs. Empty where nothing was chosen.
+    """
 
     call: Call
     request: Request
     chosen: Verdict | None
     verdicts: tuple[Verdict, ...]
+    fallbacks: tuple[Fallback, ...] = ()
 
     def __str__(self) -> str:
-        head = f"{self.call.spec.name}: {describe(self.call)}"
-        strict = "; strict by use(strict=True)" if self.request.strict else "; strict" if self.request.single else ""
-        asked = f"  requested: {', '.join(self.request.names)} (from {self.request.source}{strict})"
-        none = "none, as no fallback is allowed" if _forbids(self) else "none, no variant supports this call"
-        picked = f"  chosen: {self.chosen.name if self.chosen else none}"
-        return "\n".join([head, asked, picked, *(_line(v, v == self.chosen) for v in self.verdicts)])
+        return explanation.explained(self)
 
-
-def _forbids(decision: Decision) -> bool:
-    """Whether strictness stands between a call and a backend that could run it."""
-    return decision.request.strict and not decision.request.single and decision.chosen is None
-
-
-def _line(verdict: Verdict, chosen: bool) -> str:
-    notes = ["emulated on the CPU"] if verdict.emulated else []
-    notes += [f"copies {', '.join(verdict.copies)} to a form it can read"] if verdict.copies else []
-    text = "; ".join(verdict.reasons) if verdict.reasons else "yes" + (f" ({'; '.join(notes)})" if notes else "")
-    return f"  {'->' if chosen else '  '} {verdict.name:<28} {'no: ' if verdict.reasons else ''}{text}"
-
-
-def describe(call: Call) -> str:
-    """The call in one line: shapes, dtypes, unusual strides, device, scalars."""
-    parts = []
-    for name, value in call.arguments.items():
-        if isinstance(value, torch.Tensor):
-            strides = "" if value.is_contiguous() else f" strides {tuple(value.stride())}"
-            parts.append(f"{name} {SHORT[value.dtype]}{list(value.shape)}{strides}")
-        else:
-            parts.append(f"{name}={value!r}")
-    return f"{', '.join(parts)} on {call.device}"
+    @property
+    def forbidden(self) -> bool:
+        """Whether strictness stands between a call and a backend that could run it."""
+        return self.request.strict and not self.request.single and self.chosen is None
 
 
 def _judge(name: str, variant: str, implementation: Implementation, call: Call) -> Verdict:
@@ -91,14 +101,20 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     if emulated and call.capability is None:
         call = replace(call, capability=EMULATED)
     gradient = partial(autograd.lack, call.spec, name)
-    found = [] if registered.composite(name) else tracing.reasons(name, call.tensors, gradient, _instead())
+    texts = [] if registered.composite(name) else tracing.reasons(name, call.tensors, gradient, _instead())
+    found = [Unmet(text) for text in texts]
     copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))
-    found += [f"needs a copy of {k} that does not fit: {lack}" for k in copies if (lack := _lack(call, k))]
+    found += [
+        Unmet(f"needs a copy of {k} that does not fit: {lack}", kind=f"room for a copy of {k}")
+        for k in copies
+        if (lack := _lack(call, k))
+    ]
     try:
-        found += implementation.reasons(_as_copied(call, copies))
+        found += implementation.unmet(_as_copied(call, copies))
     except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
-        found.append(f"a condition of {name}/{variant} fails: {type(error).__name__}: {error}")
-    return Verdict(name, variant, tuple(found), copies, emulated)
+        kind = f"a condition of {name}/{variant} fails"
+        found.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
+    return Verdict(name, variant, tuple(found), copies, tuple(_bytes(call, k) for k in copies), emulated)
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
@@ -108,9 +124,13 @@ def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor
     return not registered.fits(x, implementation.layout.get(key, "any"))
 
 
-def _lack(call: Call, key: str) -> str | None:
+def _bytes(call: Call, key: str) -> int:
     x = call.arguments[key]
-    return None if call.hypothetical else tracing.shortage(call.device, math.prod(x.shape) * x.element_size())
+    return int(math.prod(x.shape) * x.element_size())
+
+
+def _lack(call: Call, key: str) -> str | None:
+    return None if call.hypothetical else tracing.shortage(call.device, _bytes(call, key))
 
 
 def _as_copied(call: Call, copies: tuple[str, ...]) -> Call:
@@ -130,13 +150,13 @@ def _instead() -> str:
 def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "") -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error."""
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
-        return [Verdict(name, only or "", (reason,), down=True)]
+        return [Verdict(name, only or "", (Unmet(reason),), down=True)]
     try:
         ladder = registered.variants(name, call.spec.name)
     except KernelmuxError as error:
-        return [Verdict(name, only or "", (str(error),), down=True)]
+        return [Verdict(name, only or "", (Unmet(str(error).removeprefix(f"{name}: ")),), down=True)]
     if not ladder:
-        return [Verdict(name, only or "", (f"has no implementation of {call.spec.name}",))]
+        return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:
         raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
     return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
@@ -145,7 +165,7 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
 def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
     names = [n for n in registered.backends() if not registered.emulates(n, device)]
-    usable = [n for n in names if elsewhere or not registered.unavailable(n, device)]
+    usable = [n for n in names if (registered.loads(n) if elsewhere else not registered.unavailable(n, device))]
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
@@ -166,34 +186,51 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
     # A misspelt variant is an error in any place.
     found = {label: verdicts(call, *label, elsewhere, request.source) for label in named if label[1]}
     near = measured.nearest(call) if request.auto and not elsewhere else None
-    judged: list[Verdict] = []
+    judged: dict[Label, list[Verdict]] = {}
     chosen: Verdict | None = None
-    for label in named:
-        more = found.get(label) or verdicts(call, *label, elsewhere)
-        judged += more
-        if not request.strict or label == named[0]:
-            chosen = chosen or next((v for v in reversed(more) if v.able), None)
+    fallbacks: list[Fallback] = []
+    for label in dict.fromkeys(named):
+        more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere)
+        if chosen is None and (not request.strict or label == named[0]):
+            chosen = next((v for v in reversed(more) if v.able), None)
+        if chosen is None:
+            fallbacks += _passed(label, more, request)
         if chosen and not thorough and near is None:
             break
-    if near and chosen and (timed := _timed(near, judged)):
+    every = list(dict.fromkeys(verdict for more in judged.values() for verdict in more))
+    if near and chosen and (timed := _timed(near, every)):
         chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:
-        seen = {v.backend for v in judged}
-        for name in registered.backends():
-            judged += verdicts(call, name, elsewhere=elsewhere) if name not in seen else []
-    return Decision(call, request, chosen, tuple(judged))
+        every += _others(call, every, elsewhere)
+    return Decision(call, request, chosen, tuple(every), tuple(fallbacks if chosen else ()))
+
+
+def _passed(label: Label, judged: list[Verdict], request: Request) -> list[Fallback]:
+    """What it says of a choice that this one was passed over; "auto" says nothing of what a call cannot change."""
+    if request.auto and any(v.down or v.missing for v in judged):
+        return []
+    nearest = min(reversed(judged), key=lambda v: len(v.unmet))  # of several the last: the best rung
+    return [Fallback("/".join(filter(None, label)), nearest)]
+
+
+def _others(call: Call, seen: list[Verdict], elsewhere: bool) -> list[Verdict]:
+    """Verdicts on the variants that were not asked for; a backend that cannot be asked is said once."""
+    names, whole = {v.name for v in seen}, {v.backend for v in seen if v.down or v.missing}
+    everybody = (
+        v for name in registered.backends() if name not in whole for v in verdicts(call, name, None, elsewhere)
+    )
+    return [replace(v, asked=False) for v in everybody if v.name not in names]
 
 
 def refuse(decision: Decision) -> NoReturn:
     """Raise for a decision without a choice; the text lists all reasons and what could run instead."""
     able = [v.name for v in decision.verdicts if v.able]
     hint = f'\n  try: backend="{able[-1]}"' if able else ""
-    names, what = decision.request.names, "no requested backend can run this call"
-    if _forbids(decision):
-        first = decision.verdicts[0].backend if decision.request.auto and decision.verdicts else names[0]
-        names = names if decision.request.auto else names[:1]
+    what, asked = "no requested backend can run this call", [v for v in decision.verdicts if v.asked]
+    if decision.forbidden:
+        first = decision.verdicts[0].backend if decision.request.auto and asked else decision.request.names[0]
         what = f"{first} cannot run this call, and use(strict=True) forbids a fallback"
-    heads = {registered.split(n)[0] for n in names if n != "auto"}
-    asked = [v for v in decision.verdicts if v.backend in heads]
-    kind = BackendUnavailable if asked and all(v.down for v in asked) else UnsupportedError
-    raise kind(f"{what}\n{decision}{hint}")
+        asked = [v for v in asked if v.backend == registered.split(first)[0]]
+    down = not decision.request.auto and asked and all(v.down for v in asked)
+    kind = BackendUnavailable if down else UnsupportedError
+    raise kind(f"{what}\n{explanation.explained(decision, width=None)}{hint}")

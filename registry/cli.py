@@ -1,34 +1,37 @@
-"""The command line: `kernelmux list | show | explain | doctor`, and the commands that other parts bring."""
+"""The command line: `kernelmux list | show | explain | support | doctor`, and the commands that other parts bring."""
 
 from __future__ import annotations
 
 import argparse
-import platform
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, selection, terminal
+from kernelmux.registry import catalog, dispatch, doctor, explanation, selection, terminal
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.machines import machine
 from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.support import support_matrix
 
 EXAMPLES = """examples:
   kernelmux list
   kernelmux show softmax
   kernelmux explain matmul --shape a=64x63:fp16,b=63x64:fp16 --backend cuda
   kernelmux explain softmax --shape x=4096x8192:bf16,axis=0 --device sm_90
+  kernelmux support --device sm_90
+  kernelmux support matmul --device sm_90
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux doctor
 """
+
+DEVICE = "cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
 
 # Commands of other parts: a module with `main(arguments)`, loaded by name when it is called, and help.
 PROVIDED = {
@@ -62,10 +65,13 @@ def _parser() -> argparse.ArgumentParser:
         help="tensors by shape, scalars by value: x=37x1000:fp16,axis=0",
     )
     explain.add_argument("--backend", help="as in a call: cuda, cuda/tiled, or a list to try in order: cuda,triton")
-    explain.add_argument(
-        "--device", default=None, help="cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
+    explain.add_argument("--device", default=None, help=DEVICE)
+    support = commands.add_parser(
+        "support", help="which variants can run which operators on a device, and in which dtypes"
     )
-    commands.add_parser("doctor", help="what of this machine the backends can use")
+    support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
+    support.add_argument("--device", default=None, help=DEVICE)
+    commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
     for name, (_, text) in PROVIDED.items():
         commands.add_parser(name, help=text, add_help=False)
     return parser
@@ -82,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     # A pipe has no width of its own: give it one at which no name is broken.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    selection.check_environment()
+    if options.command != "doctor":  # which says what is wrong, and goes on
+        selection.check_environment()
     return int(COMMANDS[options.command](console, options))
 
 
@@ -147,84 +154,32 @@ def _arithmetic(found: Implementation) -> str:
 def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
     call = hypothetical(spec, options.shape, options.device)
-    elsewhere = options.device is not None and options.device.startswith("sm_")
     request = selection.requested(spec.name, options.backend, call)
+    elsewhere = machine(options.device, "--device").elsewhere
     decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
-    console.print(escape(str(decision)), soft_wrap=True)
+    console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)
     return 0 if decision.chosen else 1
 
 
 def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
     """A call made of shapes only, as if its tensors were on `device` ("cpu", "cuda" or "sm_90")."""
-    where, capability = _machine(device)
-    return spec.hypothetical(spec.case(text), device=where, capability=capability)
+    where = machine(device, "--device")
+    return spec.hypothetical(spec.case(text), device=where.device, capability=where.capability)
 
 
-def _machine(device: str | None) -> tuple[torch.device, tuple[int, int] | None]:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if re.fullmatch(r"sm_[1-9]\d{1,2}", device, re.ASCII):
-        return torch.device("cuda"), (int(device[3:-1]), int(device[-1]))
-    if device == "cpu":
-        return torch.device("cpu"), None
-    if device == "cuda" and torch.cuda.is_available():
-        return torch.device("cuda"), torch.cuda.get_device_capability()
-    raise ArgumentError(
-        f"--device: expected cpu, cuda (if there is a GPU) or a capability such as sm_90, got {device!r}"
-    )
+def _support(console: Console, options: argparse.Namespace) -> int:
+    matrix = support_matrix(options.device, options.op)
+    console.print(matrix.table(console.width), markup=False, soft_wrap=True)
+    return 0
 
 
 def _doctor(console: Console, options: argparse.Namespace) -> int:
-    console.print(f"python {platform.python_version()} on {platform.platform()}")
-    for package in ("torch", "triton", "cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy"):
-        console.print(f"{package:<20} {_version(package)}")
-    if torch.cuda.is_available():
-        for i in range(torch.cuda.device_count()):
-            major, minor = torch.cuda.get_device_capability(i)
-            console.print(f"GPU {i}                {torch.cuda.get_device_name(i)} (sm_{major}{minor})")
-    else:
-        console.print("GPU                  none: backends cuda and triton run on the emulator, when asked for by name")
-    table = Table("backend", "summary", "priority", "CPU tensors", "CUDA tensors")
-    healthy = True
-    for name in registered.backend_names():
-        cells = [_health(name, kind) for kind in ("cpu", "cuda")]
-        healthy = healthy and "yes" in cells[0] + cells[1]
-        table.add_row(*map(escape, (name, *_about(name), *cells)))
-    console.print(table)
-    for op in catalog.names():
-        request = selection.from_environment(op)
-        if not request.auto:
-            console.print(f"{op}: {', '.join(request.names)} (from {request.source})")
-    return 0 if healthy else 1
+    found = doctor.report()
+    console.print(doctor.text(found, console.width), markup=False, soft_wrap=True)
+    return 1 if any(section.problems for section in found) else 0
 
 
-def _about(name: str) -> tuple[str, str]:
-    try:
-        found = registered.backend(name)
-    except Exception as error:
-        return str(error), "-"
-    return found.summary, str(found.priority)
-
-
-def _health(name: str, kind: str) -> str:
-    if kind == "cuda" and not torch.cuda.is_available():
-        return "no GPU"
-    try:
-        if reason := registered.unavailable(name, torch.device(kind)):
-            return f"no: {reason}"
-        return "yes, emulated" if kind == "cpu" and registered.backend(name).emulates else "yes"
-    except Exception as error:
-        return f"no: {type(error).__name__}: {error}"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-COMMANDS = {"list": _list, "show": _show, "explain": _explain, "doctor": _doctor}
+COMMANDS = {"list": _list, "show": _show, "explain": _explain, "support": _support, "doctor": _doctor}
 
 
 if __name__ == "__main__":

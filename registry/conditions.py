@@ -1,11 +1,12 @@
 """What an implementation can run, as data: the dispatcher, the error texts and the boundary tests all read these.
 
-A condition checks a bound call and answers None (met) or the reason why not, with what would satisfy it.
+A condition checks a bound call and answers None (met) or the reason why not, as "observed, needs required". It may have a
+method `remedy` too: what would satisfy a call that does not meet it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -26,6 +27,34 @@ class Condition(Protocol):
     @property
     def text(self) -> str:
         """The condition in a few words, for tables."""
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A condition that a call does not meet.
+
+    observed: what the call has. required: what it would need, empty where `observed` says both. remedy: what would satisfy
+    the condition, empty where that is not known. kind: the condition without the values of the call, so that calls which
+    differ in their sizes alone count as the same.
+    """
+
+    observed: str
+    required: str = ""
+    remedy: str = ""
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.observed}, needs {self.required}" if self.required else self.observed
+
+
+def unmet(condition: Condition, call: Call) -> Unmet | None:
+    """None if a call meets the condition; otherwise what is missing, from the reason that the condition gives."""
+    reason = condition.check(call)
+    if not reason:
+        return None
+    observed, _, required = reason.partition(", needs ")
+    remedy = getattr(condition, "remedy", None)
+    return Unmet(observed, required, (remedy(call) if remedy else "") or "", condition.text)
 
 
 def _value(call: Call, name: str) -> Any:
@@ -68,6 +97,10 @@ class Dtypes:
             return None
         return f"{self.name} is {dtypes.SHORT[x.dtype]}, needs {self.text}"
 
+    def remedy(self, call: Call) -> str:
+        """The conversion that would do."""
+        return f"pass {self.name} as {' or '.join(dtypes.SHORT[d] for d in self.allowed)}"
+
 
 @dataclass(frozen=True, init=False)
 class OneOf:
@@ -88,6 +121,11 @@ class OneOf:
         value = _value(call, self.name)
         return None if value in self.allowed else f"{self.name} = {value}, needs {self.text}"
 
+    def remedy(self, call: Call) -> str | None:
+        """The values to pass; None for an axis, whose length the data give."""
+        values = " or ".join(f"{self.name}={value!r}" for value in self.allowed)
+        return f"pass {values}" if self.name in call.scalars else None
+
 
 @dataclass(frozen=True)
 class AtLeast:
@@ -103,6 +141,10 @@ class AtLeast:
     def check(self, call: Call) -> str | None:
         value = _value(call, self.name)
         return None if value >= self.minimum else f"{self.name} = {value}, needs {self.text}"
+
+    def remedy(self, call: Call) -> str:
+        """The length to pad to."""
+        return f"pad {self.name} to {self.minimum}"
 
 
 @dataclass(frozen=True)
@@ -134,10 +176,13 @@ class Multiple:
 
     def check(self, call: Call) -> str | None:
         value = _value(call, self.name)
-        padded = -(-value // self.factor) * self.factor
-        if value == padded:
+        if value % self.factor == 0:
             return None
-        return f"{self.name} = {value}, needs a multiple of {self.factor} (padding to {padded} would do)"
+        return f"{self.name} = {value}, needs a multiple of {self.factor}"
+
+    def remedy(self, call: Call) -> str:
+        """The length to pad to."""
+        return f"pad {self.name} to {-(-_value(call, self.name) // self.factor) * self.factor}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +209,15 @@ class Aligned:
             return f"{self.name} starts at an address that is {x.data_ptr() % self.bytes} modulo {self.bytes}, needs 0"
         return None
 
+    def remedy(self, call: Call) -> str | None:
+        """A copy, where a new tensor would do; otherwise the length to pad its last axis to."""
+        x = call.arguments[self.name]
+        fresh = torch.empty(x.shape, dtype=x.dtype, device="meta")
+        if self.check(replace(call, arguments={**call.arguments, self.name: fresh}, hypothetical=True)) is None:
+            return f"{self.name}.{'clone' if x.is_contiguous() else 'contiguous'}() would satisfy this"
+        factor = self.bytes // x.element_size()
+        return f"pad the last axis of {self.name} to {-(-x.shape[-1] // factor) * factor}"
+
 
 @dataclass(frozen=True)
 class Capability:
@@ -179,9 +233,11 @@ class Capability:
 
     def check(self, call: Call) -> str | None:
         have = call.capability
-        if have is None or (have >= self.minimum and (self.below is None or have < self.below)):
-            return None
-        return f"the GPU is {_sm(have)}, needs {self.text}"
+        return None if have is None or self.admits(have) else f"the GPU is {_sm(have)}, needs {self.text}"
+
+    def admits(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU of this compute capability will do."""
+        return capability >= self.minimum and (self.below is None or capability < self.below)
 
 
 def _sm(capability: tuple[int, int]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, scope, selection, tracing
+from kernelmux.registry import autocast, autograd, catalog, notices, record, scope, selection, stats, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
@@ -50,7 +50,7 @@ class Plan:
 
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
-    direct: none of these, so that the arguments go on as they are.
+    direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
     """
 
     fn: Callable[..., Any]
@@ -60,6 +60,8 @@ class Plan:
     scalars: tuple[tuple[int, Any], ...]
     emulation: Callable[[], AbstractContextManager[object]] | None
     direct: bool
+    ran: stats.Ran
+    tick: Callable[[], int]
 
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result for the arguments of a call of this kind."""
@@ -116,8 +118,6 @@ _keys: dict[int, Callable[..., object]] = {}  # by the id of the spec, which the
 def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
-    if tracing.watched(values) and (seen := _seen(spec, values, argument)):
-        return seen
     with tracing.untraced():
         bound = spec.bind(*values)
         request = selection.requested(spec.name, argument, bound)
@@ -125,27 +125,26 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
         chosen = decision.chosen or refuse(decision)
         if chosen.emulated:
             _warn_emulated(chosen.backend)
-        return _made(bound, chosen, values, request)
+        notices.warn_fallback(decision, chosen)
+        return _made(bound, chosen, values, request, stats.ran(decision, chosen))
 
 
-def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan | None:
+def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..., Any] | None:
     """How to run a call that torch watches: as an operator of torch, or as shapes; None where torch sees into it."""
     from kernelmux.registry import torch_ops
 
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     device = tensors[0].device
-    if any(x.is_meta for x in tensors) and not torch._C._len_torch_dispatch_stack():
-        whole = all(x.is_meta for x in tensors)  # if not, binding says so
-        return Plan(partial(_shapes, spec), device, (), (), (), None, direct=True) if whole else None
+    if any(x.is_meta for x in tensors) and not tracing.traces():
+        return partial(_shapes, spec) if all(x.is_meta for x in tensors) else None  # binding says what is wrong
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
         return None
     text = selection.written(spec.name, argument)
-    run: Callable[..., Any] = partial(torch_ops.operator(spec.name), backend=text)
     if autograd.differentiable(spec) and any(map(tracing.differentiated, tensors)):
-        run = partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
-    return Plan(run, device, (), (), (), None, direct=True)
+        return partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
+    return partial(torch_ops.operator(spec.name), backend=text)
 
 
 def _shapes(spec: OpSpec, *values: Any) -> Any:
@@ -172,7 +171,7 @@ def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     return lambda other, values: call(other, values, same)
 
 
-def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request) -> Plan:
+def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request, ran: stats.Ran) -> Plan:
     home = registered.backend(chosen.backend)
     implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
     names = [i.name for i in bound.spec.inputs]
@@ -192,6 +191,8 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
         scalars=scalars,
         emulation=emulation,
         direct=not (copies or scalars or emulation),
+        ran=ran,
+        tick=stats.counter(ran).tick,
     )
 
 
@@ -210,9 +211,14 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Any:
     except Exception:  # binding says what is wrong
         key = plan = None
     if plan is None:
+        if tracing.watched(values) and (seen := _seen(spec, values, argument)):
+            return seen(*values)
         plan = _plan(spec, values, argument)
         if key is not None:
             _remember(key, plan)
+    plan.tick()
+    if record.logs:
+        record.note(plan.ran, plan.copies, values)
     if _autocast():
         with tracing.plain(plan.device):
             return plan.run(values)
@@ -265,7 +271,7 @@ def in_force(op: str, argument: selection.Names | None) -> str:
         return selection.written(op, argument)
 
 
-in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its import
+vars(in_force)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its import
 
 
 def _returned(spec: OpSpec) -> str:

@@ -8,6 +8,7 @@ KernelmuxError
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
+FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over
 
 Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
 """
@@ -46,6 +47,10 @@ class SpecError(KernelmuxError, TypeError):
 
 class EmulationWarning(UserWarning):
     """A backend for GPUs was asked for by name, and its kernels run on the emulator: correct but slow."""
+
+
+class FallbackWarning(UserWarning):
+    """A call ran, but not on the backend that was preferred for it: the text gives the unmet condition."""
 
 
 def shown(value: object) -> str:

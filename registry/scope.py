@@ -179,8 +179,8 @@ def traced() -> Iterator[None]:
         _entries.reset(token)
 
 
-for _function in (enter_trace, leave_trace):  # torch.compiler.assume_constant_result, without its import
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# torch.compiler.assume_constant_result, without its import: they run while a function is traced, beside its graph.
+vars(enter_trace)["_dynamo_marked_constant"] = vars(leave_trace)["_dynamo_marked_constant"] = True
 
 
 class _Body:

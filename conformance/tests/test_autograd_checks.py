@@ -50,9 +50,9 @@ def _with_plain_calls(monkeypatch) -> str:
     """What the check says of a dispatcher that leaves autograd out."""
     made = dispatch._made
 
-    def plain(bound, chosen, values, request):
+    def plain(bound, chosen, values, request, ran):
         with torch.no_grad():
-            return made(bound, chosen, values, request)
+            return made(bound, chosen, values, request, ran)
 
     monkeypatch.setattr(dispatch, "_made", plain)
     return judged("gradients", "softmax")

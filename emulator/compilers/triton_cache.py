@@ -1,25 +1,35 @@
-"""Another folder for Triton's cache if the usual one cannot be written to: Triton compiles nothing without one."""
+"""Triton's cache as it must be: in a folder that takes files, and without the files that are not what was written.
+
+Triton compiles nothing without a folder. It keeps the files of a kernel as a group, and reads what it finds there: of a
+damaged file it makes an exception, or machine code.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from functools import cache
 from pathlib import Path
 
 from triton import knobs
+from triton.runtime.cache import FileCacheManager
 
 from kernelmux.emulator.compilers import compile_cache
 
 ROOM = 1 << 18  # bytes that a folder must take; a kernel has about half of it
+DIGESTS = "__sha256__"  # before the name of a group: the digests of its files
 
 
 @cache
 def ensure() -> None:
     """Give Triton another folder for this process, with one warning, if its own takes no files (read-only, full).
 
-    OSError, which says what to do, if there is none.
+    From then on Triton compiles again what is damaged. OSError, which says what to do, if there is no folder.
     """
+    if knobs.cache.manager_class in (None, FileCacheManager):  # and none that somebody chose
+        knobs.cache.manager_class = CheckedCache
     own = Path(knobs.cache.dir)
     if _takes_files(own):
         return
@@ -40,3 +50,43 @@ def _takes_files(folder: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+    """Triton's files with a digest of each; a group with a damaged one counts as absent, so that it is compiled again.
+
+    Groups that were written without digests are taken as they are.
+    """
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The files of a group by name, None if there is none, or with one warning if one of them is damaged."""
+        group: dict[str, str] | None = super().get_group(filename)
+        digests = self.get_file(DIGESTS + filename)
+        if group is None or digests is None:
+            return group
+        if (damaged := _damaged(group, Path(digests))) is None:
+            return group
+        compile_cache.warn_damaged(compile_cache.Damaged(f"{damaged}: its content does not fit its digest"))
+        return None
+
+    def put_group(self, filename: str, group: dict[str, str]) -> str:
+        """Note the digests before the group: whoever finds the group finds those of its files."""
+        self.put(json.dumps({name: _digest(Path(path)) for name, path in group.items()}), DIGESTS + filename)
+        path: str = super().put_group(filename, group)
+        return path
+
+
+def _damaged(group: dict[str, str], digests: Path) -> Path | None:
+    """The first file of a group that is not what was written, the record of their digests among them; None if all are."""
+    try:
+        known = dict(json.loads(digests.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return digests
+    return next((Path(path) for name, path in group.items() if known.get(name) != _digest(Path(path))), None)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return str(error)

@@ -141,6 +141,31 @@ def doubled_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + place, x + x)
 
 
+@pytest.mark.parametrize("kind", ["*.cubin", "doubled_kernel.json", "*.ttir", "__sha256__*"])
+def test_other_damaged_files_of_tritons_cache_are_compiled_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_cache, "_told", set())
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        assert triton.knobs.cache.manager_class is triton_cache.CheckedCache
+        assert doubled() == 6
+        (path,) = tmp_path.rglob(kind)
+        good = path.read_bytes()
+        path.write_bytes(b"\xff" + good[: len(good) // 2])
+        with pytest.warns(compile_cache.CacheWarning, match=path.name):
+            assert doubled() == 6
+        assert len(path.read_bytes()) == len(good)
+        assert doubled() == 6  # and nothing more is said
+
+
+def test_a_cache_of_somebodys_choice_stays() -> None:
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.manager_class = chosen = type("Chosen", (triton_cache.FileCacheManager,), {})
+        triton_cache.ensure.__wrapped__()
+        assert triton.knobs.cache.manager_class is chosen
+
+
 @pytest.mark.parametrize("damage", ["edited", "truncated"])
 def test_damaged_ptx_in_tritons_cache_is_compiled_again(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,12 +11,16 @@ from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
     EmulationWarning,
+    FallbackWarning,
     KernelmuxError,
     SpecError,
     UnknownName,
     UnsupportedError,
 )
+from kernelmux.registry.record import record
 from kernelmux.registry.selection import set_default, use
+from kernelmux.registry.stats import stats
+from kernelmux.registry.support import support_matrix
 from kernelmux.registry.torch_ops import install_torch_ops
 
 __version__: str
@@ -24,6 +28,7 @@ __all__ = [
     "ArgumentError",
     "BackendUnavailable",
     "EmulationWarning",
+    "FallbackWarning",
     "KernelmuxError",
     "SpecError",
     "UnknownName",
@@ -50,6 +55,7 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "polynomial",
+    "record",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
@@ -62,6 +68,8 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "square",
+    "stats",
+    "support_matrix",
     "swiglu",
     "swiglu_backward",
     "transpose",

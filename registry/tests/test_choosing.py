@@ -16,6 +16,8 @@ from kernelmux.registry.selection import use
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.tests.fakes import run
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
+
 
 @pytest.fixture(autouse=True)
 def backends(monkeypatch):
@@ -158,7 +160,7 @@ transpose: x fp32[5, 8] on cpu
      ladder/slow                  yes
      ladder/fast                  yes
      absent                       no: no licence
-     plain/only                   yes
+     plain/only                   yes (not asked for)
   try: backend="plain/only\""""
 
 

@@ -15,6 +15,8 @@ from kernelmux.registry.measured import Table, Time
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.tests.fakes import run
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
+
 GPU = "Fake GPU 9000"
 
 

@@ -131,6 +131,7 @@ def test_a_bad_module_is_one_line_for_its_operator(install, how):
     assert lines[0].reasons[0] in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")
 def test_a_condition_that_fails_is_a_reason(install):
     odd = SOFTMAX.replace("idea=", "requires=(Odd(),), idea=").replace(
         "VARIANTS",

@@ -15,6 +15,7 @@ from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.errors import UnsupportedError
 
+pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 

@@ -97,7 +97,7 @@ def test_a_compiled_graph_keeps_the_choice_that_was_in_force():
 
 def backends_of(function):
     """What the operators of a compiled graph ask for, in order."""
-    found = []
+    found: list[str] = []
 
     def look(graph, inputs):
         found.extend(

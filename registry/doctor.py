@@ -1,0 +1,251 @@
+"""What of this machine kernelmux can use, and what is wrong: the report of `kernelmux doctor`.
+
+A report is made of sections, each with lines; a line that begins with "!" is a problem.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+
+import torch
+
+from kernelmux import __version__
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, selection, tables
+from kernelmux.registry.errors import KernelmuxError
+
+PROBLEM = "! "
+EMULATED = "yes, emulated"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and its lines."""
+
+    title: str
+    lines: tuple[str, ...]
+
+    @property
+    def problems(self) -> int:
+        return sum(line.startswith(PROBLEM) for line in self.lines)
+
+
+def report() -> tuple[Section, ...]:
+    """Everything, in the order in which it is read; nothing that a backend does wrong raises."""
+    found = [Section(title, tuple(lines())) for title, lines in SECTIONS.items()]
+    return tuple(section for section in found if section.lines)
+
+
+def text(sections: tuple[Section, ...], width: int) -> str:
+    """The report for a width; lines that are too long go on below themselves."""
+    lines = []
+    for section in sections:
+        inner = (tables.wrapped(line, width, "  ", " " * _indent(line)) for line in section.lines)
+        lines += [section.title, *(part for parts in inner for part in parts), ""]
+    problems = sum(section.problems for section in sections)
+    end = "no problems" if not problems else f"{tables.counted(problems, 'problem')}, marked with !"
+    return "\n".join([*lines, end])
+
+
+def _indent(line: str) -> int:
+    """Where a line goes on: below the second column, if it has two."""
+    columns = re.match(r" *[^ ].*?  +(?=[^ ])", line)
+    return 2 + len(columns.group()) if columns else 6
+
+
+# --- packages and devices -----------------------------------------------------------------------------------
+
+# Import name -> the distributions that may bring it; a wheel of CuPy is named after its CUDA.
+PACKAGES = {
+    "torch": ("torch",),
+    "triton": ("triton",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "numpy": ("numpy",),
+    "nvidia": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+}
+
+
+def _packages() -> Iterator[str]:
+    yield f"{'kernelmux':<20} {__version__}"
+    yield f"{'python':<20} {platform.python_version()} on {platform.platform()}"
+    for module, names in PACKAGES.items():
+        name, version = next(((n, v) for n in names if (v := _version(n))), (names[0], None))
+        yield f"{name:<20} {_installed(module, version)}"
+
+
+def _installed(module: str, version: str | None) -> str:
+    """A version, and whether the package can be found as well; one that was built by hand has no version."""
+    try:
+        there = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        there = False
+    if not there:
+        return "not installed" if version is None else f"{version}, but it cannot be imported"
+    built = f", built for CUDA {torch.version.cuda}" if module == "torch" and torch.version.cuda else ""
+    return f"{version or 'of unknown version'}{built}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[torch.device]:
+    """The CPU and each GPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cpu"), *(torch.device("cuda", i) for i in range(count))]
+
+
+def _gpus() -> Iterator[str]:
+    for device in _devices()[1:]:
+        found = torch.cuda.get_device_properties(device)
+        yield f"{device!s:<20} {found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
+    if len(_devices()) == 1:
+        emulated = [name for name in registered.backend_names() if _health(name, torch.device("cpu")) == EMULATED]
+        then = f"; {', '.join(emulated)}: on the emulator, when asked for by name" if emulated else ""
+        yield f"none that torch can use{then}"
+
+
+# --- backends -----------------------------------------------------------------------------------------------
+
+
+def _backends() -> Iterator[str]:
+    for name in registered.backend_names():
+        try:
+            found = registered.backend(name)
+        except Exception as error:
+            yield f"{PROBLEM}{name}: {_told(error)}"
+            continue
+        yield f"{name:<20} {found.summary}; priority {found.priority}{_home(name)}"
+        yield from (f"  {device!s:<18} {_health(name, device)}" for device in _devices())
+    if not any("yes" in _health(name, device) for name in registered.backend_names() for device in _devices()):
+        yield f"{PROBLEM}no backend works on any device of this machine"
+
+
+def _home(name: str) -> str:
+    """Where a backend comes from that is not one of ours."""
+    package = registered.package(name)
+    return "" if package.startswith("kernelmux.") else f"; from the package {package}"
+
+
+def _health(name: str, device: torch.device) -> str:
+    try:
+        if reason := registered.unavailable(name, device):
+            return f"no: {reason}"
+        return EMULATED if registered.emulates(name, device) else "yes"
+    except Exception as error:
+        return f"no: {_told(error)}"
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, KernelmuxError) else f"{type(error).__name__}: {error}"
+
+
+def _modules() -> Iterator[str]:
+    """Modules of operators that cannot be used, a line each; those that fail alike together."""
+    failed: dict[tuple[str, str], dict[str, str]] = {}
+    for name in registered.backend_names():
+        if all(_health(name, device).startswith("no: ") for device in _devices()):
+            continue  # said already
+        for op in catalog.names():
+            try:
+                registered.variants(name, op)
+            except Exception as error:
+                told = _told(error).removeprefix(f"{name}: ")
+                alike = told.replace(f"module for {op} ", "module for each ")
+                failed.setdefault((name, alike), {})[op] = told
+    for (name, alike), ops in failed.items():
+        yield f"{PROBLEM}{name}: {', '.join(ops)}: {alike if len(ops) > 1 else next(iter(ops.values()))}"
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+# Of others: what decides where kernels run, how they are compiled and where they are kept.
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "XDG_CACHE_HOME")
+
+
+def _environment() -> Iterator[str]:
+    for name in sorted(os.environ):
+        if name in VARIABLES or name.startswith(("KERNELMUX_", "TRITON_")):
+            yield f"{name}={os.environ[name]}"
+    try:
+        selection.check_environment()
+    except KernelmuxError as error:
+        yield f"{PROBLEM}{error}"
+
+
+def _choices() -> Iterator[str]:
+    """Which operators do not run on what "auto" chooses, and who said so."""
+    for op in catalog.names():
+        try:
+            request = selection.requested(op, None)
+        except KernelmuxError:
+            return  # said with the environment
+        if not request.auto:
+            yield f"{op:<20} {', '.join(request.names)} (from {request.source})"
+
+
+# --- caches -------------------------------------------------------------------------------------------------
+
+
+def _caches() -> Iterator[str]:
+    for label, find in CACHES.items():
+        try:
+            folder = find()
+        except Exception as error:
+            yield f"{PROBLEM}{label}: cannot be found: {type(error).__name__}: {error}"
+            continue
+        if folder is None:
+            yield f"{PROBLEM}{label}: there is no folder for them, so every process compiles anew"
+        elif problem := _refuses(folder):
+            yield f"{PROBLEM}{label}: {folder} cannot be written: {problem}"
+        else:
+            yield f"{label:<34} {folder}, can be written"
+
+
+def _ours() -> Path | None:
+    """The folder of the emulator, which no other part of the registry knows."""
+    found: Path | None = import_module("kernelmux.emulator.compilers.compile_cache").default_folder()
+    return found
+
+
+CACHES: dict[str, Callable[[], Path | None]] = {
+    "CUDA kernels for the emulator": _ours,
+    "Triton's kernels": lambda: Path(os.environ.get("TRITON_CACHE_DIR") or _triton_home() / "cache"),
+    "CuPy's kernels": lambda: Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"),
+}
+
+
+def _triton_home() -> Path:
+    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton"
+
+
+def _refuses(folder: Path) -> str | None:
+    """Why no file can be made in a folder, or in the first above it that exists; None if one can."""
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "packages": _packages,
+    "GPUs": _gpus,
+    "backends": _backends,
+    "operators that a backend cannot run": _modules,
+    "environment": _environment,
+    "who runs what": _choices,
+    "caches": _caches,
+}

@@ -1,0 +1,87 @@
+"""The text of a decision: who was asked, who runs, and for every variant each condition that the call does not meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelmux.registry import tables
+from kernelmux.registry.dtypes import SHORT
+
+if TYPE_CHECKING:
+    from kernelmux.registry.choice import Decision, Verdict
+    from kernelmux.registry.conditions import Unmet
+    from kernelmux.registry.spec import Call
+
+NAME = 28  # columns of the name of a variant
+
+
+def explained(decision: Decision, width: int | None = tables.WIDTH) -> str:
+    """The whole text, wrapped to a width; None for one line per condition, each as its condition gives it."""
+    request = decision.request
+    strict = "; strict by use(strict=True)" if request.strict else "; strict" if request.single else ""
+    what = tables.wrapped(f"{decision.call.spec.name}: {describe(decision.call)}", width, "", " " * 6)
+    asked = (
+        f"  requested: {', '.join(request.names)} (from {request.source}{strict})"  # a path may be in it: not wrapped
+    )
+    head = [*what, asked, *tables.wrapped(f"  chosen: {_chosen(decision)}", width, "", " " * 6)]
+    return "\n".join([*head, *(line for v in decision.verdicts for line in _verdict(v, v == decision.chosen, width))])
+
+
+def describe(call: Call) -> str:
+    """The call in one line: shapes, dtypes, unusual strides, device, scalars."""
+    parts = []
+    for name, value in call.arguments.items():
+        if isinstance(value, torch.Tensor):
+            strides = "" if value.is_contiguous() else f" strides {tuple(value.stride())}"
+            parts.append(f"{name} {SHORT[value.dtype]}{list(value.shape)}{strides}")
+        else:
+            parts.append(f"{name}={value!r}")
+    imagined = f" (sm_{call.capability[0]}{call.capability[1]})" if call.hypothetical and call.capability else ""
+    return f"{', '.join(parts)} on {call.device}{imagined}"
+
+
+def amount(size: int) -> str:
+    """A number of bytes in the unit that suits it: "12.0 KiB"."""
+    if size < 1024:
+        return f"{size} bytes"
+    unit = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**unit:.1f} {' KMGT'[unit]}iB"
+
+
+def _chosen(decision: Decision) -> str:
+    if decision.chosen is None:
+        return "none, as no fallback is allowed" if decision.forbidden else "none, no variant supports this call"
+    better = ", ".join(f.label for f in decision.fallbacks)
+    return decision.chosen.name + (f", as {better} cannot run this call" if better else "")
+
+
+def _verdict(verdict: Verdict, chosen: bool, width: int | None) -> Iterator[str]:
+    """The lines of one variant: its name before the first."""
+    start = f"  {'->' if chosen else '  '} {verdict.name:<{NAME}} "
+    blank = " " * len(start)
+    reasons = [f"yes{_notes(verdict)}"] if verdict.able else [_unmet(u, width, len(start)) for u in verdict.unmet]
+    lines = (part for reason in reasons for part in reason.split("\v"))
+    for i, line in enumerate(lines):
+        yield from tables.wrapped(line, width, blank if i else start, blank + " " * 4)
+
+
+def _unmet(unmet: Unmet, width: int | None, start: int) -> str:
+    """A condition and what would satisfy it, divided by a vertical tab where one line cannot hold both."""
+    reason = f"no: {unmet}"
+    if not unmet.remedy:
+        return reason
+    whole = f"{reason}  -> {unmet.remedy}"
+    return whole if width is None or start + len(whole) <= width else f"{reason}\v    -> {unmet.remedy}"
+
+
+def _notes(verdict: Verdict) -> str:
+    notes = ["emulated on the CPU"] if verdict.emulated else []
+    if not verdict.asked:
+        notes.append("not asked for")
+    if verdict.copies:
+        copies = zip(verdict.copies, verdict.copied, strict=True)
+        notes.append(f"copies {', '.join(f'{name} first, {amount(size)}' for name, size in copies)}")
+    return f" ({'; '.join(notes)})" if notes else ""

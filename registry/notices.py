@@ -1,0 +1,54 @@
+"""What is said of a call that ran all the same, once per process: that a preferred backend was passed over."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+
+from kernelmux.registry.choice import Decision, Verdict
+from kernelmux.registry.errors import FallbackWarning
+
+_told: set[tuple[str, str]] = set()  # operator and reason
+
+
+def warn_fallback(decision: Decision, chosen: Verdict) -> None:
+    """One FallbackWarning for an operator and what it was passed over for, at the line of the user who called.
+
+    It counts as said even where warnings are errors: the next call must work.
+    """
+    key = (decision.call.spec.name, " | ".join(fallback.reason for fallback in decision.fallbacks))
+    if not decision.fallbacks or key in _told:
+        return
+    _told.add(key)
+    warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=_depth())
+
+
+def _text(decision: Decision, chosen: Verdict) -> str:
+    reasons = "".join(
+        f"\n  {f.label}: {'; '.join(f.verdict.reasons)}{_remedies(f.verdict)}" for f in decision.fallbacks
+    )
+    asked = "auto" if decision.request.auto else f"{', '.join(decision.request.names)} (from {decision.request.source})"
+    return (
+        f"{decision.call.spec.name}: {asked} chose {chosen.name}, because these cannot run the call:{reasons}\n"
+        "  Said once; kernelmux.stats() counts further calls, kernelmux.explain() tells more,"
+        " use(..., strict=True) makes it an error."
+    )
+
+
+def _remedies(verdict: Verdict) -> str:
+    found = [unmet.remedy for unmet in verdict.unmet if unmet.remedy]
+    return f"  -> {', '.join(found)}" if found else ""
+
+
+def _depth() -> int:
+    """How far up the line of the user is: past kernelmux.registry, its compiled functions, and torch."""
+    depth, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and _inner(frame):
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _inner(frame: FrameType) -> bool:
+    home = str(frame.f_globals.get("__name__", ""))
+    return (home.startswith(("kernelmux.registry.", "torch.")) and ".tests." not in home) or "_call" in frame.f_globals

@@ -1,0 +1,187 @@
+"""`kernelmux doctor`, and the other commands, on machines that lack something: what is missing is said, the rest works."""
+
+import os
+from importlib import metadata
+
+import pytest
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import cli, doctor, plugins, requests
+from kernelmux.registry.tests import made_up
+
+WIDTHS = pytest.mark.parametrize("width", [80, 140])
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """No setting of ours, read anew."""
+    for name in [name for name in os.environ if name.startswith("KERNELMUX_BACKEND")]:
+        monkeypatch.delenv(name)
+    requests.environment.cache_clear()
+    yield
+    requests.environment.cache_clear()
+
+
+def told(width=140):
+    return doctor.text(doctor.report(), width)
+
+
+def section(title):
+    return next((s for s in doctor.report() if s.title == title), doctor.Section(title, ()))
+
+
+@WIDTHS
+def test_a_healthy_machine_has_no_problems_and_fits_its_terminal(width):
+    text = told(width)
+    assert text.splitlines()[-1] == "no problems" and max(map(len, text.splitlines())) <= width
+    for part in ("packages\n", "GPUs\n", "backends\n", "caches\n", f"  {'torch':<20} {torch.__version__}"):
+        assert part in text
+
+
+def test_versions_are_those_that_are_installed():
+    assert any(line.split()[:2] == ["numpy", metadata.version("numpy")] for line in section("packages").lines)
+
+
+def test_a_package_that_is_recorded_and_cannot_be_found_is_said(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", {"nowhere_to_be_found": ("torch",)})
+    assert section("packages").lines[-1] == f"{'torch':<20} {metadata.version('torch')}, but it cannot be imported"
+
+
+def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
+    class Properties:
+        name, major, minor, total_memory = "NVIDIA H200", 9, 0, 141 << 30
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    made_up.install(monkeypatch, made_up.BACKENDS)
+    assert section("GPUs").lines == tuple(f"{f'cuda:{i}':<20} NVIDIA H200, sm_90, 141 GiB" for i in range(2))
+    lines = section("backends").lines
+    start = lines.index(f"{'swift':<20} made up; priority 40; from the package fake")
+    assert lines[start + 1 : start + 4] == tuple(f"  {d:<18} yes" for d in ("cpu", "cuda:0", "cuda:1"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("closed"))
+    assert lines[start + 3] == f"  {'cuda:1':<18} no: the package closed is not installed"
+
+
+def test_without_any_backend_that_works_that_is_the_problem(monkeypatch, capsys):
+    made_up.install(monkeypatch, {"closed": made_up.BACKENDS["closed"]})
+    assert cli.main(["doctor"]) == 1
+    assert "! no backend works on any device of this machine" in capsys.readouterr().out
+
+
+PLUGIN = """
+from kernelmux.registry.backend import Backend
+BACKEND = Backend(name="{0}", summary="a plugin", priority=1, unavailable=lambda device: None)
+"""
+WRONG = """
+from kernelmux.registry.backend import Implementation
+VARIANTS = {"best": Implementation(fn=lambda x, dim, scale: x, idea="")}
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path, monkeypatch):
+    """Packages from outside: one fails to import, one has a wrong signature, one a name of ours, two the same name."""
+    announced = [
+        ("fails", "fails_pkg"),
+        ("wrong", "wrong_pkg"),
+        ("cuda", "cuda_pkg"),
+        ("two", "a_pkg"),
+        ("two", "b_pkg"),
+    ]
+    for name, package in announced:
+        (tmp_path / package).mkdir()
+        text = "import nowhere_to_be_found" if name == "fails" else PLUGIN.format(name)
+        (tmp_path / package / "__init__.py").write_text(text)
+    (tmp_path / "wrong_pkg" / "softmax.py").write_text(WRONG)
+    (tmp_path / "wrong_pkg" / "gelu.py").write_text("import nowhere_to_be_found")
+    (tmp_path / "wrong_pkg" / "add.py").write_text("import nowhere_to_be_found")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = plugins.add(dict(plugins.find().packages), announced)
+    caches = (registered.backend, registered.unavailable, registered.variants)
+    monkeypatch.setattr(plugins, "find", lambda: found)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    registered._broken.clear()
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_backends_from_outside_that_cannot_be_used_are_named_with_their_reason(plugged, capsys):
+    assert cli.main(["doctor"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    for line in (
+        '! fails: backend "fails" is registered but cannot be imported: ModuleNotFoundError: No module named \'nowhere',
+        "! wrong: softmax: wrong/best registered softmax(x, dim, scale) but the spec is (x, axis, scale): see parameter 1",
+        "! wrong: add, gelu: its module for each cannot be imported: ModuleNotFoundError: No module named 'nowhere",
+        '! cuda (cuda_pkg): backend "cuda (cuda_pkg)" cannot be used: the name "cuda" belongs to a backend of kernelmux',
+        '! two: backend "two" cannot be used: the name "two" is announced by a_pkg and b_pkg: uninstall all but one',
+        "wrong a plugin; priority 1; from the package wrong_pkg",
+        "torch_ref PyTorch eager; priority 10",
+        "5 problems, marked with !",
+    ):
+        assert line in out
+
+
+def test_explain_and_support_name_them_as_well_and_the_rest_works(plugged, capsys):
+    assert cli.main(["explain", "softmax", "--shape", "x=3x4"]) == 0
+    out = capsys.readouterr().out
+    assert "chosen: torch_ref/eager" in out and "see parameter 1" in out and 'backend "two" cannot be used' in out
+    assert cli.main(["support", "--device", "sm_90"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert 'fails: backend "fails" is registered but cannot be imported' in out and "wrong/best registered" in out
+
+
+def test_settings_and_who_they_choose(monkeypatch):
+    monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "torch_ref/eager")
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    assert {"KERNELMUX_BACKEND_ADD=torch_ref/eager", "CUDA_HOME=/nowhere"} <= set(section("environment").lines)
+    assert section("who runs what").lines == (f"{'add':<20} torch_ref/eager (from KERNELMUX_BACKEND_ADD)",)
+
+
+def test_a_misspelt_setting_is_a_problem_and_not_the_end(monkeypatch, capsys):
+    monkeypatch.setenv("KERNELMUX_BACKEND_SOFTMX", "cuda")
+    assert cli.main(["doctor"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert '! unknown environment variable "KERNELMUX_BACKEND_SOFTMX"' in out and "caches" in out
+
+
+def test_caches_that_cannot_be_written_are_a_problem(monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", f"{os.devnull}/triton")
+    monkeypatch.setenv("CUPY_CACHE_DIR", "/proc/kernelmux")
+    lines = section("caches").lines
+    assert sum(line.startswith("! ") for line in lines) == 2
+    assert any(f"{os.devnull}/triton cannot be written" in line for line in lines)
+
+
+def test_without_a_folder_for_the_cache_that_is_said(monkeypatch):
+    monkeypatch.setattr(doctor, "CACHES", {"kernels": lambda: None})
+    assert section("caches").lines == ("! kernels: there is no folder for them, so every process compiles anew",)
+
+
+BARE = """
+from kernelmux.registry import cli
+for words in ("doctor", "list", "support", "support softmax --device sm_90", "show softmax",
+              "explain softmax --shape x=4096x8192:bf16", "explain softmax --shape x=4096x8192:bf16 --device sm_90"):
+    print("$", words, flush=True)
+    assert cli.main(words.split()) == 0, words
+"""
+
+
+def test_without_triton_cupy_and_nvrtc_every_command_works_and_says_what_is_missing():
+    found = made_up.python(
+        made_up.without("triton", "cupy", "nvidia") + BARE, CUDA_HOME="/nowhere", CUDA_PATH="/nowhere"
+    )
+    assert not found.returncode and not found.stderr, found.stdout + found.stderr
+    doctors, listed, support, one, _, here, elsewhere = (
+        part.split("\n", 1)[1] for part in found.stdout.split("$ ")[1:]
+    )
+    assert "triton               not installed" in doctors and "no problems" in doctors
+    for text in (doctors, support, here):
+        assert 'the package triton is not installed (pip install "kernelmux[triton]")' in " ".join(text.split())
+    assert "eager" in listed and "chosen: torch_ref/eager" in here
+    for text in (one, elsewhere):  # a question about another machine: cuda is known without what launches it
+        flat = " ".join(text.split())
+        assert "cuda/online" in flat and "its module for softmax cannot be imported: ModuleNotFoundError" in flat
