@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import torch
-
 
 class Swapped:
     """Base of the classes made here. recipe: the function, and its arguments, that makes this class anew elsewhere."""
@@ -37,5 +35,5 @@ def derived(ours: type, cls: type, recipe: tuple[Callable[..., type], tuple[Any,
 
 @cache
 def mixed(ours: type, cls: type) -> type:
-    """The class of a module that had `cls` and gets the forward of ours; ours itself where cls is torch's that it extends."""
+    """The class of a module that had `cls` and gets the forward of ours: ours itself where that extends `cls`."""
     return ours if cls in ours.__bases__ else derived(ours, cls, (mixed, (ours, cls)))

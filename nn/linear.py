@@ -13,8 +13,9 @@ from kernelmux.nn.module import Ours, unfit
 class Linear(Ours, torch.nn.Linear):
     """torch.nn.Linear on `matmul`, and `add` where there is a bias: input [..., in_features] -> [..., out_features].
 
-    The weight is read in place as a transposed view. fp32 is multiplied in fp32, or in tf32 where torch's flag for the device
-    allows it; a compiled model keeps what the flag was when it was compiled. ArgumentError at construction for a dtype other than fp32, fp16 and bf16.
+    The weight is read in place as a transposed view. fp32 is multiplied in fp32, or in tf32 where torch's flag for the
+    device allows it; a compiled model keeps what the flag was when it was compiled. ArgumentError at construction for a
+    dtype other than fp32, fp16 and bf16.
     """
 
     op = "matmul"

@@ -171,7 +171,7 @@ def attend(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Attention of [B, H, M, D] as [B, M, H, D]; a call that the operator has no counterpart for goes on, with a warning."""
+    """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
     if problem := _left_over(query, value, attention_mask, dropout, others):
         _tell(problem)
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}

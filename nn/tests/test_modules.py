@@ -58,8 +58,8 @@ def test_a_module_has_the_state_the_text_and_the_results_of_torchs(name):
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_module_runs_on_the_operator_and_not_on_torch(name, monkeypatch):
     ours, _, x = pair(name)
-    called = []
-    monkeypatch.setattr(kx, ours.op, lambda *args, _f=getattr(kx, ours.op), **kw: called.append(1) or _f(*args, **kw))
+    called, fn = [], getattr(kx, ours.op)
+    monkeypatch.setattr(kx, ours.op, lambda *args, **kw: called.append(1) or fn(*args, **kw))
     ours(x)
     assert called == [1]
 
