@@ -228,12 +228,13 @@ def timed(step: Step, device: str) -> float:
         begin = time.perf_counter()
         step()
         return 1e3 * (time.perf_counter() - begin)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()  # type: ignore[no-untyped-call]
+    events: Any = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    first, last = events
+    first.record()
     step()
-    last.record()  # type: ignore[no-untyped-call]
+    last.record()
     torch.cuda.synchronize()
-    return float(first.elapsed_time(last))  # type: ignore[no-untyped-call]
+    return float(first.elapsed_time(last))
 
 
 def race(steps: list[Step], rows: list[Row], shape: argparse.Namespace, console: Console) -> None:

@@ -16,7 +16,7 @@ from kernelmux.nn.loss import CrossEntropyLoss
 from kernelmux.nn.module import Ours
 from kernelmux.nn.normalization import LayerNorm, RMSNorm
 
-OF_TORCH: dict[type, type[Ours]] = {
+OF_TORCH: dict[type, Any] = {
     torch.nn.RMSNorm: RMSNorm,
     torch.nn.LayerNorm: LayerNorm,
     torch.nn.Linear: Linear,
@@ -47,7 +47,7 @@ def candidates(module: torch.nn.Module, parent: torch.nn.Module | None) -> Itera
 
 def class_for(module: torch.nn.Module, ops: frozenset[str]) -> type:
     """The class that a module gets for the operators that it can run on."""
-    cls = type(module)
+    cls: Any = type(module)
     for base, ours in OF_TORCH.items():
         if isinstance(module, base):
             return mixed(ours, cls)

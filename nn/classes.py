@@ -23,7 +23,7 @@ class Swapped:
 
 def _empty(make: Callable[..., type], *arguments: Any) -> Any:
     """An instance without attributes: unpickling adds them."""
-    made = make(*arguments)
+    made: Any = make(*arguments)
     return made.__new__(made)
 
 
@@ -34,6 +34,6 @@ def derived(ours: type, cls: type, recipe: tuple[Callable[..., type], tuple[Any,
 
 
 @cache
-def mixed(ours: type, cls: type) -> type:
+def mixed(ours: Any, cls: Any) -> type:
     """The class of a module that had `cls` and gets the forward of ours: ours itself where that extends `cls`."""
     return ours if cls in ours.__bases__ else derived(ours, cls, (mixed, (ours, cls)))

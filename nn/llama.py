@@ -108,15 +108,17 @@ def _globals(module: Any) -> dict[str, Any]:
 
 def _halves_agree(names: dict[str, Any]) -> bool:
     """Whether the rotary embedding beside an attention class gives each angle twice: cat((freqs, freqs))."""
-    rotary = [found for name, found in names.items() if name.endswith("RotaryEmbedding") and isinstance(found, type)]
+    rotary: list[Any] = [
+        found for name, found in names.items() if name.endswith("RotaryEmbedding") and isinstance(found, type)
+    ]
     texts = [inspect.getsource(inspect.unwrap(found.forward)) for found in rotary]
     return bool(texts) and all(re.search(r"cat\(\(freqs, freqs\), dim=-1\)", text) for text in texts)
 
 
 @cache
-def attention_class(cls: type, ops: frozenset[str]) -> type:
+def attention_class(cls: Any, ops: frozenset[str]) -> type:
     """The class of an attention module for the operators, of rope and attention, that it gets."""
-    forward: Any = cls.forward  # type: ignore[attr-defined]
+    forward: Any = cls.forward
     names = dict(forward.__globals__)
     names.pop("__name__")  # a compiler would look the names up in that module, and find those that are replaced
     if "rope" in ops:
@@ -152,15 +154,17 @@ class Table:
 
     def __init__(self, others: Any) -> None:
         self.others = others
+        self.dtypes = catalog.spec("attention").dtypes  # known before a compiler traces a call
 
     def get_interface(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The function of that name; ours may hand a call on to it."""
         otherwise: Callable[..., Any] = self.others.get_interface(name, default)
-        return functools.partial(attend, otherwise) if name == "sdpa" else otherwise
+        return functools.partial(attend, otherwise, self.dtypes) if name == "sdpa" else otherwise
 
 
 def attend(
     otherwise: Callable[..., Any],
+    dtypes: tuple[torch.dtype, ...],
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -172,7 +176,7 @@ def attend(
     **others: Any,
 ) -> tuple[torch.Tensor, Any]:
     """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
-    if problem := _left_over(query, value, attention_mask, dropout, others):
+    if problem := _left_over(dtypes, query, value, attention_mask, dropout, others):
         _tell(problem)
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         result: tuple[torch.Tensor, Any] = otherwise(module, query, key, value, attention_mask, **given)
@@ -191,14 +195,19 @@ def _tell(problem: str) -> None:
 
 
 def _left_over(
-    query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout: float, others: dict[str, Any]
+    dtypes: tuple[torch.dtype, ...],
+    query: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    others: dict[str, Any],
 ) -> str | None:
     """What there is about a call that `attention` does not do, or None."""
     if mask is not None:
         return "it has a mask (padding, a window, or sequences in one row)"
     if dropout:
         return f"it has dropout {dropout}"
-    if query.dtype not in catalog.spec("attention").dtypes:
+    if query.dtype not in dtypes:
         return f"its queries are {query.dtype}"
     if value.shape[-1] != query.shape[-1]:
         return f"its values have {value.shape[-1]} columns and its queries {query.shape[-1]}"

@@ -9,6 +9,7 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.spec import Scalar
 
 
 class Ours:
@@ -31,7 +32,7 @@ def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
     """Which of the parameters has a dtype that the operator does not take, or no values yet."""
     allowed = catalog.spec(op).leading.dtypes
     for name, x in tensors.items():
-        if isinstance(x, torch.nn.parameter.UninitializedTensorMixin):
+        if isinstance(x, torch.nn.UninitializedParameter):
             return f"{name}: expected a parameter with values, got one that its first call will make"
         if x is not None and x.dtype not in allowed:
             legal = ", ".join(SHORT[dtype] for dtype in allowed)
@@ -41,7 +42,7 @@ def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
 
 def outside(op: str, name: str, value: Any) -> str | None:
     """What is wrong with a scalar that the operator limits to a range or to choices, or None."""
-    (item,) = [scalar for scalar in catalog.spec(op).scalars if scalar.name == name]
+    (item,) = [found for found in catalog.spec(op).inputs if isinstance(found, Scalar) and found.name == name]
     if item.choices and value not in item.choices:
         return f"{name}: expected one of {', '.join(map(repr, item.choices))}, got {shown(value)}"
     if item.range and not item.range[0] <= value <= item.range[1]:

@@ -31,7 +31,7 @@ class RMSNorm(Ours, torch.nn.RMSNorm):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self._check()
 
     @classmethod
@@ -62,7 +62,7 @@ class LayerNorm(Ours, torch.nn.LayerNorm):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self._check()
 
     @classmethod

@@ -72,7 +72,7 @@ def _rotary(q, k, cos, sin, unsqueeze_dim=1):  # type: ignore[no-untyped-def]
     return q_embed, k_embed
 
 
-def rotate_half(x):  # type: ignore[no-untyped-def]
+def rotate_half(x: Any) -> Any:
     x1 = x[..., : x.shape[-1] // 2]
     x2 = x[..., x.shape[-1] // 2 :]
     return torch.cat((-x2, x1), dim=-1)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import kernelmux as kx
+from kernelmux.nn.tests.counting import counted
 
 SHORT = ["--steps", "24", "--batch", "8", "--length", "32"]
 
@@ -24,17 +25,7 @@ def test_the_loss_falls_and_a_seed_settles_it(example, tmp_path):
 
 
 def test_every_operator_of_a_step_is_ours(example, monkeypatch, capsys):
-    called = dict.fromkeys(("rms_norm", "matmul", "rope", "attention", "swiglu", "add", "cross_entropy"), 0)
-
-    def count(op, fn):
-        def call(*args, **kwargs):
-            called[op] += 1
-            return fn(*args, **kwargs)
-
-        return call
-
-    for op in called:
-        monkeypatch.setattr(kx, op, count(op, getattr(kx, op)))
+    called = counted(monkeypatch, "rms_norm", "matmul", "rope", "attention", "swiglu", "add", "cross_entropy")
     assert example("tiny_transformer").main(["--steps", "1", "--batch", "1", "--length", "8"]) == 0
     assert called == {"rms_norm": 5, "matmul": 12, "rope": 4, "attention": 2, "swiglu": 2, "add": 4, "cross_entropy": 1}
     assert "torch_ref on cpu: loss 3." in capsys.readouterr().out

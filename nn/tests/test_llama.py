@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kernelmux as kx
+from kernelmux.nn.tests.counting import counted
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 
@@ -48,21 +49,6 @@ def results(model):
     out = model(IDS, labels=IDS)
     out.loss.backward()
     return out.logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def counted(monkeypatch, *ops):
-    called = dict.fromkeys(ops, 0)
-
-    def count(op, fn):
-        def call(*args, **kwargs):
-            called[op] += 1
-            return fn(*args, **kwargs)
-
-        return call
-
-    for op in ops:
-        monkeypatch.setattr(kx, op, count(op, getattr(kx, op)))
-    return called
 
 
 def test_every_layer_of_a_llama_is_found_by_its_structure(model):
@@ -198,3 +184,34 @@ def test_attention_that_makes_its_masks_is_left_alone():
 def test_a_rotary_function_that_is_none_we_know_is_left_alone():
     patch = kx.patch(made("Glm"), "rope")
     assert {e.reason for e in patch.left} == {"its apply_rotary_pos_emb is none of those that are known to be rope"}
+
+
+def test_patched_layers_are_traced_whole(half, monkeypatch):
+    """What `patch` puts around the operators must not break a graph; in place of the operators stand torch's."""
+    functional = torch.nn.functional
+
+    def rope(x, cos, sin):
+        (a, b), (c, s) = x.chunk(2, -1), (t if t.dim() == 2 else t[:, None] for t in (cos, sin))
+        return torch.cat((a * c - b * s, b * c + a * s), -1)
+
+    def attention(q, k, v, causal, scale):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
+
+    stand_ins = {
+        "rope": rope,
+        "attention": attention,
+        "matmul": lambda a, b, precision: a @ b,
+        "rms_norm": lambda x, weight, eps: functional.rms_norm(x, weight.shape, weight, eps),
+        "swiglu": lambda a, b: functional.silu(a) * b,
+    }
+    for op, fn in stand_ins.items():
+        monkeypatch.setattr(kx, op, fn)
+    kx.patch(half)
+    with torch.no_grad():
+        logits = half(IDS).logits
+        for layer in half.model.layers:
+            layer.compile(backend="eager", fullgraph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's compiler, about code of transformers
+            warnings.filterwarnings("error", message="kernelmux")
+            assert torch.equal(half(IDS).logits, logits)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from kernels_in_numpy._arrays import array, silent, tensor
 
 from kernelmux.registry.backend import Implementation
+from kernels_in_numpy._arrays import array, silent, tensor
 
 
 @silent
