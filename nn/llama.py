@@ -108,10 +108,11 @@ def _globals(module: Any) -> dict[str, Any]:
 
 def _halves_agree(names: dict[str, Any]) -> bool:
     """Whether the rotary embedding beside an attention class gives each angle twice: cat((freqs, freqs))."""
-    rotary: list[Any] = [
-        found for name, found in names.items() if name.endswith("RotaryEmbedding") and isinstance(found, type)
-    ]
-    texts = [inspect.getsource(inspect.unwrap(found.forward)) for found in rotary]
+    rotary: list[Any] = [found for name, found in names.items() if name.endswith("RotaryEmbedding")]
+    try:
+        texts = [inspect.getsource(inspect.unwrap(found.forward)) for found in rotary]
+    except (OSError, TypeError, AttributeError):  # no source to read, or no module
+        return False
     return bool(texts) and all(re.search(r"cat\(\(freqs, freqs\), dim=-1\)", text) for text in texts)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kernelmux as kx
+from kernelmux.nn import llama
 from kernelmux.nn.tests.counting import counted
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
@@ -113,6 +114,17 @@ def test_generation_with_a_cache_gives_the_same_tokens(half):
     plain = half.generate(IDS[:1], max_new_tokens=6, do_sample=False)
     with kx.patch(half, ["rope", "attention", "swiglu"]):
         assert torch.equal(half.generate(IDS[:1], max_new_tokens=6, do_sample=False), plain)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(12, 12), (12, 20), (1, 12)])
+def test_a_cache_with_room_for_more_hides_what_is_not_there_yet(half, queries, keys):
+    sdpa = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    rng = torch.Generator().manual_seed(7)
+    q = torch.randn(1, 4, queries, 8, generator=rng).bfloat16()
+    k, v = torch.randn(2, 1, 2, keys, 8, generator=rng).bfloat16()
+    module = half.model.layers[0].self_attn
+    ours, _ = llama.attend(sdpa, (torch.bfloat16,), module, q, k, v, None, scaling=0.3)
+    near(ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=2 * 2**-9)  # two roundings to bf16
 
 
 def test_a_padded_batch_goes_on_to_transformers_with_a_warning(half):
