@@ -18,7 +18,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
-PARTS = ("registry", "backends", "emulator", "conformance", "perf")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "examples")
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
 

@@ -6,7 +6,7 @@ the machine."""
 
 _PROBE = """
 import sys, importlib.metadata as m
-import torch, rich, jinja2, matplotlib, pytest, xdist, pytest_benchmark, hypothesis
+import torch, rich, jinja2, matplotlib, pytest, xdist, pytest_benchmark, hypothesis, transformers
 version = lambda name: name + " " + m.version(name)
 print(sys.executable)
 print(sys.version.split()[0], *map(version, ["torch", "triton", "numpy", "pytest"]))

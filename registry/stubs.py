@@ -22,6 +22,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from kernelmux import nn
+from kernelmux.nn import patch
 '''
 BACKEND = "backend: str | Sequence[str] | None = None"
 

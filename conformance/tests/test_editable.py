@@ -18,7 +18,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if int(importlib.metadata.version("setuptools").split(".")[0]) < 77:
         pytest.skip("pyproject.toml asks for setuptools 77 or later")
     copy = tmp_path_factory.mktemp("checkout")
-    for part in ("registry", "backends", "bazel"):
+    for part in ("registry", "backends", "nn", "bazel"):
         shutil.copytree(TOP / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     shutil.copytree(TOP / ".pyroot", copy / ".pyroot", symlinks=True)
     for part in ("emulator", "conformance", "perf"):

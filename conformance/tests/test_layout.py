@@ -9,18 +9,24 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
-PARTS = ("registry", "backends", "emulator", "conformance", "perf")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {
     "registry": {"registry"},
     "backends": {"backends", "registry", "emulator"},
+    "nn": {"nn", "registry"},
     "emulator": {"emulator"},
     "conformance": {"conformance", "registry", "emulator"},
     "perf": {"perf", "registry", "emulator"},
 }
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
-FOREIGN = {"emulator": {"torch", "cupy"}, "registry": {"triton", "cupy"}, "backends/torch_ref": {"triton", "cupy"}}
+FOREIGN = {
+    "emulator": {"torch", "cupy"},
+    "registry": {"triton", "cupy"},
+    "nn": {"triton", "cupy", "transformers"},
+    "backends/torch_ref": {"triton", "cupy"},
+}
 EXCEPT = {
     Path("emulator/compilers/triton_driver.py"),
     Path("emulator/validation/hardware/gpu.py"),
@@ -77,7 +83,9 @@ def test_parts_import_along_the_arrows_only() -> None:
             part = part if part in PARTS else "registry"  # any other name belongs to the public face
             if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[0]]:
                 found.append(f"{path}:{line} imports {module}")
-    offences("arrows: registry <- backends -> emulator, registry <- conformance, perf -> emulator", found)
+    offences(
+        "arrows: registry <- backends -> emulator, registry <- nn, registry <- conformance, perf -> emulator", found
+    )
 
 
 def test_backends_do_not_know_each_other() -> None:
@@ -94,7 +102,7 @@ def test_backends_do_not_know_each_other() -> None:
 def test_suites_and_the_registry_name_no_backend() -> None:
     found = [
         f"{path}:{line} imports {module}"
-        for path in files("*.py", parts=("registry", "conformance", "perf"))
+        for path in files("*.py", parts=("registry", "nn", "conformance", "perf"))
         for module, line in imports(path)
         if module.startswith("kernelmux.backends") and not is_test(path)
     ]
@@ -221,7 +229,7 @@ def narrows(condition: ast.expr) -> bool:
 def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
     found = [
         f"{path}:{node.lineno}"
-        for path in files("*.py", parts=("registry", "backends", "emulator", "perf"))
+        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf"))
         for node in ast.walk(ast.parse(text(path)))
         if isinstance(node, ast.Assert) and not narrows(node.test) and not is_test(path)
     ]
@@ -231,7 +239,7 @@ def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
 @pytest.mark.parametrize("what", BANNED)
 def test_nobody_writes(what: str) -> None:
     law = re.compile(BANNED[what])
-    everywhere = files("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD", parts=(*PARTS, "docs", "bazel"))
+    everywhere = files("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD", parts=(*PARTS, "docs", "bazel", "examples"))
     everywhere += sorted(path.relative_to(TOP) for path in TOP.glob("*.*") if path.suffix in {".md", ".py", ".toml"})
     found = [
         f"{path}:{number} {line.strip()}"

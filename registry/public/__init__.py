@@ -5,6 +5,7 @@
     y = kx.softmax(x, backend="cuda")        # this one, or an error that says why not
     with kx.use("triton"): ...               # a scope
     kx.which("softmax", x); print(kx.explain("softmax", x))
+    kx.nn.RMSNorm(4096); kx.patch(model)     # modules for a model; those of a model that exists
 
 Every operator of `kernelmux.registry.ops` is a function here. Importing this module imports neither torch nor a backend;
 where torch is there already, its `torch.ops.kernelmux` gets the operators.
@@ -38,11 +39,16 @@ _API = {
     "UnsupportedError": "errors",
 }
 
+_NN = ("nn", "patch")  # the package kernelmux.nn, and what is public of it
+
 
 def __getattr__(name: str) -> Any:
     value: Any
     if name in _API:
         value = getattr(importlib.import_module(f"kernelmux.registry.{_API[name]}"), name)
+    elif name in _NN:
+        nn = importlib.import_module("kernelmux.nn")
+        value = nn if name == "nn" else getattr(nn, name)
     elif name == "__all__":
         value = _names()
     elif name.startswith("_"):
@@ -63,7 +69,7 @@ def _names() -> list[str]:
     """What this module offers; `__init__.pyi`, written by `kernelmux.registry.stubs`, has the types."""
     from kernelmux.registry import catalog
 
-    return sorted({*_API, *catalog.names(), "__version__"})
+    return sorted({*_API, *_NN, *catalog.names(), "__version__"})
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from kernelmux import nn
+from kernelmux.nn import patch
 from kernelmux.registry.backend import backend_names
 from kernelmux.registry.dispatch import explain, which
 from kernelmux.registry.errors import (
@@ -54,6 +56,8 @@ __all__ = [
     "log_softmax",
     "log_softmax_backward",
     "matmul",
+    "nn",
+    "patch",
     "polynomial",
     "record",
     "reduce_max",

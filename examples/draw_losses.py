@@ -1,0 +1,106 @@
+"""Draw the losses of several runs of tiny_transformer.py on each other, and how far they are apart."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+PICTURE = Path(__file__).parents[1] / "docs/images/losses.svg"
+SAME = ("steps", "batch", "length", "seed")  # what runs have in common whose losses should agree
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kernelmux",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+EPILOG = """
+example:
+  python examples/tiny_transformer.py --out eager.json
+  python examples/tiny_transformer.py --out compiled.json --compile
+  python examples/draw_losses.py eager.json compiled.json
+"""
+
+
+class DrawError(Exception):
+    """A file that is no run, or runs that cannot be compared."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A run as tiny_transformer.py wrote it."""
+    try:
+        run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        run["losses"] = [float(loss) for loss in run["losses"]]
+        return run | {"what": ", ".join((run["backend"], "compiled" if run["compile"] else "eager", run["device"]))}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DrawError(f"{path}: expected what tiny_transformer.py --out wrote, got {problem}") from error
+
+
+def compared(runs: list[dict[str, Any]]) -> None:
+    """DrawError for runs that were not asked to do the same."""
+    for name in SAME:
+        if len(found := {str(run.get(name)) for run in runs}) > 1:
+            raise DrawError(f"{name}: expected runs that have it in common, got {', '.join(sorted(found))}")
+
+
+def draw(runs: list[dict[str, Any]], path: Path) -> None:
+    """The losses of all runs; below, if there are several, their distance from the first run."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    several = len(runs) > 1
+    with pyplot.rc_context(STYLE):
+        size = (7.0, 5.0 if several else 3.2)
+        figure, axes = pyplot.subplots(1 + several, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
+        _losses(axes[0][0], runs)
+        if several:
+            _distances(axes[1][0], runs)
+        axes[-1][0].set_xlabel("step")
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+        pyplot.close(figure)
+
+
+def _losses(axes: Any, runs: list[dict[str, Any]]) -> None:
+    for number, run in enumerate(runs):  # dashes of their own, so that lines on each other can all be seen
+        axes.plot(run["losses"], label=run["what"], linewidth=1.6, linestyle=(2 * number, (4, 2 * (len(runs) - 1))))
+    axes.set_ylabel("loss")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+
+
+def _distances(axes: Any, runs: list[dict[str, Any]]) -> None:
+    first = runs[0]["losses"]
+    axes.plot([])  # the first run's colour
+    for run in runs[1:]:
+        axes.plot([abs(a - b) for a, b in zip(run["losses"], first, strict=True)], linewidth=1.0)
+    axes.set_yscale("symlog", linthresh=1e-7)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(f"distance from\n{runs[0]['what']}")
+
+
+def main(words: list[str] | None = None) -> int:
+    made = argparse.ArgumentParser(
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("runs", nargs="+", type=Path, metavar="FILE", help="what tiny_transformer.py --out wrote")
+    made.add_argument("--out", type=Path, default=PICTURE, metavar="SVG", help="default: docs/images/losses.svg")
+    arguments = made.parse_args(words)
+    try:
+        runs = [read(path) for path in arguments.runs]
+        compared(runs)
+    except DrawError as error:
+        print(f"draw_losses: {error}", file=sys.stderr)
+        return 2
+    draw(runs, arguments.out)
+    print(f"{arguments.out}: {', '.join(run['what'] for run in runs)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Modules of a model on kernelmux's operators, and `patch`, which swaps them into a model that exists.
+
+Each module has the constructor, the parameters and the `state_dict` of torch's of the same name. Which backend runs it is
+chosen per call as for any operator: `with kernelmux.use("triton"): model(x)`.
+"""
+
+from kernelmux.nn.activation import GELU, LogSoftmax, Softmax
+from kernelmux.nn.attention import attention
+from kernelmux.nn.linear import Linear, SwiGLU
+from kernelmux.nn.loss import CrossEntropyLoss
+from kernelmux.nn.normalization import LayerNorm, RMSNorm
+from kernelmux.nn.patching import Patch, patch
+from kernelmux.nn.rotary import RotaryEmbedding
+
+__all__ = [
+    "GELU", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "Patch", "RMSNorm", "RotaryEmbedding", "Softmax",
+    "SwiGLU", "attention", "patch",
+]  # fmt: skip

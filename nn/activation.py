@@ -1,0 +1,64 @@
+"""GELU, Softmax and LogSoftmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import kernelmux as kx
+from kernelmux.nn.module import Ours, outside
+
+DIM = "dim: expected the number of an axis, got None (torch guesses it, and warns)"
+
+
+class GELU(Ours, torch.nn.GELU):
+    """torch.nn.GELU on `gelu`: any shape, approximate "none" or "tanh"; ArgumentError at construction for others."""
+
+    op = "gelu"
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__(approximate)
+        self._check()
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        return outside(cls.op, "approximate", module.approximate)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        approximate: Any = self.approximate
+        return kx.gelu(input, approximate)
+
+
+class Softmax(Ours, torch.nn.Softmax):
+    """torch.nn.Softmax on `softmax`; ArgumentError at construction for dim=None."""
+
+    op = "softmax"
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__(dim)
+        self._check()
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        return DIM if module.dim is None else None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return kx.softmax(input, int(self.dim or 0))
+
+
+class LogSoftmax(Ours, torch.nn.LogSoftmax):
+    """torch.nn.LogSoftmax on `log_softmax`; ArgumentError at construction for dim=None."""
+
+    op = "log_softmax"
+
+    def __init__(self, dim: int | None = None) -> None:
+        super().__init__(dim)
+        self._check()
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        return DIM if module.dim is None else None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return kx.log_softmax(input, int(self.dim or 0))

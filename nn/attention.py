@@ -1,0 +1,52 @@
+"""Attention with the arguments of torch.nn.functional.scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+import kernelmux as kx
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> torch.Tensor:
+    """softmax(scale * query key^T) value, of [B, H, M, D] with [B, G, N, D] twice -> [B, H, M, D], in fp16 or bf16.
+
+    is_causal means what it means in torch: query i sees keys 0 to i (`kernelmux.attention` aligns to the last key instead).
+    UnsupportedError for a mask, for dropout, and for causal attention of more queries than keys; ArgumentError for H != G
+    without enable_gqa, and for what `kernelmux.attention` does not take.
+    """
+    if problem := _unsupported(query, key, attn_mask, dropout_p, is_causal):
+        raise kx.UnsupportedError(f"kernelmux.nn.attention: {problem}")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        got = f"{query.shape[1]} of queries and {key.shape[1]} of keys"
+        raise kx.ArgumentError(f"kernelmux.nn.attention: expected as many heads unless enable_gqa=True, got {got}")
+    if is_causal:  # no query sees a key beyond its own number
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    return kx.attention(query, key, value, is_causal, scale, backend=backend)
+
+
+def _unsupported(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, causal: bool
+) -> str | None:
+    """Which of torch's arguments the operator has no counterpart for, or None."""
+    if mask is not None:
+        return "attn_mask: expected None, got a mask: the operator knows is_causal alone"
+    if dropout:
+        return f"dropout_p: expected 0.0, got {dropout}"
+    if query.dim() != 4 or key.dim() != 4:
+        return f"expected tensors [B H M D], got {list(query.shape)} and {list(key.shape)}"
+    if causal and query.shape[2] > key.shape[2]:
+        return f"is_causal: expected no more queries than keys, got {query.shape[2]} and {key.shape[2]}"
+    return None

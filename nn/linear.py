@@ -1,0 +1,76 @@
+"""Linear, and the gated layer of Llama made of three."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import kernelmux as kx
+from kernelmux.nn.module import Ours, unfit
+
+
+class Linear(Ours, torch.nn.Linear):
+    """torch.nn.Linear on `matmul`, and `add` where there is a bias: input [..., in_features] -> [..., out_features].
+
+    The weight is read in place as a transposed view. fp32 is multiplied in fp32, or in tf32 where torch's flag for the
+    device allows it; a compiled model keeps what the flag was when it was compiled. ArgumentError at construction for a
+    dtype other than fp32, fp16 and bf16.
+    """
+
+    op = "matmul"
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self._check()
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        return unfit(cls.op, weight=module.weight, bias=module.bias)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        rows = input.flatten(0, -2) if input.dim() > 1 else input[None]
+        y = kx.matmul(rows, self.weight.t(), precision=_precision(input.is_cuda))
+        if self.bias is not None:
+            y = kx.add(y, self.bias.expand_as(y))
+        return y.view(*input.shape[:-1], self.out_features)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _precision(cuda: bool) -> Any:
+    """The precision that torch's own Linear has in fp32: "tf32" where its flag says so, else "ieee"."""
+    flags: Any = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    return "tf32" if flags.fp32_precision == "tf32" else "ieee"
+
+
+class SwiGLU(Ours, torch.nn.Module):
+    """The gated layer of Llama: x [..., hidden_size] -> down_proj(silu(gate_proj(x)) * up_proj(x)), of the same shape.
+
+    Its `state_dict` is that of the MLP in a Llama: gate_proj, up_proj, down_proj. ArgumentError as for `Linear`.
+    """
+
+    op = "swiglu"
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.gate_proj = Linear(hidden_size, intermediate_size, bias, device, dtype)
+        self.up_proj = Linear(hidden_size, intermediate_size, bias, device, dtype)
+        self.down_proj = Linear(intermediate_size, hidden_size, bias, device, dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down_proj(kx.swiglu(self.gate_proj(x), self.up_proj(x)))
+        return y

@@ -1,0 +1,217 @@
+"""The layers of Llama and its like in transformers, on our operators. This module does without transformers itself.
+
+In attention two names that its forward looks up in its module are replaced for this one instance: the function that turns
+queries and keys, and the table of attention functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+import kernelmux as kx
+from kernelmux.nn import templates
+from kernelmux.nn.classes import derived
+from kernelmux.nn.module import Ours, outside, unfit
+from kernelmux.registry import catalog
+
+ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
+# What "sdpa" ignores as well; a window that matters comes as a mask.
+HARMLESS = {
+    "position_ids", "use_cache", "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
+    "sliding_window",
+}  # fmt: skip
+
+
+class LlamaRMSNorm(Ours):
+    """weight [N] and variance_epsilon: rms_norm, which rounds once where transformers rounds before the weight as well."""
+
+    op = "rms_norm"
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        if not templates.known(type(module).forward, templates.RMS_NORM):
+            return "its forward is none of those that are known to be rms_norm"
+        return unfit(cls.op, weight=module.weight) or outside(cls.op, "eps", _eps(module))
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        module: Any = self
+        return kx.rms_norm(hidden_states, module.weight, _eps(module))
+
+
+def _eps(module: Any) -> float:
+    return float(module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps)
+
+
+class LlamaMLP(Ours):
+    """gate_proj, up_proj, down_proj and silu: swiglu between the three layers, which stay what they are."""
+
+    op = "swiglu"
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        if not templates.known(type(module).forward, templates.GATED_MLP):
+            return "its forward is none of those that are known to be swiglu"
+        name = type(module.act_fn).__name__
+        if name not in ("SiLU", "SiLUActivation"):
+            return f"its activation is {name}, expected SiLU"
+        return unfit(cls.op, **{"gate_proj.weight": module.gate_proj.weight})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        module: Any = self
+        y: torch.Tensor = module.down_proj(kx.swiglu(module.gate_proj(x), module.up_proj(x)))
+        return y
+
+
+def rotary_obstacle(module: Any) -> str | None:
+    """Why the queries and keys of an attention module cannot be turned by `rope`, or None."""
+    names = _globals(module)
+    if problem := _forward_obstacle(module, ROTARY):
+        return problem
+    same = templates.known(names[ROTARY], templates.ROTARY)
+    if not same or not templates.known(names.get("rotate_half", print), templates.ROTATE_HALF):
+        return f"its {ROTARY} is none of those that are known to be rope"
+    if not _halves_agree(names):
+        return "its module has no rotary embedding whose angles stand twice in each row"
+    return unfit("rope", **{"q_proj.weight": module.q_proj.weight})
+
+
+def attention_obstacle(module: Any) -> str | None:
+    """Why the attention function of a module cannot be ours, or None."""
+    if problem := _forward_obstacle(module, TABLE) or _forward_obstacle(module, "get_interface"):
+        return problem
+    chosen = getattr(module.config, "_attn_implementation", None)
+    if chosen != "sdpa":
+        return f'its attention implementation is "{chosen}", expected "sdpa", which leaves a causal mask out'
+    return unfit("attention", **{"q_proj.weight": module.q_proj.weight})
+
+
+def _forward_obstacle(module: Any, name: str) -> str | None:
+    forward = type(module).forward
+    if inspect.unwrap(forward) is not forward:
+        return "its forward is decorated"
+    return None if name in forward.__code__.co_names else f"its forward does not call {name}"
+
+
+def _globals(module: Any) -> dict[str, Any]:
+    found: dict[str, Any] = inspect.unwrap(type(module).forward).__globals__
+    return found
+
+
+def _halves_agree(names: dict[str, Any]) -> bool:
+    """Whether the rotary embedding beside an attention class gives each angle twice: cat((freqs, freqs))."""
+    rotary: list[Any] = [found for name, found in names.items() if name.endswith("RotaryEmbedding")]
+    try:
+        texts = [inspect.getsource(inspect.unwrap(found.forward)) for found in rotary]
+    except (OSError, TypeError, AttributeError):  # no source to read, or no module
+        return False
+    return bool(texts) and all(re.search(r"cat\(\(freqs, freqs\), dim=-1\)", text) for text in texts)
+
+
+@cache
+def attention_class(cls: Any, ops: frozenset[str]) -> type:
+    """The class of an attention module for the operators, of rope and attention, that it gets."""
+    forward: Any = cls.forward
+    names = dict(forward.__globals__)
+    names.pop("__name__")  # a compiler would look the names up in that module, and find those that are replaced
+    if "rope" in ops:
+        names[ROTARY] = functools.partial(rotated, names[ROTARY])
+    if "attention" in ops:
+        names[TABLE] = Table(names[TABLE])
+    made = types.FunctionType(forward.__code__, names, "forward", forward.__defaults__, forward.__closure__)
+    made.__kwdefaults__ = forward.__kwdefaults__
+    return derived(Ours, cls, (attention_class, (cls, ops)), forward=made)
+
+
+def rotated(
+    otherwise: Callable[..., Any],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    unsqueeze_dim: int = 1,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q and k [B, H, M, D] turned by angles [B, M, D] or [1, M, D], whose halves are equal."""
+    if unsqueeze_dim != 1:
+        found: tuple[torch.Tensor, torch.Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
+        return found
+    half = cos.shape[-1] // 2
+    cos, sin = cos[..., :half], sin[..., :half]
+    if cos.shape[0] == 1:
+        cos, sin = cos[0], sin[0]
+    return kx.rope(q, cos, sin), kx.rope(k, cos, sin)
+
+
+class Table:
+    """The table of attention functions of transformers with ours in place of "sdpa"."""
+
+    def __init__(self, others: Any) -> None:
+        self.others = others
+        self.dtypes = catalog.spec("attention").dtypes  # known before a compiler traces a call
+
+    def get_interface(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of that name; ours may hand a call on to it."""
+        otherwise: Callable[..., Any] = self.others.get_interface(name, default)
+        return functools.partial(attend, otherwise, self.dtypes) if name == "sdpa" else otherwise
+
+
+def attend(
+    otherwise: Callable[..., Any],
+    dtypes: tuple[torch.dtype, ...],
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, Any]:
+    """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
+    if problem := _left_over(dtypes, query, value, attention_mask, dropout, others):
+        _tell(problem)
+        given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
+        result: tuple[torch.Tensor, Any] = otherwise(module, query, key, value, attention_mask, **given)
+        return result
+    length = query.shape[2]
+    causal = length > 1 and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
+    if causal and key.shape[2] > length:  # a cache with room for more: its first keys belong to these queries
+        key, value = key[:, :, :length], value[:, :, :length]
+    return kx.attention(query, key, value, causal, scaling).transpose(1, 2).contiguous(), None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _tell(problem: str) -> None:
+    """A warning; of a compiled model when it is compiled."""
+    warnings.warn(f"kernelmux.patch: attention: a call is left to transformers: {problem}", stacklevel=3)
+
+
+def _left_over(
+    dtypes: tuple[torch.dtype, ...],
+    query: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    others: dict[str, Any],
+) -> str | None:
+    """What there is about a call that `attention` does not do, or None."""
+    if mask is not None:
+        return "it has a mask (padding, a window, or sequences in one row)"
+    if dropout:
+        return f"it has dropout {dropout}"
+    if query.dtype not in dtypes:
+        return f"its queries are {query.dtype}"
+    if value.shape[-1] != query.shape[-1]:
+        return f"its values have {value.shape[-1]} columns and its queries {query.shape[-1]}"
+    odd = sorted(name for name, found in others.items() if found is not None and found is not False)
+    odd = [name for name in odd if name not in HARMLESS]
+    return f"it has arguments without a counterpart: {', '.join(odd)}" if odd else None

@@ -1,0 +1,50 @@
+"""What our modules have in common: they say what they cannot honour, at construction and to `patch` alike."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from kernelmux.registry import catalog
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.spec import Scalar
+
+
+class Ours:
+    """Base of every module whose forward is an operator of kernelmux. op: its name."""
+
+    op: ClassVar[str]
+
+    @classmethod
+    def obstacle(cls, module: Any) -> str | None:
+        """Why a module with these attributes cannot run on the operator: "eps: expected ..., got ...", or None."""
+        return None
+
+    def _check(self) -> None:
+        """ArgumentError at construction for an argument that the operator cannot honour."""
+        if problem := self.obstacle(self):
+            raise ArgumentError(f"kernelmux.nn.{type(self).__name__}: {problem}")
+
+
+def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
+    """Which of the parameters has a dtype that the operator does not take, or no values yet."""
+    allowed = catalog.spec(op).leading.dtypes
+    for name, x in tensors.items():
+        if isinstance(x, torch.nn.UninitializedParameter):
+            return f"{name}: expected a parameter with values, got one that its first call will make"
+        if x is not None and x.dtype not in allowed:
+            legal = ", ".join(SHORT[dtype] for dtype in allowed)
+            return f"{name}: expected dtype one of {legal}, got {SHORT.get(x.dtype, x.dtype)}"
+    return None
+
+
+def outside(op: str, name: str, value: Any) -> str | None:
+    """What is wrong with a scalar that the operator limits to a range or to choices, or None."""
+    (item,) = [found for found in catalog.spec(op).inputs if isinstance(found, Scalar) and found.name == name]
+    if item.choices and value not in item.choices:
+        return f"{name}: expected one of {', '.join(map(repr, item.choices))}, got {shown(value)}"
+    if item.range and not item.range[0] <= value <= item.range[1]:
+        return f"{name}: expected {item.range[0]} <= {name} <= {item.range[1]}, got {shown(value)}"
+    return None

@@ -1,0 +1,102 @@
+"""`patch`: the modules of a model that exists on our operators, in place and reversibly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from kernelmux.nn.candidates import OPS, candidates, class_for
+from kernelmux.nn.module import Ours
+from kernelmux.nn.report import Entry, text
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, shown, unknown
+
+
+class Patch:
+    """What `patch` did to a model. `print(patch)` lists it; `patch.undo()`, or the end of a `with`, takes it back.
+
+    swapped, left: an `Entry` for each operator of each module that has a counterpart here. others: the names of the classes
+    of leaf modules that have none.
+    """
+
+    def __init__(self, model: torch.nn.Module, ops: frozenset[str]) -> None:
+        self.model = type(model).__name__
+        self.swapped: list[Entry] = []
+        self.left: list[Entry] = []
+        self.others: list[str] = []
+        self._changed: list[tuple[str, Any, type, type]] = []  # path, module, class before, class now
+        self._plan(model, ops)
+        for _, module, _, now in self._changed:
+            module.__class__ = now
+
+    def _plan(self, model: torch.nn.Module, ops: frozenset[str]) -> None:
+        for path, module, parent in _walk(model):
+            found = list(candidates(module, parent))
+            entries = [Entry(path, type(module).__name__, c.op, c.problem) for c in found if c.op in ops]
+            self.left += [entry for entry in entries if entry.reason]
+            self.swapped += (taken := [entry for entry in entries if not entry.reason])
+            if taken:
+                now = class_for(module, frozenset(entry.op for entry in taken))
+                self._changed.append((path, module, type(module), now))
+            if not found and not any(module.children()) and not isinstance(module, Ours):
+                self.others.append(type(module).__name__)
+
+    def undo(self) -> None:
+        """Give every module back the class that it had; a second call does nothing.
+
+        KernelmuxError, and nothing is changed, if a module has another class by now than the one it got here.
+        """
+        for path, module, _, now in self._changed:
+            if type(module) is not now:
+                raise KernelmuxError(
+                    f"Patch.undo(): {path or 'the model'} is a {type(module).__qualname__} that was made since:"
+                    " undo what changed it first"
+                )
+        for _, module, before, _ in self._changed:
+            module.__class__ = before
+        self._changed.clear()
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        return text(self.model, self.swapped, self.left, self.others)
+
+
+def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None) -> Patch:
+    """Run the modules of a model on kernelmux's operators, in place; returns what was done, and how to take it back.
+
+    print(kernelmux.patch(model))                      # what was swapped, what was left, and why
+    with kernelmux.patch(model, ops=["rms_norm", "swiglu"]): ...
+
+    Swapped are torch.nn.RMSNorm, LayerNorm, Linear (matmul), GELU, Softmax, LogSoftmax and CrossEntropyLoss, and in models
+    of transformers that are built like Llama the RMS norms, the gated layer (swiglu), the rotary embedding (rope) and sdpa
+    attention. ops: one of these operators, or several. Parameters, hooks, flags and the `state_dict` stay the same objects
+    under the same names. UnknownName for an operator that no module has; ArgumentError for what is no model.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"patch(): model: expected a torch.nn.Module, got {shown(model)}")
+    return Patch(model, _operators(ops))
+
+
+def _operators(ops: Any) -> frozenset[str]:
+    if ops is None:
+        return frozenset(OPS)
+    if not isinstance(ops, str | Iterable):
+        raise ArgumentError(f"patch(): ops: expected an operator or several, got {shown(ops)}")
+    listed = [ops] if isinstance(ops, str) else list(ops)
+    for op in listed:
+        if op not in OPS:
+            raise unknown("operator", op, OPS, "patch()")
+    return frozenset(listed)
+
+
+def _walk(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.nn.Module | None]]:
+    """Every module once, with its path and the module that holds it."""
+    parents = {id(child): module for module in model.modules() for child in module.children()}
+    for path, module in model.named_modules():
+        yield path, module, parents.get(id(module))

@@ -1,0 +1,84 @@
+"""Forwards as transformers writes them, to recognise a module by its code. None of them runs here.
+
+A module whose forward compiles to the same code computes the same; one that differs in anything is left alone.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import Any
+
+import torch
+
+Code = tuple[tuple[str, Any], ...]
+
+
+def code(function: Callable[..., Any]) -> Code | None:
+    """The instructions of a function, with constants and names in place of their numbers, which a docstring shifts.
+
+    None for what is not written in Python. An attribute `eps` counts as `variance_epsilon`.
+    """
+    found = getattr(function, "__code__", None)
+    if not isinstance(found, CodeType):
+        return None
+    return tuple((step.opname, _operand(step)) for step in dis.get_instructions(found))
+
+
+def _operand(step: dis.Instruction) -> Any:
+    if step.opcode in dis.hasconst or step.opcode in dis.hasname:
+        return "variance_epsilon" if step.argval == "eps" else step.argval
+    return step.arg
+
+
+def known(function: Callable[..., Any], templates: Iterable[Callable[..., Any]]) -> bool:
+    """Whether the function has the code of one of the templates, and no decorator around it."""
+    found = code(function)
+    return inspect.unwrap(function) is function and found is not None and found in map(code, templates)
+
+
+def _weight_after_rounding(self, hidden_states):  # type: ignore[no-untyped-def]
+    input_dtype = hidden_states.dtype
+    hidden_states = hidden_states.to(torch.float32)
+    variance = hidden_states.pow(2).mean(-1, keepdim=True)
+    hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+    return self.weight * hidden_states.to(input_dtype)
+
+
+def _weight_before_rounding(self, hidden_states):  # type: ignore[no-untyped-def]
+    input_dtype = hidden_states.dtype
+    hidden_states = hidden_states.to(torch.float32)
+    variance = hidden_states.pow(2).mean(-1, keepdim=True)
+    hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+    return (self.weight * hidden_states).to(input_dtype)
+
+
+def _gated(self, x):  # type: ignore[no-untyped-def]
+    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+    return down_proj
+
+
+def _gated_at_once(self, x):  # type: ignore[no-untyped-def]
+    return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+def _rotary(q, k, cos, sin, unsqueeze_dim=1):  # type: ignore[no-untyped-def]
+    cos = cos.unsqueeze(unsqueeze_dim)
+    sin = sin.unsqueeze(unsqueeze_dim)
+    q_embed = (q * cos) + (rotate_half(q) * sin)
+    k_embed = (k * cos) + (rotate_half(k) * sin)
+    return q_embed, k_embed
+
+
+def rotate_half(x: Any) -> Any:
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+RMS_NORM = (_weight_after_rounding, _weight_before_rounding)
+GATED_MLP = (_gated, _gated_at_once)
+ROTARY = (_rotary,)
+ROTATE_HALF = (rotate_half,)

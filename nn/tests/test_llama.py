@@ -1,0 +1,229 @@
+"""`patch` on models of transformers, built from a small configuration, without weights and without a network."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+
+import kernelmux as kx
+from kernelmux.nn import llama
+from kernelmux.nn.tests.counting import counted
+
+transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
+
+SIZES = dict(
+    vocab_size=61, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, max_position_embeddings=64, pad_token_id=0,
+)  # fmt: skip
+IDS = torch.randint(1, 61, (3, 12), generator=torch.Generator().manual_seed(5))
+UNIT = 2.0**-24
+# Of a logit or a gradient: two layers, each with some eight sums of at most 56 products, each of which may round that
+# often in another order than transformers does. Errors of this kind add up like the square root of their number.
+BOUND = 2 * 8 * 56**0.5 * UNIT
+
+
+def made(kind="Llama", dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SIZES | options)
+    return getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
+
+
+@pytest.fixture
+def model():
+    return made()
+
+
+@pytest.fixture
+def half():
+    return made(dtype=torch.bfloat16)
+
+
+def near(ours, theirs, bound=BOUND):
+    """Within the bound, relative to the largest number: of those, sums in other orders may cancel down to small ones."""
+    assert (ours - theirs).abs().max() <= bound * theirs.abs().max()
+
+
+def results(model):
+    model.zero_grad()
+    out = model(IDS, labels=IDS)
+    out.loss.backward()
+    return out.logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_every_layer_of_a_llama_is_found_by_its_structure(model):
+    patch = kx.patch(model)
+    swapped = [entry.op for entry in patch.swapped]
+    assert {op: swapped.count(op) for op in set(swapped)} == {"matmul": 15, "rms_norm": 5, "swiglu": 2, "rope": 2}
+    assert {(e.op, e.reason) for e in patch.left} == {
+        ("attention", "q_proj.weight: expected dtype one of fp16, bf16, got fp32")
+    }
+    assert sorted(set(patch.others)) == ["Embedding", "LlamaRotaryEmbedding", "SiLUActivation"]
+
+
+def test_logits_and_gradients_agree_and_undo_gives_the_bits_back(model, monkeypatch):
+    logits, gradients = results(model)
+    keys, called = list(model.state_dict()), counted(monkeypatch, "rms_norm", "swiglu", "rope", "matmul")
+    with kx.patch(model):
+        assert list(model.state_dict()) == keys
+        ours, our_gradients = results(model)
+        assert called == {"rms_norm": 5, "swiglu": 2, "rope": 4, "matmul": 15}
+    near(ours, logits)
+    for name, gradient in gradients.items():
+        near(our_gradients[name], gradient)
+    again, last = results(model)
+    assert torch.equal(again, logits) and all(torch.equal(last[name], gradients[name]) for name in gradients)
+    assert list(model.state_dict()) == keys and called["matmul"] == 15
+
+
+def test_a_patched_llama_runs_on_kernels_that_are_asked_for(model):
+    ops = ["rms_norm", "swiglu", "rope"]
+    with torch.no_grad():
+        logits = model(IDS[:1, :4]).logits
+        with kx.patch(model, ops), kx.use("triton"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", kx.EmulationWarning)
+            near(model(IDS[:1, :4]).logits, logits)
+
+
+def test_a_patched_llama_trains(model):
+    model.train()
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    with kx.patch(model):
+        for _ in range(8):
+            loss = model(IDS, labels=IDS).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0], losses  # from log(61) = 4.1
+
+
+def test_in_bf16_attention_is_ours_too(half, monkeypatch):
+    with torch.no_grad():
+        logits = half(IDS).logits
+        called = counted(monkeypatch, "attention", "rope")
+        with kx.patch(half, ["rope", "attention"]) as patch:
+            assert not patch.left
+            ours = half(IDS).logits
+    assert called == {"attention": 2, "rope": 4}
+    near(ours.float(), logits.float(), bound=16 * 2**-9)  # some 16 roundings to bf16 on the way, elsewhere than theirs
+
+
+def test_generation_with_a_cache_gives_the_same_tokens(half):
+    plain = half.generate(IDS[:1], max_new_tokens=6, do_sample=False)
+    with kx.patch(half, ["rope", "attention", "swiglu"]):
+        assert torch.equal(half.generate(IDS[:1], max_new_tokens=6, do_sample=False), plain)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(12, 12), (12, 20), (1, 12)])
+def test_a_cache_with_room_for_more_hides_what_is_not_there_yet(half, queries, keys):
+    sdpa = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS["sdpa"]
+    rng = torch.Generator().manual_seed(7)
+    q = torch.randn(1, 4, queries, 8, generator=rng).bfloat16()
+    k, v = torch.randn(2, 1, 2, keys, 8, generator=rng).bfloat16()
+    module = half.model.layers[0].self_attn
+    ours, _ = llama.attend(sdpa, (torch.bfloat16,), module, q, k, v, None, scaling=0.3)
+    near(ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=2 * 2**-9)  # two roundings to bf16
+
+
+def test_a_padded_batch_goes_on_to_transformers_with_a_warning(half):
+    padded = torch.ones_like(IDS).index_fill(1, torch.arange(3), 0)
+    with torch.no_grad():
+        logits = half(IDS, attention_mask=padded).logits
+        with kx.patch(half, "attention"), pytest.warns(UserWarning, match="left to transformers: it has a mask"):
+            assert torch.equal(half(IDS, attention_mask=padded).logits, logits)
+
+
+def test_dropout_goes_on_to_transformers_with_a_warning():
+    model = made(dtype=torch.bfloat16, attention_dropout=0.5).train()
+    with kx.patch(model, "attention"), pytest.warns(UserWarning, match="it has dropout 0.5"):
+        model(IDS)
+
+
+def test_another_model_of_the_class_is_not_touched(half, monkeypatch):
+    other = made(dtype=torch.bfloat16)
+    called = counted(monkeypatch, "rope", "attention", "rms_norm")
+    with kx.patch(half):
+        other(IDS)
+    assert set(called.values()) == {0} and half.config._attn_implementation == "sdpa"
+
+
+def test_a_patched_llama_is_copied_and_pickled(half):
+    with kx.patch(half):
+        logits = half(IDS).logits
+        for twin in (copy.deepcopy(half), pickle.loads(pickle.dumps(half))):
+            assert torch.equal(twin(IDS).logits, logits)
+
+
+def test_checkpointed_layers_have_the_same_gradients(model):
+    _, gradients = results(model)
+    model.train().activation_checkpointing_enable()
+    with kx.patch(model):
+        _, ours = results(model)
+    for name, gradient in gradients.items():
+        near(ours[name], gradient)
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Qwen2", "Qwen3", "Granite"])
+def test_its_like_are_found_too(kind):
+    model = made(kind)
+    logits = model(IDS).logits
+    with kx.patch(model) as patch:
+        assert {entry.op for entry in patch.swapped} == {"matmul", "rms_norm", "swiglu", "rope"}
+        near(model(IDS).logits, logits)
+
+
+def test_what_computes_something_else_is_left_alone():
+    model = made("Gemma")  # a norm with 1 + weight, a layer gated by gelu
+    logits = model(IDS).logits
+    with kx.patch(model) as patch:
+        assert {(e.op, e.reason) for e in patch.left if e.op != "attention"} == {
+            ("rms_norm", "its forward is none of those that are known to be rms_norm"),
+            ("swiglu", "its activation is GELUTanh, expected SiLU"),
+        }
+        near(model(IDS).logits, logits)
+
+
+def test_attention_that_makes_its_masks_is_left_alone():
+    patch = kx.patch(made(dtype=torch.bfloat16, attn_implementation="eager"), "attention")
+    assert not patch.swapped
+    assert {e.reason for e in patch.left} == {
+        'its attention implementation is "eager", expected "sdpa", which leaves a causal mask out'
+    }
+
+
+def test_a_rotary_function_that_is_none_we_know_is_left_alone():
+    patch = kx.patch(made("Glm"), "rope")
+    assert {e.reason for e in patch.left} == {"its apply_rotary_pos_emb is none of those that are known to be rope"}
+
+
+def test_patched_layers_are_traced_whole(half, monkeypatch):
+    """What `patch` puts around the operators must not break a graph; in place of the operators stand torch's."""
+    functional = torch.nn.functional
+
+    def rope(x, cos, sin):
+        (a, b), (c, s) = x.chunk(2, -1), (t if t.dim() == 2 else t[:, None] for t in (cos, sin))
+        return torch.cat((a * c - b * s, b * c + a * s), -1)
+
+    def attention(q, k, v, causal, scale):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
+
+    stand_ins = {
+        "rope": rope,
+        "attention": attention,
+        "matmul": lambda a, b, precision: a @ b,
+        "rms_norm": lambda x, weight, eps: functional.rms_norm(x, weight.shape, weight, eps),
+        "swiglu": lambda a, b: functional.silu(a) * b,
+    }
+    for op, fn in stand_ins.items():
+        monkeypatch.setattr(kx, op, fn)
+    kx.patch(half)
+    with torch.no_grad():
+        logits = half(IDS).logits
+        for layer in half.model.layers:
+            layer.compile(backend="eager", fullgraph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's compiler, about code of transformers
+            warnings.filterwarnings("error", message="kernelmux")
+            assert torch.equal(half(IDS).logits, logits)

@@ -1,0 +1,199 @@
+"""Each module beside torch's of the same name: parameters, state, text, outputs, gradients, and what is refused."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+import kernelmux as kx
+from kernelmux import nn
+from kernelmux.nn.tests.counting import counted
+
+EPS = torch.finfo(torch.float32).eps
+PAIRS: dict[str, tuple[Any, Any, Any]] = {
+    "RMSNorm": ((24,), {}, (5, 24)),
+    "RMSNorm of two axes": (((4, 6),), {"eps": 1e-5}, (2, 5, 4, 6)),
+    "LayerNorm": ((24,), {}, (3, 5, 24)),
+    "LayerNorm of two axes": (([4, 6],), {"bias": False}, (5, 4, 6)),
+    "Linear": ((24, 10), {}, (3, 5, 24)),
+    "Linear of a vector": ((24, 10), {"bias": False}, (24,)),
+    "GELU": ((), {"approximate": "tanh"}, (3, 7)),
+    "Softmax": ((), {"dim": 1}, (3, 7, 4)),
+    "LogSoftmax": ((), {"dim": -1}, (3, 7)),
+}
+
+
+def pair(name):
+    """Ours and torch's, made from the same arguments, with the same random parameters."""
+    arguments, options, shape = PAIRS[name]
+    cls = name.split()[0]
+    ours, theirs = (getattr(home, cls)(*arguments, **options) for home in (nn, torch.nn))
+    rng = torch.Generator().manual_seed(1)
+    for p in theirs.parameters():
+        torch.nn.init.normal_(p, generator=rng)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs, torch.randn(shape, generator=rng)
+
+
+def near(ours, theirs, terms=32):
+    """fp32 on both sides: sums of `terms` products in another order, roundings of 2^-24 each, on numbers of order 10."""
+    torch.testing.assert_close(ours, theirs, rtol=terms * EPS, atol=10 * terms * EPS)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_module_has_the_state_the_text_and_the_results_of_torchs(name):
+    ours, theirs, x = pair(name)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert repr(ours) == repr(theirs) and isinstance(ours, type(theirs))
+    results = []
+    for module in (ours, theirs):
+        z = x.clone().requires_grad_()
+        y = module(z)
+        y.backward(torch.linspace(-1, 1, y.numel()).view(y.shape))
+        results.append([y, z.grad, *(p.grad for p in module.parameters())])
+    for mine, other in zip(*results, strict=True):
+        near(mine, other)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_module_runs_on_the_operator_and_not_on_torch(name, monkeypatch):
+    ours, _, x = pair(name)
+    called = counted(monkeypatch, ours.op)
+    ours(x)
+    assert called == {ours.op: 1}
+
+
+@pytest.mark.parametrize("name", ["RMSNorm", "Linear", "Softmax"])
+def test_a_module_is_copied_and_pickled_like_torchs(name):
+    ours, _, x = pair(name)
+    for made in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert torch.equal(made(x), ours(x))
+
+
+LOSSES: dict[str, tuple[Any, Any, Any]] = {
+    "rows": ((7, 5), (7,), {}),
+    "one row": ((5,), (), {"reduction": "sum"}),
+    "places": ((2, 5, 3, 4), (2, 3, 4), {"reduction": "none", "label_smoothing": 0.1}),
+    "ignored": ((7, 5), (7,), {"ignore_index": 2}),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_cross_entropy_loss_takes_every_shape_of_torchs(name):
+    shape, targets, options = LOSSES[name]
+    rng = torch.Generator().manual_seed(2)
+    x, target = torch.randn(shape, generator=rng), torch.randint(0, 5, targets, generator=rng)
+    results = []
+    for home in (nn, torch.nn):
+        z = x.clone().requires_grad_()
+        loss = home.CrossEntropyLoss(**options)(z, target)
+        loss.sum().backward()
+        results.append((loss, z.grad))
+    near(*(r[0] for r in results))
+    near(*(r[1] for r in results))
+
+
+def test_swiglu_is_the_layer_of_llama():
+    torch.manual_seed(0)
+    module = nn.SwiGLU(16, 40, bias=True)
+    assert [*module.state_dict()] == [f"{n}_proj.{p}" for n in ("gate", "up", "down") for p in ("weight", "bias")]
+    x = torch.randn(2, 3, 16)
+    gate, up, down = (torch.nn.Linear(*s) for s in ((16, 40), (16, 40), (40, 16)))
+    for mine, theirs in ((module.gate_proj, gate), (module.up_proj, up), (module.down_proj, down)):
+        theirs.load_state_dict(mine.state_dict())
+    near(module(x), down(torch.nn.functional.silu(gate(x)) * up(x)), terms=64)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("positions", [None, torch.tensor([4, 9, 0]), torch.tensor([[1, 2, 3], [7, 8, 9]])])
+def test_rotary_embedding_turns_pairs_by_their_angles(positions, interleaved):
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
+    turned = nn.RotaryEmbedding(8, base=100.0, interleaved=interleaved)(q, k, positions)
+    p = torch.arange(3.0) if positions is None else positions
+    p = p.double().expand(2, 3)[:, None, :, None]
+    angle = p * 100.0 ** (-torch.arange(0, 8, 2).double() / 8)
+    for x, y in zip((q, k), turned, strict=True):
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+        z = torch.view_as_complex(torch.stack((a, b), -1).double()) * torch.polar(torch.ones_like(angle), angle)
+        expected = torch.view_as_real(z).flatten(-2) if interleaved else torch.cat((z.real, z.imag), -1)
+        torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-5)  # angles up to 9 in fp32: 9 * 2^-24 each
+
+
+def test_a_change_of_dtype_does_not_round_the_angles():
+    rotary, x = nn.RotaryEmbedding(8), torch.randn(1, 1, 300, 8)
+    assert torch.equal(rotary.bfloat16()(x, x)[0], nn.RotaryEmbedding(8)(x, x)[0])
+    assert rotary.state_dict() == {}
+
+
+@pytest.mark.parametrize("columns", [5, 9])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_means_what_torchs_does(causal, columns):
+    rng = torch.Generator().manual_seed(3)
+    q = torch.randn(2, 4, 5, 16, generator=rng).bfloat16()
+    k, v = torch.randn(2, 2, 2, columns, 16, generator=rng).bfloat16()
+    ours = nn.attention(q, k, v, is_causal=causal, enable_gqa=True)
+    exact = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), is_causal=causal, enable_gqa=True
+    )
+    # bf16 rounds the weights and the result: two roundings of 2^-9, on numbers up to 3
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-7, atol=2**-6)
+
+
+X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
+REFUSED = {
+    "RMSNorm: elementwise_affine: expected True": lambda: nn.RMSNorm(8, elementwise_affine=False),
+    "LayerNorm: elementwise_affine: expected True": lambda: nn.LayerNorm(8, elementwise_affine=False),
+    "RMSNorm: eps: expected 0.0 <= eps <= 1.0, got 2.0": lambda: nn.RMSNorm(8, eps=2.0),
+    "LayerNorm: eps: expected 1e-12 <= eps <= 1.0, got 0.0": lambda: nn.LayerNorm(8, eps=0.0),
+    "RMSNorm: weight: expected dtype one of fp32, fp16, bf16, got": lambda: nn.RMSNorm(8, dtype=torch.float64),
+    "Linear: weight: expected dtype one of": lambda: nn.Linear(2, 2, dtype=torch.float64),
+    "GELU: approximate: expected one of 'none', 'tanh', got 'sigmoid'": lambda: nn.GELU("sigmoid"),
+    "Softmax: dim: expected the number of an axis, got None": nn.Softmax,
+    "LogSoftmax: dim: expected the number of an axis": nn.LogSoftmax,
+    "CrossEntropyLoss: weight: expected None": lambda: nn.CrossEntropyLoss(torch.ones(3)),
+    "CrossEntropyLoss: label_smoothing: expected 0.0 <=": lambda: nn.CrossEntropyLoss(label_smoothing=1.5),
+    "CrossEntropyLoss: reduction: expected one of": lambda: nn.CrossEntropyLoss(reduction="batchmean"),
+    "cross_entropy: target: expected classes": lambda: nn.CrossEntropyLoss()(torch.ones(2, 3), torch.ones(2, 3)),
+    "RotaryEmbedding: dim: expected an even number": lambda: nn.RotaryEmbedding(7),
+    "RotaryEmbedding: base: expected a number above 0": lambda: nn.RotaryEmbedding(8, base=0.0),
+    "attn_mask: expected None": lambda: nn.attention(X, X, X, attn_mask=torch.ones(4, 4).bool()),
+    "dropout_p: expected 0.0, got 0.1": lambda: nn.attention(X, X, X, dropout_p=0.1),
+    "expected as many heads unless enable_gqa=True": lambda: nn.attention(X, X[:, :1], X[:, :1]),
+    "is_causal: expected no more queries than keys, got 4 and 3": lambda: nn.attention(
+        X, X[:, :, :3], X[:, :, :3], is_causal=True
+    ),
+    "expected tensors [B H M D]": lambda: nn.attention(X[0], X[0], X[0]),
+    "rms_norm: expected an input [..., 8], got [4]": lambda: nn.RMSNorm(8)(torch.ones(4)),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_the_operator_has_not_is_refused_with_its_name(text):
+    with pytest.raises(kx.KernelmuxError) as refusal:
+        REFUSED[text]()
+    assert text in str(refusal.value)
+
+
+def test_linear_allows_what_torchs_flag_allows(monkeypatch):
+    asked = []
+
+    def matmul(a, b, precision):
+        asked.append(precision)
+        return a @ b
+
+    monkeypatch.setattr(kx, "matmul", matmul)
+    module, x = nn.Linear(3, 2, bias=False), torch.ones(1, 3)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for flag in ("high", "highest"):
+            torch.set_float32_matmul_precision(flag)
+            module(x)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert asked == ["tf32", "ieee"]
+
+
+def test_the_modules_come_with_the_first_use_of_their_name():
+    assert kx.nn is nn and kx.patch is nn.patch
