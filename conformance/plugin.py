@@ -20,7 +20,11 @@ from kernelmux.conformance.execute import Outcome, execute
 PLAN = "plan.json"
 PROPERTY = "kernelmux"
 WORKER = ".worker"  # a file beside the plan for each worker process, named by its id
-COLLECT = (50_000, 20, 100)  # compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run
+COLLECT = (
+    50_000,
+    20,
+    100,
+)  # compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run
 DONE, SECONDS = "done", "seconds"  # beside the options in the plan: finished items; seconds per item in earlier runs
 
 
