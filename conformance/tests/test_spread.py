@@ -9,11 +9,11 @@ from kernelmux.conformance import spread
 from kernelmux.conformance.plan import Item
 
 CHECKS = ("accuracy", "exact", "layout", "memory")
-LABELS = ("cuda/tiled", "triton/tiled", "triton/simple")
+LABELS = (("cuda", "tiled"), ("triton", "tiled"), ("triton", "simple"))
 
 
 def items(*ops: str) -> dict[str, Item]:
-    made = [Item(op, *label.split("/"), check) for op in ops for label in LABELS for check in CHECKS]
+    made = [Item(op, backend, variant, check) for op in ops for backend, variant in LABELS for check in CHECKS]
     return {item.id: item for item in made}
 
 
