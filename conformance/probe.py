@@ -255,12 +255,24 @@ class Probe:
         )
         return [*listed, *(case for _, case in small[:2])]
 
+    @property
+    def brief(self) -> bool:
+        """Whether calls are emulated, in a tier that has to be short, and no case or dtype is asked for.
+
+        What is asked in every dtype elsewhere is then asked in one dtype after the other.
+        """
+        chosen = self.options.cases or self.options.dtypes
+        return self.emulated and self.options.tier in ("smoke", "ci") and not chosen
+
     def turns(self) -> list[tuple[Case, torch.dtype]]:
-        """Every case of the tier: in every dtype on fast machines, in one dtype in turn where a call is emulated."""
-        if not self.emulated or self.options.tier not in ("smoke", "ci"):
+        """Every case of the tier: in every dtype on fast machines, in one dtype in turn where a call is emulated.
+
+        Another seed begins with another dtype, so that as many seeds as there are dtypes ask for every pair.
+        """
+        if not self.brief:
             return self.pairs()
         cases = [(c, d) for c in self.cases if (d := self.options.dtypes_of(self.spec, c))]
-        return [(c, self._turn(c, allowed, turn)) for turn, (c, allowed) in enumerate(cases)]
+        return [(c, self._turn(c, allowed, turn + self.options.seed)) for turn, (c, allowed) in enumerate(cases)]
 
     def _turn(self, case: Case, allowed: list[torch.dtype], turn: int) -> torch.dtype:
         """The dtype whose turn it is, or the next one that the variant can run."""
@@ -276,8 +288,12 @@ class Probe:
         return not why
 
     def all(self) -> Iterator[Trial]:
-        """Every trial of the tier that the variant can run."""
-        for case, dtype in self.pairs():
+        """Every trial of the tier that the variant can run; where a run is `brief`, of most cases in one dtype in turn.
+
+        The cases of tier smoke come in every dtype all the same.
+        """
+        first = [pair for pair in self.pairs() if pair[0].tier == "smoke"] if self.brief else []
+        for case, dtype in dict.fromkeys((*first, *self.turns())):
             trial = self.make(case, dtype)
             if self.able(trial):
                 yield trial

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.conformance import mutation
+from kernelmux.conformance import mutation, spread
 from kernelmux.conformance.execute import Outcome, from_dict
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import PROPERTY, WORKER
@@ -75,10 +75,17 @@ class Reporter:
     """
 
     def __init__(
-        self, items: list[Item], console: Console, seconds: dict[str, float] | None = None, workers: int = 1
+        self,
+        items: list[Item],
+        console: Console,
+        seconds: dict[str, float] | None = None,
+        workers: int = 1,
+        together: bool = False,
     ) -> None:
+        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process."""
         self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
+        self.together = together and spread.pays(self.items, workers)
         self.outcomes: dict[str, Outcome] = {}
         self.errors: list[str] = []
         self.interrupted = self.closed = False
@@ -91,6 +98,11 @@ class Reporter:
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> spread.ByVariant | None:
+        """Items of one variant run in one process, unless some processes would then have too little to do."""
+        return spread.ByVariant(config, log, self.items) if self.together else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Iterator[None]:

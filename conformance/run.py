@@ -63,10 +63,11 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
 def _reporter(
     chosen: Options, items: list[Item], console: Console, seconds: dict[str, float], workers: int
 ) -> Reporter:
+    together = chosen.device == "cpu"  # on a GPU there is less to share, and a process may lose its context
     if not chosen.mutants:
-        return Reporter(items, console, seconds, workers)
+        return Reporter(items, console, seconds, workers, together)
     broken = {(m.op, m.backend, m.variant) for m in mutation.chosen(chosen) if m.check}
-    return MutantReporter(broken, items, console, seconds, workers)
+    return MutantReporter(broken, items, console, seconds, workers, together)
 
 
 def _missing(chosen: Options, items: list[Item], outcomes: list[Outcome], stopped: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Every case of the tier in every dtype stays within the error bound of the spec."""
+"""Every case of the tier in every dtype (where a run is brief: in turn) stays within the error bound of the spec."""
 
 from __future__ import annotations
 

@@ -25,12 +25,30 @@ def run(probe: Probe) -> None:
     if not launches and not probe.records:
         probe.skip_all("launches no kernel: the driver copies")
     for arch in EMULATED if probe.options.tier == "smoke" else budgets.archs():
-        for trial, launch in launches:
+        for trial, launch in launches if arch in EMULATED else _for_others(probe, launches, arch):
             if reasons := _refusals(probe, trial, arch):
                 probe.skip(replace(trial, note=arch), "; ".join(reasons))
                 continue
             with probe.judge(replace(trial, note=f"{launch.kernel} for {arch}")) as judge:
                 _examine(judge, launch, arch)
+
+
+def _for_others(probe: Probe, launches: list[tuple[Trial, Launch]], arch: str) -> list[tuple[Trial, Launch]]:
+    """What is compiled for a GPU other than the emulated one: in a brief run the dtypes of the first case in turn.
+
+    Each of these kernels is compiled for one of the GPUs that it can run on; odd lengths and workloads for all of them.
+    """
+    if not probe.brief or not launches:
+        return launches
+    first, dtypes = launches[0][0].case, list(dict.fromkeys(trial.dtype for trial, _ in launches))
+    others = [other for other in budgets.archs() if other not in EMULATED]
+
+    def due(trial: Trial) -> bool:
+        able = [other for other in others if not _refusals(probe, trial, other)]
+        turn = dtypes.index(trial.dtype) + probe.options.seed
+        return trial.case != first or arch not in able or able[turn % len(able)] == arch
+
+    return [pair for pair in launches if due(pair[0])]
 
 
 def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:

@@ -30,6 +30,11 @@ PITCHES = (
 GAPS = ("transposed", "transposed with a gap", "rows with an aligned gap")
 SLICES = ("matrices one row apart", "rows and matrices with gaps of their own")
 DEEP = (*PITCHES, "transposed", "every second element", "last axis expanded")  # of emulated calls of higher rank
+BY_SIZE = (  # what depends on how many bytes an element has: whether 16 of them lie together, and where that begins
+    "transposed", "every second element", "rows with an aligned gap", "negative bit", "address 2 modulo 16",
+    "address 4 modulo 16", "address 8 modulo 16", "last axis expanded",
+)  # fmt: skip
+TURNS = 2  # pitches, in turn, of each emulated call that differs in its axis, a choice or equal lengths alone
 
 
 def run(probe: Probe) -> None:
@@ -83,14 +88,17 @@ def _mixed(base: Trial) -> Iterator[Trial]:
 
 
 def in_other_dtypes(probe: Probe) -> Iterator[Trial]:
-    """Where calls are emulated: a small matrix in every dtype but that of the first base of `run`, in every layout."""
+    """Where calls are emulated: a small matrix in every dtype but that of the first base of `run`.
+
+    In a brief run in the layouts that depend on the dtype's size, else in all of them.
+    """
     if not probe.emulated:
         return
     taken = {trial.dtype for trial in probe.sample(1)}
     for trial in probe.sample(6, where=lambda t: t.dtype not in taken and max(x.dim() for x in t.tensors.values()) > 1):
         if trial.dtype not in taken:
             taken.add(trial.dtype)
-            yield from arrangements(trial, everything=False)
+            yield from arrangements(trial, everything=False, only=BY_SIZE if probe.brief else ())
 
 
 def of_higher_rank(probe: Probe) -> Iterator[Trial]:
@@ -110,7 +118,13 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
-            yield from arrangements(base, everything=turn == 1 or not probe.emulated, only=PITCHES)
+            few = probe.brief and turn != len(MANY)  # the call of the highest rank has all of them
+            yield from arrangements(base, turn == 1 or not probe.emulated, only=_in_turn(turn) if few else PITCHES)
+
+
+def _in_turn(turn: int) -> tuple[str, ...]:
+    """A few of the pitches, others for the next turn."""
+    return tuple(PITCHES[(TURNS * turn + i) % len(PITCHES)] for i in range(TURNS))
 
 
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:

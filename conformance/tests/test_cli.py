@@ -162,6 +162,7 @@ def test_a_failure_says_what_is_wrong_and_how_to_see_it_again(
 ) -> None:
     chosen = ["--op", "matmul", "--backend", mutant("silent_tf32"), "--check", "accuracy"]
     run = [*chosen, "--out", str(tmp_path), "-n", "1", "--program", "their command"]
+    run += ["--dtype", "fp32", "fp16", "bf16"]  # each in every case, so that dtypes alone set the failures apart
     assert cli.main(run) == cli.FAILED
     out = capsys.readouterr().out
     assert f"matmul[{chosen[3]}] accuracy" in out and "pattern:" in out

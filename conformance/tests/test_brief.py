@@ -1,0 +1,101 @@
+"""What tier ci leaves out where calls are emulated: dtypes come in turn, and every one of them still comes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from kernelmux.conformance.checks import compile_only, layout
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.probe import Probe
+from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+
+pytestmark = pytest.mark.skipif(
+    bool(registered.unavailable("triton", torch.device("cpu"))), reason="Triton is not there"
+)
+Pairs = set[tuple[str, torch.dtype]]
+
+
+def probe(op: str = "softmax", backend: str = "triton", check: str = "accuracy", **options: Any) -> Probe:
+    variant, implementation = next(iter(registered.variants(backend, op).items()))
+    return Probe(catalog.spec(op), check, backend, variant, implementation, Options(**options))
+
+
+def asked(found: Probe) -> Pairs:
+    return {(t.case, t.dtype) for t in found.all()}
+
+
+def product(found: Probe) -> Pairs:
+    return {(case.name, dtype) for case, dtype in found.pairs()}
+
+
+def test_a_case_comes_in_one_dtype_and_those_of_tier_smoke_in_each() -> None:
+    found = probe()
+    times = Counter(case for case, _ in asked(found))
+    smoke = {case.name for case in found.cases if case.tier == "smoke"}
+    assert set(times) == {case.name for case in found.cases} and {dtype for _, dtype in asked(found)} == set(
+        found.spec.dtypes
+    )
+    assert smoke and all(times[name] == (len(found.spec.dtypes) if name in smoke else 1) for name in times)
+
+
+def test_as_many_seeds_as_dtypes_ask_for_every_pair() -> None:
+    seeds = range(len(probe().spec.dtypes))
+    assert set[tuple[str, torch.dtype]]().union(*(asked(probe(seed=seed)) for seed in seeds)) == product(probe())
+
+
+@pytest.mark.parametrize("more", [{"cases": ("x37x1000",)}, {"dtypes": ("bf16",)}, {"tier": "full", "cases": ("x3*",)}])
+def test_what_is_asked_for_comes_in_every_dtype(more: dict[str, Any]) -> None:
+    assert asked(probe(**more)) == product(probe(**more))
+
+
+def test_what_is_not_emulated_comes_in_every_dtype() -> None:
+    assert asked(probe(backend="torch_ref")) == product(probe())
+
+
+def launches(found: Probe, *cases: str) -> list[tuple[Any, Launch]]:
+    """A launch for each of the cases in every dtype."""
+    made = [found.make(found.spec.case(text), dtype) for text in cases for dtype in found.spec.dtypes]
+    return [(trial, Launch("kernel", (1, 1, 1), (32, 1, 1), 0, None)) for trial in made]
+
+
+def test_other_gpus_share_the_dtypes_of_the_first_case_and_compile_all_of_the_others() -> None:
+    found = probe(check="compile_only")
+    every = launches(found, "x=4x100", "x=37x1001")
+    kept = {arch: compile_only._for_others(found, every, arch) for arch in ("sm_80", "sm_100a")}
+    dtypes = {arch: [t.dtype for t, _ in pairs if t.case == "x4x100"] for arch, pairs in kept.items()}
+    assert sorted(map(str, dtypes["sm_80"] + dtypes["sm_100a"])) == sorted(map(str, found.spec.dtypes))
+    assert all(dtypes.values())
+    assert all(sum(t.case == "x37x1001" for t, _ in pairs) == len(found.spec.dtypes) for pairs in kept.values())
+    full = probe(check="compile_only", tier="full")
+    assert compile_only._for_others(full, every, "sm_80") == every
+
+
+def test_a_gpu_that_alone_runs_a_dtype_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = probe(check="compile_only")
+    every = launches(found, "x=4x100")
+    monkeypatch.setattr(compile_only, "_refusals", lambda probe, trial, arch: ["no"] if arch == "sm_80" else [])
+    assert compile_only._for_others(found, every, "sm_100a") == every
+
+
+def notes(found: Probe, case: str) -> set[str]:
+    return {t.note.partition(": ")[2] for t in layout.of_higher_rank(found) if t.case == case}
+
+
+def test_the_highest_rank_has_every_pitch_and_other_calls_some_in_turn() -> None:
+    brief, thorough = probe(check="layout"), probe(check="layout", tier="full")
+    assert notes(brief, "x2x3x3x4x4") == notes(thorough, "x2x3x3x4x4") == set(layout.PITCHES)
+    assert len(notes(brief, "x4x4x4")) == layout.TURNS and notes(thorough, "x4x4x4") == set(layout.PITCHES)
+    assert {name for turn in range(len(layout.PITCHES)) for name in layout._in_turn(turn)} == set(layout.PITCHES)
+
+
+def test_other_dtypes_come_in_the_layouts_that_depend_on_their_size() -> None:
+    made = list(layout.in_other_dtypes(probe(check="layout")))
+    first = probe(check="layout").sample(1)[0].dtype
+    assert {t.dtype for t in made} == set(probe().spec.dtypes) - {first}
+    assert {t.note.partition(": ")[2] for t in made} <= set(layout.BY_SIZE)
