@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -32,7 +32,7 @@ _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_st
 _told: set[str] = set()
 
 
-def _warn_emulated(name: str) -> None:
+def warn_emulated(name: str, stacklevel: int = 5) -> None:
     """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
     if name in _told:
         return
@@ -40,7 +40,7 @@ def _warn_emulated(name: str) -> None:
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
         EmulationWarning,
-        stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
+        stacklevel=stacklevel,  # past _plan, call and the compiled public function: the line of the user
     )
 
 
@@ -119,13 +119,24 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     if tracing.watched(values) and (seen := _seen(spec, values, argument)):
         return seen
     with tracing.untraced():
-        bound = spec.bind(*values)
-        request = selection.requested(spec.name, argument)
-        decision = decide(bound, request)
-        chosen = decision.chosen or refuse(decision)
+        plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
-            _warn_emulated(chosen.backend)
-        return _made(bound, chosen, values, request)
+            warn_emulated(chosen.backend)
+        return plan
+
+
+def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Plan, Verdict]:
+    """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
+    bound = spec.bind(*values)
+    request = selection.requested(spec.name, argument)
+    decision = decide(bound, request)
+    chosen = decision.chosen or refuse(decision)
+    plan = _made(bound, chosen, values, request)
+    if request.shadow is None:
+        return plan, chosen
+    from kernelmux.registry import shadow
+
+    return replace(plan, fn=shadow.Shadowed(spec, plan, chosen, request.shadow), direct=True), chosen
 
 
 def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan | None:
@@ -165,7 +176,9 @@ def without_variants(backend: str | None) -> str | None:
 def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     """Runs the operators of a backward as its forward call was asked to run."""
     names = tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in request.names))
-    same = Request(names, f"the forward call of {spec.name}: {request.source}")
+    same = Request(
+        names, f"the forward call of {spec.name}: {request.source}", request.shadow and request.shadow.following
+    )
     return lambda other, values: call(other, values, same)
 
 
@@ -246,8 +259,8 @@ def function(op: str) -> Callable[..., Any]:
     lines = [
         f"def {op}({parameters}, *, backend=None):",
         "    if _compiling():",
-        f"        return _operator({names}, backend=_in_force({op!r}, backend)){_returned(spec)}",
-        f"    return _call(_spec, ({names},), backend){_returned(spec)}",
+        f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
+        f"    return _call(_spec, ({names},), backend){returned(spec)}",
     ]
     exec("\n".join(lines), scope)
     public: Callable[..., Any] = scope[op]
@@ -264,7 +277,7 @@ def in_force(op: str, argument: selection.Names | None) -> str:
 in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result, without its import
 
 
-def _returned(spec: OpSpec) -> str:
+def returned(spec: OpSpec) -> str:
     """What the public function takes of the outputs, as source text: all, one, or all but those that are saved."""
     if spec.visible == len(spec.outputs):
         return ""

@@ -8,6 +8,7 @@ KernelmuxError
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
+ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
 
 Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
 """
@@ -46,6 +47,10 @@ class SpecError(KernelmuxError, TypeError):
 
 class EmulationWarning(UserWarning):
     """A backend for GPUs was asked for by name, and its kernels run on the emulator: correct but slow."""
+
+
+class ShadowWarning(UserWarning):
+    """A result, or that of the backend that runs along with it, is off by more than the bound of the spec allows."""
 
 
 def shown(value: object) -> str:

@@ -6,10 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, shown, unknown
+
+if TYPE_CHECKING:
+    from kernelmux.registry.sampling import Shadow
 
 VARIABLE = "KERNELMUX_BACKEND"
 Names = str | Sequence[str]
@@ -17,10 +21,11 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Request:
-    """Backends in the order to try ("auto" alone: by priority), and who asked."""
+    """Backends in the order to try ("auto" alone: by priority), who asked, and which others compute along (`sampling`)."""
 
     names: tuple[str, ...]
     source: str
+    shadow: Shadow | None = None
 
     @property
     def auto(self) -> bool:

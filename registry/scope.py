@@ -8,9 +8,10 @@ import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from kernelmux.registry import requests
+from kernelmux.registry import requests, sampling
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.requests import Names, Request
 
@@ -51,10 +52,21 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
     As a decorator it holds exactly while the body of the function runs: that of a coroutine function, a generator or an
     asynchronous generator too, and not while it is suspended. A plain `with use()` inside of a generator is a context
     variable like any other: while the generator is suspended, it is in force for the caller. Decorate the generator.
+
+    shadow: other backends that compute a share `sample` of the calls too (0 to 1; all of them if it is left out), for
+    comparison alone; see `kernelmux.shadow_report`. A scope that is entered again goes on sampling where it was.
     """
 
-    def __init__(self, backend: Names, ops: str | Iterable[str] | None = None) -> None:
-        self._choice: Choice = (_operators(ops), requests.parse(backend, "use()"))
+    def __init__(
+        self,
+        backend: Names,
+        ops: str | Iterable[str] | None = None,
+        *,
+        shadow: Names | None = None,
+        sample: float | None = None,
+    ) -> None:
+        request = replace(requests.parse(backend, "use()"), shadow=sampling.shadow(shadow, sample))
+        self._choice: Choice = (_operators(ops), request)
         self._open: list[Entry] = []
 
     def __enter__(self) -> None:

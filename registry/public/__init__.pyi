@@ -6,24 +6,31 @@ from typing import Literal
 from torch import Tensor
 
 from kernelmux.registry.backend import backend_names
+from kernelmux.registry.bound import BoundCall, bind
 from kernelmux.registry.dispatch import explain, which
 from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
     EmulationWarning,
     KernelmuxError,
+    ShadowWarning,
     SpecError,
     UnknownName,
     UnsupportedError,
 )
+from kernelmux.registry.graphed import Graphed, graphed
 from kernelmux.registry.selection import set_default, use
+from kernelmux.registry.shadow import shadow_report
 
 __version__: str
 __all__ = [
     "ArgumentError",
     "BackendUnavailable",
+    "BoundCall",
     "EmulationWarning",
+    "Graphed",
     "KernelmuxError",
+    "ShadowWarning",
     "SpecError",
     "UnknownName",
     "UnsupportedError",
@@ -34,6 +41,7 @@ __all__ = [
     "argmax",
     "attention",
     "backend_names",
+    "bind",
     "copy_column",
     "cross_entropy",
     "cross_entropy_backward",
@@ -42,6 +50,7 @@ __all__ = [
     "geglu_backward",
     "gelu",
     "gelu_backward",
+    "graphed",
     "layer_norm",
     "layer_norm_backward",
     "log_softmax",
@@ -55,6 +64,7 @@ __all__ = [
     "rms_norm_backward",
     "rope",
     "set_default",
+    "shadow_report",
     "silu",
     "silu_backward",
     "softmax",
