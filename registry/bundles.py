@@ -14,6 +14,7 @@ import platform
 import shlex
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 import kernelmux
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, judgement, terminal
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.judgement import Judgement, Result
 from kernelmux.registry.requests import parse
 from kernelmux.registry.spec import Call, OpSpec
@@ -32,7 +33,8 @@ from kernelmux.registry.spec import Call, OpSpec
 VARIABLE = "KERNELMUX_SHADOW_DIR"
 PLACE = "kernelmux-shadow"  # in the current folder, unless the variable names another
 MOST = 16  # folders of one process: each holds all inputs of a call
-_kept: set[str] = set()
+_kept: dict[tuple[str, ...], str] = {}  # by operator, variants and call: the folder, or "" where there is none
+_lock = threading.Lock()
 
 
 def keep(call: Call, ours: Result, theirs: Result | None, found: Judgement) -> tuple[str, str]:
@@ -41,21 +43,28 @@ def keep(call: Call, ours: Result, theirs: Result | None, found: Judgement) -> t
     One per kind of call: operator, variants, shapes, scalars, and sources. One that is there already stays as it is.
     """
     results = [r for r in (ours, theirs) if r]
+    key = (call.spec.name, *(r.name for r in results), dispatch.describe(call))
+    with _lock:
+        if key in _kept:
+            return _kept[key], ""
+        if sum(map(bool, _kept.values())) >= MOST:
+            return "", ""
+        _kept[key], lack = _kept_anew(call, results, found)
+        return _kept[key], lack
+
+
+def _kept_anew(call: Call, results: Sequence[Result], found: Judgement) -> tuple[str, str]:
     about = _about(call, results)
     place = Path(os.environ.get(VARIABLE) or PLACE).absolute()
     folder = place / f"{call.spec.name}-{hashlib.sha256(json.dumps(about['call']).encode()).hexdigest()[:10]}"
-    if str(folder) in _kept or folder.is_dir():
-        return str(folder), ""
-    if len(_kept) >= MOST:
-        return "", ""
     try:
-        _write(folder, about, call, results, found)
+        if not folder.is_dir():
+            _write(folder, about, call, results, found)
     except Exception as error:  # a full disk, a folder that is not ours: the program goes on
         return (
             "",
             f"no folder to reproduce it in {place}: {type(error).__name__}: {error}; {VARIABLE} names another place",
         )
-    _kept.add(str(folder))
     return str(folder), ""
 
 
@@ -143,9 +152,10 @@ def again(folder: Path) -> int:
     about, inputs, before = _read(folder)
     spec = catalog.spec(about["call"]["op"])
     device = _device(about["device"])
-    scalars = {n: tuple(v) if isinstance(v, list) else v for n, v in about["call"]["scalars"].items()}
+    scalars: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in about["call"]["scalars"].items()}
     with torch.no_grad():
-        call = spec.bind(**{name: _unpacked(x, device) for name, x in inputs.items()}, **scalars)
+        given: dict[str, Any] = {name: _unpacked(x, device) for name, x in inputs.items()}
+        call = spec.bind(**given, **scalars)
         results = [_run(spec, call, name) for name in about["call"]["sources"]]
         found = judgement.judge(call, results[0], results[1] if len(results) > 1 else None)
     print(f"{spec.name}: {dispatch.describe(call)}")
@@ -183,7 +193,10 @@ def _device(name: str) -> torch.device:
 def _run(spec: OpSpec, call: Call, name: str) -> Result:
     values = tuple(call.arguments.values())
     plan, chosen = dispatch.resolve(spec, values, parse(name, "call.json"))
-    found = plan.run(values)
+    try:
+        found = plan.run(values)
+    except Exception as error:
+        raise KernelmuxError(f"{chosen.name} fails: {type(error).__name__}: {error}") from error
     home, _, variant = chosen.name.partition("/")
     outputs = found if isinstance(found, tuple) else (found,)
     return Result(chosen.name, registered.variants(home, spec.name)[variant], outputs)

@@ -55,16 +55,15 @@ class Graphed:
         self._paths = [f"args{pytree.keystr(path)}" for path, _ in pytree.tree_flatten_with_path(args)[0]]
         self._device = self._checked(leaves)
         with cuda.device(self._device):
-            self.inputs = tuple(leaves[i].detach().clone() for i in self._at)
+            with torch.inference_mode(False):  # or they could not be written outside of it
+                self.inputs = tuple(leaves[i].detach().clone() for i in self._at)
             self.graph, self.outputs = self._captured(leaves)
             self._stream = cuda.current_stream()
 
     def __call__(self, *args: Any) -> Any:
         leaves, form = pytree.tree_flatten(args)
         if form != self._form:
-            raise ArgumentError(
-                f"graphed {self._name}: expected arguments of the form {self._form}, got {form}{AGAIN}"
-            )
+            raise ArgumentError(f"graphed {self._name}: expected arguments of the form {self._form}, got {form}{AGAIN}")
         for i, value in enumerate(leaves):
             if i not in self._at and not _equal(value, self._constants[i]):
                 self._refuse(i, f"{shown(self._constants[i])}, a constant of the graph", shown(value))
