@@ -194,6 +194,12 @@ def test_the_n_th_scope_of_a_run_draws_what_it_drew_in_the_run_before(monkeypatc
     assert runs[0] == runs[1]
 
 
+def test_the_operators_of_a_backward_draw_from_their_scope():
+    one, other = (sampling.Shadow(requests.parse("good/plain", "here"), 0.5, 3) for _ in range(2))
+    assert one.following.request.names == ("good",) and one.following.sample == 0.5
+    assert [d for _ in range(32) for d in (one.drawn(), one.following.drawn())] == [other.drawn() for _ in range(64)]
+
+
 def test_without_a_shadow_a_plan_is_what_it_was():
     kx.softmax(X, backend="good")
     with kx.use("good"):
