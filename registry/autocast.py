@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
 
 LOWER = frozenset({"matmul", "attention"})
@@ -45,5 +46,7 @@ def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 
 def _eligible(value: Any) -> bool:
-    """Whether autocast speaks of an argument: a floating tensor, but not one of float64."""
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+    """Whether autocast speaks of an argument: a floating tensor, but not one of float64, nor one that binding refuses."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
+        return False
+    return not value.is_nested and value.layout == torch.strided and unreadable(value) is None

@@ -72,7 +72,7 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
         got = "a nested tensor" if value.is_nested else str(value.layout)
         raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {got}")
     _check_dtype(spec, item, value.dtype, arguments)
-    if problem := _memory(value):
+    if problem := unreadable(value):
         raise ArgumentError(f"{spec.name}: {item.name}: expected {value.numel()} elements in memory, got {problem}")
 
 
@@ -102,7 +102,7 @@ def _dtypes(found: Mapping[str, torch.dtype]) -> str:
     return ", ".join(f"{name} {SHORT[dtype]}" for name, dtype in found.items())
 
 
-def _memory(x: torch.Tensor) -> str | None:
+def unreadable(x: torch.Tensor) -> str | None:
     """What is wrong with the memory behind a tensor that should have some, or None."""
     if x.device.type == "meta" or not tracing.has_memory(x):
         return None

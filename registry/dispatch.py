@@ -32,7 +32,7 @@ _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_st
 _told: set[str] = set()
 
 
-def _warn_emulated(name: str) -> None:
+def warn_emulated(name: str, stacklevel: int = 5) -> None:
     """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
     if name in _told:
         return
@@ -40,7 +40,7 @@ def _warn_emulated(name: str) -> None:
     warnings.warn(
         f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
         EmulationWarning,
-        stacklevel=5,  # past _plan, call and the compiled public function: the line of the user
+        stacklevel=stacklevel,  # past _plan, call and the compiled public function: the line of the user
     )
 
 
@@ -119,14 +119,25 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
     with tracing.untraced():
-        bound = spec.bind(*values)
-        request = selection.requested(spec.name, argument, bound)
-        decision = decide(bound, request)
-        chosen = decision.chosen or refuse(decision)
+        plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
-            _warn_emulated(chosen.backend)
-        notices.warn_fallback(decision, chosen)
-        return _made(bound, chosen, values, request, stats.ran(decision, chosen))
+            warn_emulated(chosen.backend)
+        return plan
+
+
+def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Plan, Verdict]:
+    """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
+    bound = spec.bind(*values)
+    request = selection.requested(spec.name, argument, bound)
+    decision = decide(bound, request)
+    chosen = decision.chosen or refuse(decision)
+    notices.warn_fallback(decision, chosen)
+    plan = _made(bound, chosen, values, request, stats.ran(decision, chosen))
+    if request.shadow is None:
+        return plan, chosen
+    from kernelmux.registry import shadow
+
+    return replace(plan, fn=shadow.Shadowed(spec, plan, chosen, request.shadow), direct=True), chosen
 
 
 def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..., Any] | None:
@@ -167,7 +178,8 @@ def _heads(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     """Runs the operators of a backward as its forward call was asked to run."""
-    same = replace(request, names=_heads(request.names), source=f"the forward call of {spec.name}: {request.source}")
+    source, along = f"the forward call of {spec.name}: {request.source}", request.shadow and request.shadow.following
+    same = replace(request, names=_heads(request.names), source=source, shadow=along)
     return lambda other, values: call(other, values, same)
 
 
@@ -255,8 +267,8 @@ def function(op: str) -> Callable[..., Any]:
     lines = [
         f"def {op}({parameters}, *, backend=None):",
         "    if _compiling():",
-        f"        return _operator({names}, backend=_in_force({op!r}, backend)){_returned(spec)}",
-        f"    return _call(_spec, ({names},), backend){_returned(spec)}",
+        f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
+        f"    return _call(_spec, ({names},), backend){returned(spec)}",
     ]
     exec("\n".join(lines), known)
     public: Callable[..., Any] = known[op]
@@ -274,7 +286,7 @@ def in_force(op: str, argument: selection.Names | None) -> str:
 vars(in_force)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its import
 
 
-def _returned(spec: OpSpec) -> str:
+def returned(spec: OpSpec) -> str:
     """What the public function takes of the outputs, as source text: all, one, or all but those that are saved."""
     if spec.visible == len(spec.outputs):
         return ""

@@ -9,6 +9,7 @@ KernelmuxError
 
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
 FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over
+ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
 
 Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
 """
@@ -51,6 +52,10 @@ class EmulationWarning(UserWarning):
 
 class FallbackWarning(UserWarning):
     """A call ran, but not on the backend that was preferred for it: the text gives the unmet condition."""
+
+
+class ShadowWarning(UserWarning):
+    """A result, or that of the backend that runs along with it, is off by more than the bound of the spec allows."""
 
 
 def shown(value: object) -> str:

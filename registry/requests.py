@@ -6,10 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, shown, unknown
+
+if TYPE_CHECKING:
+    from kernelmux.registry.sampling import Shadow
 
 VARIABLE = "KERNELMUX_BACKEND"
 Names = str | Sequence[str]
@@ -20,12 +24,13 @@ class Request:
     """Backends in the order to try ("auto" alone: by the times of this GPU, else by priority), and who asked.
 
     strict: `use(..., strict=True)` is in force: the first of the names (of "auto" the usable backend of highest priority)
-    runs the call, or the call raises.
+    runs the call, or the call raises. shadow: which others compute along (`sampling`).
     """
 
     names: tuple[str, ...]
     source: str
     strict: bool = False
+    shadow: Shadow | None = None
 
     @property
     def auto(self) -> bool:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from torch._guards import TracingContext
 from torch.compiler import is_compiling
 
-from kernelmux.registry import requests
+from kernelmux.registry import requests, sampling
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.requests import Names, Request
 
@@ -67,12 +67,24 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
     As a decorator it holds exactly while the body of the function runs: that of a coroutine function, a generator or an
     asynchronous generator too, and not while it is suspended. A plain `with use()` inside of a generator is a context
     variable like any other: while the generator is suspended, it is in force for the caller. Decorate the generator.
+
+    shadow: other backends that compute a share `sample` of the calls too (0 to 1; all of them if it is left out), for
+    comparison alone; see `kernelmux.shadow_report`. A scope that is entered again goes on sampling where it was.
     """
 
-    def __init__(self, backend: Names, ops: str | Iterable[str] | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Names,
+        ops: str | Iterable[str] | None = None,
+        *,
+        strict: bool = False,
+        shadow: Names | None = None,
+        sample: float | None = None,
+    ) -> None:
         self._asked = (backend, ops, strict)
-        if not is_compiling():
-            self._choice = _choice(*self._asked)
+        if not is_compiling():  # where nothing is compared
+            found, request = _choice(*self._asked)
+            self._choice: Choice = (found, replace(request, shadow=sampling.shadow(shadow, sample)))
             self._open: list[Entry] = []
 
     def __enter__(self) -> None:

@@ -32,6 +32,8 @@ def run(probe: Probe) -> None:
         probe.skip_all(f"autograd does not see variants: {usual} is asked")
         return
     composite, declared = registered.composite(probe.backend), autograd.differentiable(probe.spec)
+    backward = getattr(probe.spec.gradient, "op", None)
+    given = declared and (backward is None or registered.implements(probe.backend, backward))
     if composite and not declared:
         probe.skip_all("no gradient is declared, and what torch gives for its own operators is torch's")
         return
@@ -42,7 +44,7 @@ def run(probe: Probe) -> None:
         return
     for turn, trial in enumerate(probe.sample(2 if probe.emulated else 4)):
         with probe.judge(trial) as judge:
-            if declared:
+            if given:
                 _declared(judge, list(LAYOUTS.values())[turn % len(LAYOUTS)])
             else:
                 _without_gradient(judge)

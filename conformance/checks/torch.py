@@ -34,7 +34,9 @@ def run(probe: Probe) -> None:
 
 def _registered(judge: Judge) -> None:
     spec, probe = judge.trial.spec, judge.probe
-    values = _with_gradients(judge) if autograd.differentiable(spec) else judge.trial.values
+    backward = getattr(spec.gradient, "op", None)
+    given = autograd.differentiable(spec) and (backward is None or registered.implements(probe.backend, backward))
+    values = _with_gradients(judge) if given else judge.trial.values
     with probe.environment(grad=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         registered_operator: Any = torch_ops.operator(spec.name)

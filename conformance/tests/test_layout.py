@@ -38,7 +38,7 @@ BANNED = {
     "a path of one machine": r"(?<![\w.}~*-])/(home|root|tmp|work|mnt|Users)/\w",
     "a package host": r"(pypi\.org|pythonhosted\.org|download\.pytorch\.org)",
 }
-VARIABLES = r"KERNELMUX_BACKEND\w*|KERNELMUX_CONFIG|KERNELMUX_CACHE_DIR"
+VARIABLES = r"KERNELMUX_BACKEND\w*|KERNELMUX_CONFIG|KERNELMUX_CACHE_DIR|KERNELMUX_SHADOW_DIR"
 
 
 def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from kernelmux import nn
 from kernelmux.nn import patch
 from kernelmux.registry.backend import backend_names
+from kernelmux.registry.bound import BoundCall, bind
 from kernelmux.registry.dispatch import explain, which
 from kernelmux.registry.errors import (
     ArgumentError,
@@ -15,12 +16,15 @@ from kernelmux.registry.errors import (
     EmulationWarning,
     FallbackWarning,
     KernelmuxError,
+    ShadowWarning,
     SpecError,
     UnknownName,
     UnsupportedError,
 )
+from kernelmux.registry.graphed import Graphed, graphed
 from kernelmux.registry.record import record
 from kernelmux.registry.selection import set_default, use
+from kernelmux.registry.shadow import shadow_report
 from kernelmux.registry.stats import stats
 from kernelmux.registry.support import support_matrix
 from kernelmux.registry.torch_ops import install_torch_ops
@@ -29,9 +33,12 @@ __version__: str
 __all__ = [
     "ArgumentError",
     "BackendUnavailable",
+    "BoundCall",
     "EmulationWarning",
     "FallbackWarning",
+    "Graphed",
     "KernelmuxError",
+    "ShadowWarning",
     "SpecError",
     "UnknownName",
     "UnsupportedError",
@@ -42,6 +49,7 @@ __all__ = [
     "argmax",
     "attention",
     "backend_names",
+    "bind",
     "copy_column",
     "cross_entropy",
     "cross_entropy_backward",
@@ -50,6 +58,7 @@ __all__ = [
     "geglu_backward",
     "gelu",
     "gelu_backward",
+    "graphed",
     "install_torch_ops",
     "layer_norm",
     "layer_norm_backward",
@@ -67,6 +76,7 @@ __all__ = [
     "rms_norm_backward",
     "rope",
     "set_default",
+    "shadow_report",
     "silu",
     "silu_backward",
     "softmax",

@@ -1,0 +1,248 @@
+"""`bind`: a call that is checked and resolved once, and then costs little more than its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from kernelmux.registry import autocast, catalog, dispatch, record, requests, torch_ops, tracing
+from kernelmux.registry.choice import Decision
+from kernelmux.registry.dispatch import Plan
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.requests import Names
+from kernelmux.registry.spec import OpSpec
+
+_C: Any = torch._C
+
+
+def bind(
+    op: str, like: Sequence[torch.Tensor | None] | torch.Tensor, backend: Names | None = None, **scalars: Any
+) -> BoundCall:
+    """An operator for tensors like these, resolved once: `fast = kx.bind("softmax", like=(x,)); y = fast(x)`.
+
+    like: the tensors of the operator, in its order; None for an optional one, which then stays None. scalars: fixed by
+    this. Raises what the call would raise. The bound call keeps the variant that is chosen here, whatever `use()` or
+    `set_default` say later, and returns what the public function returns.
+
+    Every call compares its tensors with `like`: shape, strides, dtype, device, alignment to 16 bytes, and whether a
+    gradient is wanted; ArgumentError if they differ. That takes half a microsecond. Where torch traces, the call is an
+    operator of torch like any other. Autocast casts nothing here: what it would cast is an error.
+    """
+    spec = catalog.spec(op)
+    values = _complete(spec, (like,) if isinstance(like, torch.Tensor) else like, scalars)
+    if unusual(values):
+        raise ArgumentError(
+            f"bind: {op}: like: expected tensors in memory outside of a trace, got {_told(spec, values)}"
+        )
+    if cast := _cast(spec, values):
+        raise ArgumentError(
+            f"bind: {op}: {cast}: bind it outside of autocast, with tensors of the dtype that it is to have"
+        )
+    plan, chosen = dispatch.resolve(spec, values, backend)
+    if chosen.emulated:
+        dispatch.warn_emulated(chosen.backend, 3)
+    return BoundCall(spec, values, plan, chosen.name)
+
+
+class BoundCall:
+    """An operator whose variant and scalars are fixed; called with its tensors, in their order. See `bind`.
+
+    name: of the variant that runs, such as "cuda/rows".
+    """
+
+    __slots__ = ("_at", "_fixed", "_like", "_plan", "_run", "_spec", "name")
+
+    def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: Plan, name: str) -> None:
+        self.name = name
+        self._spec, self._plan = spec, plan
+        self._at = tuple(i for i, v in enumerate(values) if isinstance(v, torch.Tensor))
+        self._like = tuple(Facts.of(values[i]) for i in self._at)
+        self._fixed = tuple(None if i in self._at else v for i, v in enumerate(values))
+        for i, value in plan.scalars:
+            self._fixed = (*self._fixed[:i], value, *self._fixed[i + 1 :])
+        self._run = self._compiled([values[i] for i in self._at])
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        return self._run(*tensors)
+
+    def __repr__(self) -> str:
+        tensors = (f"{self._spec.inputs[i].name} {f}" for i, f in zip(self._at, self._like, strict=True))
+        fixed = dict(zip((i.name for i in self._spec.inputs), self._fixed, strict=True))
+        scalars = (f"{i.name}={fixed[i.name]!r}" for i in self._spec.scalars)
+        return f"<{self._spec.name} bound to {self.name}: {', '.join([*tensors, *scalars])}>"
+
+    def explain(self) -> Decision:
+        """What this variant, and every other one, says of such a call; nothing is computed."""
+        values = self._values(tuple(f.outline() for f in self._like))
+        call = self._spec.bind(*values, device=self._plan.device)
+        return dispatch.decide(call, requests.parse(self.name, "bind"), thorough=True)
+
+    def _values(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All arguments of the operator."""
+        found = list(self._fixed)
+        for i, x in zip(self._at, tensors, strict=True):
+            found[i] = x
+        return tuple(found)
+
+    def _compiled(self, given: list[torch.Tensor]) -> Callable[..., Any]:
+        """The call as source text: comparing in C++ and passing constants halves the time of loops over the tensors."""
+        spec, plan = self._spec, self._plan
+        names = [spec.inputs[i].name for i in self._at]
+        arguments = ", ".join(i.name if n in self._at else f"_{i.name}" for n, i in enumerate(spec.inputs))
+        given_, returned = ", ".join(names), dispatch.returned(spec)
+        scope: dict[str, Any] = {f"_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
+        whole = not plan.direct and bool(plan.copies or plan.emulation)
+        scope |= {"_fn": plan.run if whole else plan.fn}
+        scope |= {"_compiling": torch.compiler.is_compiling, "_operator": torch_ops.operator(spec.name)}
+        scope |= {"_check": _guard(given), "_modes": _C._len_torch_dispatch_stack, "_jit": _C._get_tracing_state}
+        scope |= {"_forward": forward_ad, "_rest": self._rest}
+        scope |= {"_tick": plan.tick, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
+        lines = [
+            f"def {spec.name}({given_}):",
+            "    if _compiling():",
+            f"        return _operator({arguments}, backend={self.name!r}){returned}",
+            f"    if not ({_condition(spec, names, self._like)}):",
+            f"        return _rest(({given_},))",
+            "    _tick()",
+            "    if _record.logs:",
+            f"        _record.note(_ran, _copies, ({arguments},))",
+            f"    return _fn({f'({arguments},)' if whole else arguments}){returned}",
+        ]
+        exec("\n".join(lines), scope)
+        made: Callable[..., Any] = scope[spec.name]
+        return made
+
+    def _rest(self, tensors: tuple[Any, ...]) -> Any:
+        """A call that the quick comparison did not pass: an error, a trace, or one that differs in nothing that matters."""
+        values = self._values(tensors)
+        if not all(isinstance(x, torch.Tensor) for x in tensors) or not unusual(values):
+            self._compare(tensors)
+            if cast := _cast(self._spec, values):
+                raise ArgumentError(f"{self._spec.name}, bound: {cast}: call it outside of autocast, or do not bind it")
+            self._plan.tick()
+            with tracing.plain(self._plan.device):
+                found = self._plan.run(values)
+        else:
+            found = dispatch.call(self._spec, values, self.name)
+        if not isinstance(found, tuple) or self._spec.visible == len(self._spec.outputs):
+            return found
+        return found[0] if self._spec.visible == 1 else found[: self._spec.visible]
+
+    def _compare(self, tensors: tuple[Any, ...]) -> None:
+        for i, x, like in zip(self._at, tensors, self._like, strict=True):
+            got = Facts.of(x) if isinstance(x, torch.Tensor) else shown(x)
+            if not isinstance(got, Facts) or not like.allows(got):
+                name = self._spec.inputs[i].name
+                raise ArgumentError(
+                    f"{self._spec.name}, bound: {name}: expected {like} as it was bound, got {got}: bind it anew, or call"
+                    f" kernelmux.{self._spec.name}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a choice depends on in a tensor. offset: of its address, in bytes, from the last multiple of 16.
+
+    wanted: whether its gradient is. bits: whether it is a negative and a conjugate view.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    offset: int
+    wanted: bool
+    bits: tuple[bool, bool]
+    pinned: bool
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Facts:
+        """The facts of a tensor in memory."""
+        offset = x.data_ptr() & 15 if x.numel() else 0
+        wanted = x.requires_grad and torch.is_grad_enabled()
+        bits = (x.is_neg(), x.is_conj())
+        pinned = x.device.type == "cpu" and torch.cuda.is_available() and x.is_pinned()
+        return cls(tuple(x.shape), x.stride(), x.dtype, x.device, offset, wanted, bits, pinned)
+
+    def allows(self, other: Facts) -> bool:
+        """Whether what was resolved for this tensor is right for the other: strides of axes of length 1 say nothing."""
+        same = (self.shape, self.dtype, self.device, self.bits, self.pinned)
+        if same != (other.shape, other.dtype, other.device, other.bits, other.pinned):
+            return False
+        steps = zip(self.shape, self.strides, other.strides, strict=True)
+        lies = 0 in self.shape or all(n == 1 or a == b for n, a, b in steps)
+        return lies and other.offset in (0, self.offset) and self.wanted >= other.wanted
+
+    def outline(self) -> torch.Tensor:
+        """Such a tensor without memory."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+
+    def __str__(self) -> str:
+        notes = [f"strides {self.strides}"] if not self.outline().is_contiguous() else []
+        notes += [f"{self.offset} bytes off a multiple of 16"] if self.offset else []
+        notes += ["that requires a gradient"] if self.wanted else []
+        notes += [name for name, bit in zip(("negative view", "conjugate view"), self.bits, strict=True) if bit]
+        notes += ["pinned"] if self.pinned else []
+        return " ".join([f"{SHORT.get(self.dtype, self.dtype)}{list(self.shape)}", *notes, f"on {self.device}"])
+
+
+def unusual(values: tuple[Any, ...]) -> bool:
+    """Whether torch must see the operator rather than its launch: a trace, a transform, a forward derivative."""
+    return tracing.watched(values) or forward_ad._current_level >= 0
+
+
+def _condition(spec: OpSpec, names: list[str], like: tuple[Facts, ...]) -> str:
+    """What holds for a call like the one that was bound, as source text; `_rest` looks closer where it does not."""
+    parts = [f"_check({', '.join(names)})"]
+    parts += [f"{n}.data_ptr() & 15 == {f.offset}" for n, f in zip(names, like, strict=True) if 0 not in f.shape]
+    parts += [f"{n}.is_pinned() is {f.pinned}" for n, f in zip(names, like, strict=True) if spec.hosted]
+    return " and ".join([*parts, "not _modes()", "_jit() is None", "_forward._current_level < 0"])
+
+
+def _guard(given: list[torch.Tensor]) -> Callable[..., bool]:
+    """Compares class, shape, strides, dtype, device, autocast and whether a gradient is wanted; torch.compile's own.
+
+    What is bound without a gradient is compared without one, whatever the tensors require.
+    """
+    plain = given if torch.is_grad_enabled() else [x.detach() if x.requires_grad else x for x in given]
+    sizes, strides = [list(x.shape) for x in plain], [list(x.stride()) for x in plain]
+    made = _C._dynamo.guards.TensorGuards(*plain, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    check: Callable[..., bool] = made.check
+    return check
+
+
+def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:
+    """All arguments of the operator, those that are left out as the signature has them."""
+    if not isinstance(like, Sequence) or len(like) > len(spec.tensors):
+        legal = ", ".join(t.name for t in spec.tensors)
+        raise ArgumentError(f"bind: {spec.name}: like: expected its tensors in order, ({legal}), got {shown(like)}")
+    tensors = {t.name: x for t, x in zip(spec.tensors, like, strict=False)}
+    given = spec.signature.bind(**tensors, **scalars)
+    given.apply_defaults()
+    return tuple(given.arguments.values())
+
+
+def _cast(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
+    """What autocast would do to these arguments, or None."""
+    device = next((v.device.type for v in values if isinstance(v, torch.Tensor)), "")
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return None
+    for item, old, new in zip(spec.inputs, values, autocast.cast(spec, values, device), strict=True):
+        if old is not new:
+            return f"autocast turns {item.name} from {SHORT[old.dtype]} to {SHORT[new.dtype]}"
+    return None
+
+
+def _told(spec: OpSpec, values: tuple[Any, ...]) -> str:
+    """The first tensor that is not plain memory."""
+    odd = (
+        f"{i.name} of {type(v).__name__} on {v.device}"
+        for i, v in zip(spec.inputs, values, strict=True)
+        if isinstance(v, torch.Tensor) and (v.is_meta or not tracing.has_memory(v))
+    )
+    return next(odd, "a trace")
