@@ -172,6 +172,14 @@ def without_variants(backend: str | None) -> str | None:
     return (selection.STRICT if strict else "") + ",".join(_heads(parse(names, "call argument").names))
 
 
+def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> list[str]:
+    """Those of the backends that a call asks for that are made of torch's operators."""
+    request = selection.requested(spec.name, backend)
+    device = next(v.device for v in values if isinstance(v, torch.Tensor))
+    heads = by_priority(device) if request.auto else _heads(request.names)
+    return [name for name in heads if registered.composite(name)]
+
+
 def _heads(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
 

@@ -112,6 +112,8 @@ def _undifferentiated(spec: OpSpec, values: tuple[Any, ...], backend: str | None
         i.name for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor) and v.requires_grad
     )
     if lack := next(filter(None, (autograd.lack(spec, "", name) for name in wanted)), None):
+        if composites := dispatch.composites(spec, values, backend):  # torch sees into these, and differentiates them
+            return dispatch.call(spec, values, composites)
         raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
     with torch.no_grad():
         return operator(spec.name)(*values, backend=backend)

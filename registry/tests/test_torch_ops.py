@@ -203,7 +203,7 @@ def test_transforms_of_gradients(backend):
 def test_an_operator_of_torch_without_a_gradient_refuses_an_input_that_wants_one():
     g = X.clone().requires_grad_()
     with pytest.raises(UnsupportedError, match=r"torch\.ops\.kernelmux\.silu_backward: silu_backward has no gradient"):
-        torch_ops.operator("silu_backward")(g, X, backend="torch_ref")
+        torch_ops.operator("silu_backward")(g, X, backend=KERNELS[0])
 
 
 def test_inference_mode_and_tensors_on_several_devices():
@@ -211,3 +211,18 @@ def test_inference_mode_and_tensors_on_several_devices():
         assert torch.equal(kx.silu(X), torch.ops.kernelmux.silu(X))
     with pytest.raises(ArgumentError, match="expected all tensors on one device, got x on meta, y on cpu"):
         kx.add(X.to("meta"), X)
+
+
+@pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")
+def test_where_no_operator_gives_a_gradient_torch_differentiates_the_baseline():
+    """Compiled as eager: attention has no backward operator, and torch_ref is in the chain."""
+    q = torch.randn(1, 2, 4, 64, dtype=torch.bfloat16).requires_grad_()
+
+    def model(q):
+        return kx.attention(q, q, q, causal=True).float().square().sum()
+
+    for chain in ("torch_ref", [*KERNELS, "torch_ref"]):
+        with kx.use(chain):
+            run = torch.compile(model, fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(torch.autograd.grad(run(q), q), torch.autograd.grad(model(q), q))
+        torch._dynamo.reset()
