@@ -8,8 +8,9 @@ operator runs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,9 +32,20 @@ def install_torch_ops() -> None:
         operator(op)
 
 
-@cache
+_lock = threading.RLock()  # torch refuses a second definition
+_known: dict[str, Callable[..., Any]] = {}
+
+
 def operator(op: str) -> Callable[..., Any]:
     """The operator of torch, registered with the operator of its gradient if it was not yet."""
+    if op not in _known:
+        with _lock:
+            if op not in _known:
+                _known[op] = _registered(op)
+    return _known[op]
+
+
+def _registered(op: str) -> Callable[..., Any]:
     spec = catalog.spec(op)
     LIBRARY.define(schema(spec), tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.impl(op, partial(_run, spec), "CompositeExplicitAutograd")

@@ -49,6 +49,24 @@ def test_importing_after_torch_makes_the_operators_known():
     assert done.stdout.strip() == "[0.0, 0.0]"
 
 
+def test_threads_may_register_an_operator_at_once():
+    code = """
+import kernelmux as kx
+import threading, torch
+errors, gate = [], threading.Barrier(16)
+def run():
+    gate.wait()
+    try:
+        assert kx.softmax(torch.zeros(1, 2)).tolist() == [[0.5, 0.5]]
+    except Exception as error:
+        errors.append(error)
+threads = [threading.Thread(target=run) for _ in range(16)]
+[t.start() for t in threads], [t.join() for t in threads]
+assert not errors, errors
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
 def test_a_compiled_model_has_the_results_and_gradients_of_an_eager_one(backend):
     def model(x, w):
