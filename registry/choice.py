@@ -169,8 +169,13 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
-def _timed(near: measured.Nearest, judged: list[Verdict]) -> Verdict | None:
-    """The fastest on record of those that can run the call as it is: no time on record contains a copy."""
+def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) -> Verdict | None:
+    """The fastest on record of those that can run the call as it is: no time on record contains a copy.
+
+    None where the backend of highest priority has no time at all: it is not passed over for want of one.
+    """
+    if not preferred.copies and not any(registered.split(name)[0] == preferred.backend for name in near.times):
+        return None
     able = {v.name: v for v in judged if v.able and not v.copies}
     name = near.fastest(list(able))
     return able[name] if name else None
@@ -198,7 +203,7 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
         if chosen and not thorough and near is None:
             break
     every = list(dict.fromkeys(verdict for more in judged.values() for verdict in more))
-    if near and chosen and (timed := _timed(near, every)):
+    if near and chosen and (timed := _timed(near, chosen, every)):
         chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:
         every += _others(call, every, elsewhere)

@@ -19,7 +19,7 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, selection, tables
+from kernelmux.registry import catalog, config, measured, selection, tables
 from kernelmux.registry.errors import KernelmuxError
 
 PROBLEM = "! "
@@ -182,6 +182,9 @@ def _environment() -> Iterator[str]:
         selection.check_environment()
     except KernelmuxError as error:
         yield f"{PROBLEM}{error}"
+        return
+    if (file := config.read()).path:
+        yield f"configuration file   {file.path}, {tables.counted(len(file.rules), 'rule')}"
 
 
 def _choices() -> Iterator[str]:
@@ -193,6 +196,10 @@ def _choices() -> Iterator[str]:
             return  # said with the environment
         if not request.auto:
             yield f"{op:<20} {', '.join(request.names)} (from {request.source})"
+
+
+def _times() -> Iterator[str]:
+    yield from measured.summary()
 
 
 # --- caches -------------------------------------------------------------------------------------------------
@@ -247,5 +254,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "operators that a backend cannot run": _modules,
     "environment": _environment,
     "who runs what": _choices,
+    "times by which auto chooses": _times,
     "caches": _caches,
 }

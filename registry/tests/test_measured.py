@@ -76,6 +76,13 @@ def test_a_variant_that_would_have_to_copy_is_not_what_was_measured():
     assert dispatch.which("transpose", strided.contiguous()) == "ladder/fast"
 
 
+def test_a_backend_is_not_passed_over_for_want_of_a_time():
+    write(time("plain/only", 1.0))
+    assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
+    write(time("plain/only", 1.0), time("ladder/slow", 3.0, source="an older one"))
+    assert decision().chosen.name == "ladder/fast"
+
+
 def test_equal_times_leave_it_to_the_priority():
     write(time("ladder/slow", 102.9), time("ladder/fast", 102.0), time("plain/only", 100.0))
     assert decision().chosen.name == "ladder/fast"
@@ -87,7 +94,7 @@ def test_equal_times_leave_it_to_the_priority():
 
 def test_without_a_table_or_a_time_the_priority_decides_as_ever():
     assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
-    write(time("plain/only", 1.0, op="transpose", dtype="bf16"))
+    write(time("plain/only", 1.0, dtype="bf16"), time("ladder/fast", 9.0, dtype="bf16"))
     assert (decision().chosen.name, decision().request.source) == ("ladder/fast", "auto")
     assert decision(dtype=torch.bfloat16).chosen.name == "plain/only"
 
@@ -126,7 +133,7 @@ def test_the_summary_counts_what_counts_and_names_what_does_not():
     ],
 )
 def test_the_nearest_workload_speaks_up_to_four_octaves_away(m, n, chosen):
-    write(time("plain/only", 1.0), time("ladder/slow", 1.0, "x=1024x1024"))
+    write(time("plain/only", 1.0), time("ladder/slow", 7.0), time("ladder/slow", 1.0, "x=1024x1024"))
     assert decision(m, n).chosen.name == chosen
 
 
@@ -158,7 +165,7 @@ def test_options_and_the_place_of_the_axis_must_be_the_same_numbers_need_not():
 
 
 def test_the_choice_is_remembered_and_no_file_is_read_again(monkeypatch):
-    path = write(time("plain/only", 1.0))
+    path = write(time("plain/only", 1.0), time("ladder/fast", 9.0))
     assert run(64, 64) == 4
     path.unlink()
 
@@ -172,13 +179,13 @@ def test_the_choice_is_remembered_and_no_file_is_read_again(monkeypatch):
 
 
 def test_whoever_names_a_backend_does_not_get_another_for_its_speed():
-    write(time("plain/only", 1.0))
+    write(time("plain/only", 1.0), time("ladder/fast", 9.0))
     assert run(64, 64, backend="ladder") == run(64, 64, backend="absent,ladder,plain") == 3
     assert run(64, 64, backend="auto") == 4
 
 
 def test_strict_auto_asks_the_highest_priority_first_and_then_takes_the_fastest():
-    write(time("plain/only", 1.0, "x=4x64"), time("tiny/only", 9.0, "x=4x64"))
+    write(*(time(name, us, "x=4x64") for name, us in {"plain/only": 1.0, "ladder/fast": 5.0, "tiny/only": 9.0}.items()))
     with selection.use("auto", strict=True):
         assert run(4, 64) == 4
         with pytest.raises(UnsupportedError, match=r"^tiny cannot run this call, and use\(strict=True\) forbids"):
