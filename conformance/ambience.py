@@ -83,11 +83,12 @@ def _flags(device: torch.device) -> Iterator[None]:
 
 
 ANOMALY = "anomaly detection"
+AUTOCAST = "autocast"
 SETTINGS: dict[str, Setting] = {
     "default dtype float64": _default_dtype(torch.float64),
     "default dtype float16": _default_dtype(torch.float16),
     "default device meta": lambda device: torch.device("meta"),
-    "autocast": lambda device: torch.autocast(device.type, torch.bfloat16),
+    AUTOCAST: lambda device: torch.autocast(device.type, torch.bfloat16),
     "deterministic algorithms": _deterministic,
     ANOMALY: _anomaly,
     "grad mode": lambda device: torch.enable_grad(),
@@ -103,7 +104,7 @@ ROUNDING = ("another number of threads", "torch's flags the other way")
 APART = ("default dtype float16", "inference mode")
 TOGETHER = (
     tuple(n for n in SETTINGS if n not in (*APART, *ROUNDING)),
-    (*APART, "default device meta", "autocast"),
+    (*APART, "default device meta", AUTOCAST),
     ROUNDING,
 )
 

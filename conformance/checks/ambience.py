@@ -11,7 +11,7 @@ import torch
 from kernelmux.conformance import ambience
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Failed, Judge, Probe, raised
-from kernelmux.registry import dispatch
+from kernelmux.registry import autocast, dispatch
 
 Result = tuple[tuple[Any, ...], list[str]]
 SEEDS = (20, 21)  # of the global generator; a result that depends on it shows, and a generator that is seeded anew
@@ -45,13 +45,23 @@ def _told(settings: str) -> Iterator[None]:
 def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
     """Each setting alone where calls are fast, all that go together at once where they are emulated.
 
-    Anomaly detection is there to raise where a gradient is NaN: it is set only where none is.
+    Anomaly detection is there to raise where a gradient is NaN: it is set only where none is. Autocast is there to change
+    dtypes: it is set only where its rules leave those of this call as they are.
     """
     alone = () if judge.probe.emulated else tuple((n,) for n in ambience.SETTINGS)
     finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
+    left = {ambience.ANOMALY: not finite, ambience.AUTOCAST: _cast(judge)}
     for names in (*alone, *ambience.TOGETHER):
-        if kept := tuple(n for n in names if finite or n != ambience.ANOMALY):
+        if kept := tuple(n for n in names if not left.get(n)):
             yield kept
+
+
+def _cast(judge: Judge) -> bool:
+    """Whether autocast would give the call other tensors."""
+    device, values = judge.probe.device, judge.trial.values
+    with ambience.within((ambience.AUTOCAST,), device):
+        found = autocast.cast(judge.trial.spec, values, device.type)
+    return any(got is not value for got, value in zip(found, values, strict=True))
 
 
 def _call(judge: Judge, names: tuple[str, ...]) -> Result:

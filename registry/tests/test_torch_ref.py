@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from kernelmux.registry import cases, catalog, dispatch, domains, numerics
+from kernelmux.registry import autocast, cases, catalog, dispatch, domains, numerics
 from kernelmux.registry.spec import exact_arguments
 
 OPS = catalog.names()
@@ -157,14 +157,15 @@ def test_every_operator_works_without_gradients(op, context):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
-def test_autocast_changes_no_dtype(op, low):
+def test_autocast_changes_the_dtypes_that_it_says_and_no_others(op, low):
     for dtype in catalog.spec(op).dtypes:
         if dtype.is_floating_point:
             tensors, scalars = inputs(op, dtype)
             with torch.autocast("cpu", dtype=low):
                 outputs = compute(op, tensors, scalars)
                 assert torch.is_autocast_enabled("cpu")
-            run(op, tensors, scalars, outputs)
+                cast = autocast.cast(catalog.spec(op), tuple(tensors.values()), "cpu")
+            run(op, dict(zip(tensors, cast, strict=True)), scalars, outputs)
 
 
 def floating(op):
