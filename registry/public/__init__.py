@@ -14,6 +14,7 @@ where torch is there already, its `torch.ops.kernelmux` gets the operators.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -82,5 +83,5 @@ def __dir__() -> list[str]:
     return sorted({*_names(), *(name for name in globals() if name.startswith("__"))})
 
 
-if "torch" in sys.modules:
+if "torch" in sys.modules and importlib.util.find_spec("kernelmux.registry"):  # the emulator can stand alone
     importlib.import_module("kernelmux.registry.torch_ops").install_torch_ops()
