@@ -1,6 +1,7 @@
 """`pip install -e .`: a path that Python and the readers of sources follow alike, new files included."""
 
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,9 @@ def test_it_is_a_path_and_no_import_hook(checkout: Path, installed: Path) -> Non
 def test_files_that_come_later_are_seen(checkout: Path, installed: Path) -> None:
     (checkout / "registry" / "later.py").write_text("VALUE = 7\n")
     code = f"import site; site.addsitedir({str(installed)!r}); from kernelmux.registry import later; print(later.VALUE)"
-    told = subprocess.run([sys.executable, "-c", code], cwd=installed, capture_output=True, text=True, check=False)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # which names this checkout
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=False)
     assert told.stdout == "7\n", told.stderr
 
 
