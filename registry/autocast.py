@@ -23,7 +23,7 @@ FP32 = frozenset({"softmax", "log_softmax", "reduce_sum"}) | NORMS
 
 def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | None:
     """The dtype that the floating tensors of a call get where autocast is on, or None: they stay."""
-    floats = [v.dtype for v in values if _eligible(v)]
+    floats: list[torch.dtype] = [v.dtype for v in values if _eligible(v)]
     if not floats:
         return None
     if spec.name in LOWER:
@@ -31,10 +31,12 @@ def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | 
         return lower
     if device == "cuda" and spec.name in FP32:
         return torch.float32
-    if spec.name in NORMS or spec.name.endswith("_backward"):
-        return floats[0] if spec.name in NORMS else None
+    if spec.name in NORMS:
+        return floats[0]
+    if len(floats) == 1 or spec.name.endswith("_backward"):
+        return None
     widest: torch.dtype = reduce(torch.promote_types, floats)
-    return widest if len(floats) > 1 else None
+    return widest
 
 
 def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:

@@ -169,9 +169,7 @@ class Operators:
         spec = catalog.spec(op)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            given = spec.signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            result = self._operator(spec, tuple(given.arguments.values()))
+            result = self._operator(spec, spec.given(*args, **kwargs))
             if not isinstance(result, tuple):
                 return result
             return result[0] if spec.visible == 1 else result[: spec.visible]

@@ -147,7 +147,9 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     device = tensors[0].device
     if any(x.is_meta for x in tensors) and not tracing.traces():
-        return partial(_shapes, spec) if all(x.is_meta for x in tensors) else None  # binding says what is wrong
+        return (
+            partial(torch_ops.shapes, spec) if all(x.is_meta for x in tensors) else None
+        )  # binding says what is wrong
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
@@ -156,12 +158,6 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     if autograd.differentiable(spec) and any(map(tracing.differentiated, tensors)):
         return partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
     return partial(torch_ops.operator(spec.name), backend=text)
-
-
-def _shapes(spec: OpSpec, *values: Any) -> Any:
-    from kernelmux.registry import torch_ops
-
-    return torch_ops.shapes(spec, values)
 
 
 def without_variants(backend: str | None) -> str | None:
@@ -307,9 +303,7 @@ def outputs(op: str, *args: Any, backend: selection.Names | None = None, **kwarg
     loss, lse = dispatch.outputs("cross_entropy", logits, target)
     """
     spec = catalog.spec(op)
-    given = spec.signature.bind(*args, **kwargs)
-    given.apply_defaults()
-    result = call(spec, tuple(given.arguments.values()), backend)
+    result = call(spec, spec.given(*args, **kwargs), backend)
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -326,9 +320,7 @@ def which(op: str, *args: Any, backend: selection.Names | None = None, **kwargs:
 
 def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], thorough: bool) -> Decision:
     spec = catalog.spec(op)
-    given = spec.signature.bind(*args, **kwargs)
-    given.apply_defaults()
-    values = tuple(given.arguments.values())
+    values = spec.given(*args, **kwargs)
     if _autocast() and (cast_for := _cast_for(values)):
         values = autocast.cast(spec, values, cast_for)
     device = next((v.device for v in values if isinstance(v, torch.Tensor)), None) if tracing.watched(values) else None

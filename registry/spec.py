@@ -239,6 +239,12 @@ class OpSpec:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(i.name, kind, default=i.default) for i in self.inputs])
 
+    def given(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Every argument of a call in order, defaults filled in; TypeError where they do not fit the signature."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
     @cached_property
     def hash(self) -> str:
         """Twelve hex digits over the spec's source without comment lines: changes when the meaning may have."""

@@ -79,7 +79,7 @@ _counters: dict[Ran, Counter] = {}
 
 
 def _unlocked() -> None:
-    """In a process that was forked: whoever held the lock is not there."""
+    """In a process that was forked: the thread that held the lock is not there."""
     global _lock
     _lock = threading.Lock()
 

@@ -50,7 +50,7 @@ def _registered(op: str) -> Callable[..., Any]:
     LIBRARY.define(schema(spec), tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.impl(op, partial(_run, spec), "CompositeExplicitAutograd")
     name = f"{NAMESPACE}::{op}"
-    torch.library.register_fake(name, partial(_fake, spec), lib=LIBRARY)
+    torch.library.register_fake(name, partial(shapes, spec), lib=LIBRARY)
     torch.library.register_vmap(name, partial(_vmap, spec), lib=LIBRARY)
     LIBRARY.impl(op, partial(_differentiable, spec), "Autograd")
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
@@ -94,18 +94,13 @@ def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*values, *(item.default for item in spec.inputs[len(values) :]))
 
 
-def _fake(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
-    """The outputs without their values."""
+def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
     full = _complete(spec, values)
     given = (v for t, v in zip(spec.inputs, full, strict=True) if not (isinstance(t, Tensor) and t.host))
     devices = {v.device for v in given if isinstance(v, torch.Tensor)}
     found = autograd.hollow(spec.bind(*full, device=next(iter(devices)) if len(devices) == 1 else None))
     return found if len(found) > 1 else found[0]
-
-
-def shapes(spec: OpSpec, values: tuple[Any, ...]) -> Any:
-    """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
-    return _fake(spec, *values)
 
 
 def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:

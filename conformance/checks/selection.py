@@ -1,4 +1,4 @@
-"""Whoever names a variant gets it, in every way of naming; nothing else runs in its place but where a chain says so.
+"""A variant that is named runs, in every way of naming; nothing else runs in its place but where a chain says so.
 
 The variant is called for real twice: directly, and while a scope, a default, the environment and a file all name it. For
 each way alone a stand-in takes its place in the ladder, which says that it was called and returns the first result.
@@ -128,7 +128,7 @@ def _falls_through(judge: Judge, outputs: Sequence[torch.Tensor]) -> None:
 
 
 def _strict(judge: Judge, outputs: Sequence[torch.Tensor]) -> None:
-    """Inside of a strict scope no chain goes on, whoever names it."""
+    """Inside of a strict scope no chain goes on, wherever it is named."""
     probe, unable = judge.probe, _name(judge.probe, "unable")
     chain = [unable, probe.label]
     with _standing_in(probe, outputs) as calls, _unable(probe):

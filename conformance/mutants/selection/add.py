@@ -15,7 +15,7 @@ def _right(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _other(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The path that nobody asked for, whose sum is a little too large."""
+    """A path that was not asked for, whose sum is a little too large."""
     return (_right(x, y).float() * (1 + 2.0**-6)).to(x.dtype)
 
 
@@ -29,7 +29,7 @@ def asks_the_environment(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def asks_the_default(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Whoever set a default is thought to want the fast path."""
+    """A default that was set is taken as a wish for the fast path."""
     return _other(x, y) if selection._defaults else _right(x, y)
 
 
