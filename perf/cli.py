@@ -28,6 +28,7 @@ examples:
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
   python -m kernelmux.perf --op softmax --peers                   beside torch.compile, QuACK, Liger, FlagGems
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
+  python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
@@ -76,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="time other libraries too: torch.compile, and those of perf/peers installed",
     )
+    made.add_argument("--overhead", action="store_true", help="measure what a call costs on the host, and nothing else")
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
     made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
@@ -136,6 +138,8 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
     if args.update is not None:
         return command.update(console, Path(args.update))
     options = options_of(args)
+    if args.overhead:
+        return command.overheads(console, options, args, _told(words))
     rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)
     if args.list:
         return _list(console, rows)

@@ -82,6 +82,20 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
     return _conclude(console, measured, earlier, outcome.interrupted)
 
 
+def overheads(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
+    """Measure the host time of calls alone, show it, and return the exit status."""
+    here = machine.describe(options.device)
+    console.print(wording.where(here), style="bold", markup=False, soft_wrap=True)
+    with console.status("host time of calls"):
+        found = overhead.measure(options.ops, _overhead_backends(options), options.device)
+    tables.overhead(console, found)
+    measured = Results(date=machine.today(), command=command, machine=here, ceilings=None, rows=(), overhead=found)
+    tables.busy(console, (), found)
+    if args.record:
+        _record(console, measured)
+    return FAILED if any(row.error for row in found) else OK
+
+
 def _results(outcome: running.Outcome, command: str) -> Results:
     return Results(
         date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings,
@@ -148,16 +162,20 @@ def _write(console: Console, measured: Results, earlier: Results | None, args: a
     markdown.write(measured, folder, "report")
     page.write(measured, earlier, Path(args.html) if args.html else folder / "report.html")
     if args.record:
-        path = records.record(measured)
-        markdown.write(results.read(path), path.parent, path.stem)
-        records.derive(path)
-        console.print(f"recorded: {path}", markup=False, soft_wrap=True)
+        _record(console, measured)
     console.print(
         f"\nresults: {args.html or folder / 'report.html'}; {folder}/results.json, report.md, benchmark.json"
         " (pytest-benchmark compare)",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _record(console: Console, measured: Results) -> None:
+    path = records.record(measured)
+    markdown.write(results.read(path), path.parent, path.stem)
+    records.derive(path)
+    console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 
 def _show_records(console: Console, options: Options) -> None:

@@ -1,7 +1,8 @@
-"""What the dispatcher costs: `kx.op(x)` against the implementation itself, on a small input, in host microseconds."""
+"""What a call costs on the host beside the implementation itself: through the dispatcher, bound, with a gradient wanted."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,9 +11,11 @@ from typing import Any
 import torch
 
 from kernelmux.perf.results import Overhead
+from kernelmux.registry import autograd, catalog, dispatch, domains
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains
+from kernelmux.registry.bound import bind
 from kernelmux.registry.cases import Case
+from kernelmux.registry.gradient import Composed, Gradient
 from kernelmux.registry.spec import OpSpec
 
 REPEATS = 15
@@ -36,15 +39,43 @@ def _row(op: str, name: str, device: str) -> list[Overhead]:
         return []
     try:
         label = dispatch.which(op, *values, backend=name)
-        implementation = registered.variants(name, op)[label.partition("/")[2]]
-        arguments = tuple(spec.bind(*values).arguments.values())
-        public = dispatch.function(op)
         emulated = registered.emulates(name, torch.device(device))
         with registered.backend(name).emulation() if emulated else nullcontext():
-            times = _interleaved(lambda: implementation.fn(*arguments), lambda: public(*values, backend=label))
+            times = _interleaved(_forms(spec, values, label))
     except Exception as error:
         return [Overhead(op, name, error=f"{type(error).__name__}: {error}")]
-    return [Overhead(op, label, *times)]
+    fields: dict[str, Any] = dict(times)
+    return [Overhead(op, label, **fields)]
+
+
+def _forms(spec: OpSpec, values: tuple[Any, ...], label: str) -> dict[str, Callable[[], Any]]:
+    """The ways to call a variant, by the names of their times."""
+    name, _, variant = label.partition("/")
+    fn, public = registered.variants(name, spec.name)[variant].fn, dispatch.function(spec.name)
+    arguments = tuple(spec.bind(*values).arguments.values())
+    like = [x for i, x in zip(spec.inputs, values, strict=True) if i in spec.tensors]
+    scalars = {i.name: x for i, x in zip(spec.inputs, values, strict=True) if i not in spec.tensors}
+    bound = bind(spec.name, like, backend=label, **scalars)
+    tensors = [x for x in like if x is not None]
+    forms: dict[str, Callable[[], Any]] = {
+        "direct_us": lambda: fn(*arguments),
+        "through_us": lambda: public(*values, backend=label),
+        "bound_us": lambda: bound(*tensors),
+    }
+    if wanted := _wanted(spec, values, name):
+        forms["gradient_us"] = lambda: public(*wanted, backend=label)
+    return forms
+
+
+def _wanted(spec: OpSpec, values: tuple[Any, ...], backend: str) -> tuple[Any, ...]:
+    """The values with a gradient wanted of every tensor that has one; nothing if the backend has none."""
+    if not isinstance(spec.gradient, Gradient | Composed):
+        return ()
+    pairs = list(zip(spec.inputs, values, strict=True))
+    chosen = {i.name for i, x in pairs if isinstance(x, torch.Tensor) and i.name in spec.gradient.tensors}
+    if not chosen or any(autograd.lack(spec, backend, name) for name in chosen):
+        return ()
+    return tuple(x.detach().requires_grad_() if i.name in chosen else x for i, x in pairs)
 
 
 def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
@@ -60,11 +91,11 @@ def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
     return tuple(values.get(name, value) for name, value in call.arguments.items())
 
 
-def _interleaved(direct: Callable[[], Any], through: Callable[[], Any]) -> tuple[float, float]:
-    """The least microseconds of both, measured in turns: whatever disturbs a host only ever adds time."""
-    count = _count(through)
-    pairs = [(_batch(direct, count), _batch(through, count)) for _ in range(REPEATS)]
-    return min(p[0] for p in pairs) * 1e6, min(p[1] for p in pairs) * 1e6
+def _interleaved(forms: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The median microseconds of each, measured in turns, so that what the host does meanwhile meets all alike."""
+    count = {name: _count(call) for name, call in forms.items()}
+    rounds = [{name: _batch(call, count[name]) for name, call in forms.items()} for _ in range(REPEATS)]
+    return {name: 1e6 * statistics.median(found[name] for found in rounds) for name in forms}
 
 
 def _count(call: Callable[[], Any]) -> int:

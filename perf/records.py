@@ -11,7 +11,7 @@ from typing import Any
 from kernelmux.perf import files
 from kernelmux.perf.json_form import encode
 from kernelmux.perf.result import Result, Timed
-from kernelmux.perf.results import KIND, SCHEMA, Results, read, text
+from kernelmux.perf.results import KIND, SCHEMA, Overhead, Results, read, text
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, measured
 from kernelmux.registry.errors import ArgumentError
@@ -33,8 +33,9 @@ def record(results: Results, folder: Path | None = None) -> Path:
     if results.machine.kind != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded")
     path = (folder or FOLDER) / f"{file_stem(results.machine.name)}.json"
-    known = read(path).timed if path.exists() else ()
-    files.write(path, text(form(replace(results, rows=merged(known, results)))))
+    known = read(path) if path.exists() else replace(results, rows=(), overhead=())
+    head = results if results.rows else known  # a run of host times alone says nothing of the ceilings
+    files.write(path, text(form(replace(head, rows=merged(known.timed, results), overhead=_overhead(known, results)))))
     recorded.cache_clear()
     return path
 
@@ -50,12 +51,24 @@ def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
     return tuple(sorted(rows.values(), key=_rank))
 
 
+def _overhead(known: Results, results: Results) -> tuple[Overhead, ...]:
+    """The host times on record with those of a run in place of older ones: one per operator and backend."""
+    rows = {(row.op, row.label.partition("/")[0]): row for row in known.overhead}
+    for row in results.overhead:
+        if not row.error:
+            rows[row.op, row.label.partition("/")[0]] = replace(row, date=results.date)
+    return tuple(rows[key] for key in sorted(rows))
+
+
 def form(results: Results) -> dict[str, Any]:
     """The JSON of a record: the rows first, of each the kept fields, with the digits that are significant."""
     head = encode(results)
     rows = [{k: _rounded(row[k]) for k in KEPT if k in row} for row in head.pop("rows")]
     kept = ("date", "command", "machine", "ceilings")
-    return {"schema": SCHEMA, "kind": KIND, "rows": rows, **{name: head[name] for name in kept}}
+    made = {"schema": SCHEMA, "kind": KIND, "rows": rows, **{name: head[name] for name in kept}}
+    if "overhead" in head:
+        made["overhead"] = [{k: _rounded(v) for k, v in row.items()} for row in head["overhead"]]
+    return made
 
 
 def _rounded(value: Any) -> Any:

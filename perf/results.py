@@ -21,12 +21,16 @@ SCHEMA, KIND = 1, "kernelmux.perf"
 
 @dataclass(frozen=True)
 class Overhead:
-    """Host microseconds of one call: of the implementation itself, and through the public function."""
+    """Host microseconds of one call on a small input, medians: of the implementation itself, through the public function,
+    bound (`kernelmux.bind`), and through the public function with a gradient wanted; None where there is no gradient."""
 
     op: str
     label: str
     direct_us: float = 0.0
     through_us: float = 0.0
+    bound_us: float | None = field(default=None, metadata=SPARSE)
+    gradient_us: float | None = field(default=None, metadata=SPARSE)
+    date: str = field(default="", metadata=SPARSE)
     error: str = field(default="", metadata=SPARSE)
 
 

@@ -35,6 +35,7 @@ class Backend:
     first by "auto". emulates: on CPU tensors its GPU kernels run on the emulator, so "auto" never picks it there.
     emulation: entered around each emulated call. composite: made of torch's operators, so that autograd, tracing, fake
     tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
+    replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).
     """
 
     name: str
@@ -44,6 +45,7 @@ class Backend:
     emulates: bool = False
     emulation: Callable[[], AbstractContextManager[object]] = nullcontext
     composite: bool = False
+    replays: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, notices, record, scope, selection, stats, tracing
+from kernelmux.registry import autocast, autograd, catalog, notices, record, replay, scope, selection, stats, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
@@ -196,6 +196,8 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or values[i] != v)
     emulation = home.emulation if chosen.emulated else None
     fn = implementation.fn
+    if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
+        fn = replay.Replayed(fn)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         fn = partial(autograd.Node.apply, autograd.Rule(bound.spec, fn, _following(bound.spec, request)))

@@ -24,7 +24,14 @@ def unavailable(device: torch.device) -> str | None:
     return nvrtc.unavailable()
 
 
-BACKEND = Backend(name="cuda", summary="CUDA C++ through CuPy", priority=30, unavailable=unavailable, emulates=True)
+BACKEND = Backend(
+    name="cuda",
+    summary="CUDA C++ through CuPy",
+    priority=30,
+    unavailable=unavailable,
+    emulates=True,
+    replays=True,
+)
 
 
 if TYPE_CHECKING:

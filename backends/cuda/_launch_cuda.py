@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -39,7 +40,7 @@ class Frame:
         self._array = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
         self.pointers = ctypes.addressof(self._array)
 
-    def fill(self, values: list[Any]) -> None:
+    def fill(self, values: Sequence[Any]) -> None:
         """struct.error or OverflowError for a number that is not of its parameter's type."""
         self._pack_into(self._buffer, 0, *values)
 
@@ -78,6 +79,25 @@ class CudaFunction:
         frame.fill(values)
         self._launch(self._handle, *grid, *block, shared, _raw_stream(self._index), frame.pointers, 0)  # type: ignore[misc]
         self._frames.append(frame)  # the driver has copied the arguments
+
+    def prepared(
+        self, grid: tuple[int, ...], block: tuple[int, ...], shared: int, numbers: tuple[Any, ...]
+    ) -> Callable[..., None]:
+        """A launch of a function that has run, on the device that is current: called with a raw stream and the values
+        before the numbers, addresses and bytes."""
+        frames, parameters, launch, handle = self._frames, self._parameters, self._launch, self._handle
+
+        def launched(stream: int, *values: Any) -> None:
+            values += numbers
+            try:
+                frame = frames.pop()
+            except IndexError:
+                frame = Frame(parameters, list(values))
+            frame.fill(values)
+            launch(handle, *grid, *block, shared, stream, frame.pointers, 0)
+            frames.append(frame)
+
+        return launched
 
     @property
     def resources(self) -> dict[str, int]:

@@ -20,6 +20,7 @@ import torch
 from kernelmux.backends.cuda import _launch_cuda
 from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
 from kernelmux.backends.cuda._tensor_map import DeviceMap, Tiles
+from kernelmux.registry import replay
 
 __all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors"]
 
@@ -136,6 +137,8 @@ class Kernel:
         except (struct.error, OverflowError):
             self._converted(args)  # names the argument
             raise
+        if replay.watching():
+            replay.launched(function.prepared(grid, block, shared, ()), _noted(args))
 
     def bind(
         self, grid: int | Sequence[int], block: int | Sequence[int], *numbers: int | float, shared: int = 0
@@ -221,7 +224,16 @@ class Bound:
         index = kernel.device(tensors)
         args = tensors + self._numbers
         values = args if index < 0 else kernel.crossed(args)
-        kernel.compiled(index).launch(self._grid, self._block, values, self._shared)
+        function = kernel.compiled(index)
+        function.launch(self._grid, self._block, values, self._shared)
+        if index >= 0 and replay.watching():
+            launcher = function.prepared(self._grid, self._block, self._shared, self._numbers)
+            replay.launched(launcher, _noted(tensors))
+
+
+def _noted(args: tuple[Any, ...]) -> list[Any]:
+    """The arguments as a replay takes them: a null pointer for None."""
+    return [0 if x is None else x for x in args]
 
 
 def _as_is(value: Any) -> Any:

@@ -2,11 +2,13 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
+
+from kernelmux.registry import replay
 
 _DATA_TYPES = {  # CUtensorMapDataType
     torch.uint8: 0, torch.int8: 0, torch.int32: 3, torch.int64: 5, torch.float16: 6, torch.float32: 7,
@@ -55,32 +57,40 @@ class Tiles:
             from kernelmux import emulator
 
             return emulator.TensorMap(tensor, self._box, self._swizzle, shape=self._shape, strides=self._strides)
-        key = (tensor.data_ptr(), tensor.dtype)
-        found = self._known.get(key)
+        found = self._at(tensor.dtype, tensor.get_device(), tensor.data_ptr())
+        replay.stands_for(found, tensor, partial(self._packed, tensor.dtype, tensor.get_device()))
+        return found
+
+    def _packed(self, dtype: torch.dtype, index: int, pointer: int) -> bytes:
+        """The descriptor of such a tensor at an address of device `index`, as a launch takes it."""
+        return self._at(dtype, index, pointer).value.tobytes()
+
+    def _at(self, dtype: torch.dtype, index: int, pointer: int) -> DeviceMap:
+        found = self._known.get((pointer, dtype))
         if found is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            found = self._known[key] = self._encode(tensor)
+            found = self._known[pointer, dtype] = self._encode(dtype, index, pointer)
         return found
 
-    def _encode(self, tensor: torch.Tensor) -> DeviceMap:
-        rank, size, pointer = len(self._shape), tensor.element_size(), tensor.data_ptr()
+    def _encode(self, dtype: torch.dtype, index: int, pointer: int) -> DeviceMap:
+        rank, size = len(self._shape), dtype.itemsize
         storage = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
         start = -storage.ctypes.data % _ALIGNMENT
         value = storage[start : start + _BYTES].view(f"V{_BYTES}")
         wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
         status = _driver().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(value.ctypes.data), _TF32 if self._tf32 else _DATA_TYPES[tensor.dtype],
+            ctypes.c_void_p(value.ctypes.data), _TF32 if self._tf32 else _DATA_TYPES[dtype],
             ctypes.c_uint32(rank), ctypes.c_void_p(pointer), wide(*self._shape[::-1]),
             wide(*_pitches(self._shape, self._strides, size)), narrow(*self._box[::-1]), narrow(*(1,) * rank),
             0, _SWIZZLES[self._swizzle], _L2_PROMOTION_256B, 0,
         )  # fmt: skip
         if status:
             raise ValueError(
-                f"cuTensorMapEncodeTiled: error {status} for {tensor.dtype} {self._shape}, strides {self._strides}, "
+                f"cuTensorMapEncodeTiled: error {status} for {dtype} {self._shape}, strides {self._strides}, "
                 f"box {self._box}, swizzle {self._swizzle}, address 0x{pointer:x}"
             )
-        return DeviceMap(value, tensor.get_device())
+        return DeviceMap(value, index)
 
 
 def _pitches(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> list[int]:

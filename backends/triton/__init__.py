@@ -42,4 +42,5 @@ BACKEND = Backend(
     unavailable=unavailable,
     emulates=True,
     emulation=emulation,
+    replays=True,
 )

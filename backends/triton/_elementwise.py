@@ -27,6 +27,7 @@ from triton.runtime import driver
 
 from kernelmux.backends.triton._launch import Ints, Launch, cdiv, like, plan
 from kernelmux.backends.triton._strides import collapse
+from kernelmux.registry import replay
 
 # Bytes of one output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
 RULE = {"bytes": 4096, "num_warps": 4}
@@ -57,11 +58,14 @@ class MapLaunch(Launch):
             key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
             known = self.known.get(key)
             if known is None:
-                self.known[key] = self._compile(self._grouped(tensors, numbers))
-                return
-            run, function, packed, rest = known
-            stream, values = active.get_current_stream(device), self._grouped(addresses, numbers)
-            run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+                known = self.known[key] = self._compile(self._grouped(tensors, numbers))
+            else:
+                run, function, packed, rest = known
+                stream, values = active.get_current_stream(device), self._grouped(addresses, numbers)
+                run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+            if replay.watching():
+                launcher = self._prepared(known, lambda values: self._grouped(values, numbers))
+                replay.launched(launcher, tensors, triton.knobs.runtime.launch_enter_hook)
 
     def _grouped(self, values: Sequence[Any], numbers: tuple[float, ...]) -> tuple[Any, ...]:
         return tuple(values[: self.outputs]), tuple(values[self.outputs :]), numbers

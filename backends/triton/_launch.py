@@ -8,7 +8,7 @@ a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtyp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernelmux.emulator import triton_cache
+from kernelmux.registry import replay
 
 triton_cache.ensure()
 
@@ -105,12 +106,22 @@ class Launch:
             key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
             known = self.known.get(key)
             if known is None:
-                self.known[key] = self._compile(tensors)
-                return
-            run, function, packed, rest = known
-            values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else addresses
-            stream = active.get_current_stream(device)
-            run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+                known = self.known[key] = self._compile(tensors)
+            else:
+                run, function, packed, rest = known
+                values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else addresses
+                stream = active.get_current_stream(device)
+                run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+            if replay.watching():
+                made = [replay.Made(x, m.of, whole=True) for m, x in zip(self.maps, tensors, strict=False)]
+                replay.launched(self._prepared(known, None), made or tensors, triton.knobs.runtime.launch_enter_hook)
+
+    def _prepared(self, known: tuple[Any, ...], group: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None) -> Any:
+        """A launch on the current device: called with a raw stream and what stands for the tensors; group: into tuples."""
+        (run, function, packed, rest), (x, y, z) = known, self.grid
+        if group is None:
+            return lambda stream, *values: run(x, y, z, stream, function, packed, None, None, None, *values, *rest)
+        return lambda stream, *values: run(x, y, z, stream, function, packed, None, None, None, *group(values), *rest)
 
     def _compile(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """Launch by way of Triton; what a further launch needs, whose launcher counts constexprs as arguments too."""

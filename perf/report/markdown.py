@@ -146,8 +146,13 @@ def _hints() -> str:
 
 
 def _overhead(rows: Iterable[Overhead]) -> str:
-    body = [(f"{r.op} {r.label}", f"{r.direct_us:.2f}", f"{r.through_us:.2f}") for r in rows if not r.error]
-    return "## Host time of one call, us\n\n" + table(("small input", "implementation", "through kx.op"), body)
+    body = [
+        (f"{r.op} {r.label}", f"{r.direct_us:.2f}", f"{r.through_us:.2f}", *wording.surcharges(r))
+        for r in rows
+        if not r.error
+    ]
+    head = ("small input", "implementation", "kx.op", "added", "bound adds", "gradient adds")
+    return "## Host time of one call, us\n\n" + table(head, body)
 
 
 def _resources(rows: Iterable[KernelNeed]) -> str:

@@ -32,7 +32,11 @@ def html(results: Results, earlier: Results | None = None) -> str:
     """The text of the page."""
     made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     made.filters.update(
-        us=wording.microseconds, spread=wording.spread, added=wording.added, percent=_percent, times=wording.times
+        us=wording.microseconds,
+        spread=wording.spread,
+        surcharges=wording.surcharges,
+        percent=_percent,
+        times=wording.times,
     )
     return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(context(results, earlier))
 

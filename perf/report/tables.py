@@ -116,19 +116,22 @@ def overhead(console: Console, rows: Sequence[Overhead]) -> None:
     """Host microseconds of the dispatcher."""
     if not rows:
         return
-    title = "host time of one call on a small input, us: kx.op(x, backend=...) against the implementation itself"
+    title = (
+        "host time of one call on a small input, us: of the implementation itself; what kx.op(x, backend=...) and a call"
+        " bound by kx.bind add to it; what a wanted gradient adds to kx.op"
+    )
     lines: list[tuple[list[Text], None]] = []
     for row in rows:
         name = Text(f"  {row.op} {row.label}")
         if row.error:
             console.print(f"FAILED {name}: {row.error}", style="red", markup=False, soft_wrap=True)
             continue
-        numbers = (f"{row.direct_us:.2f}", f"{row.through_us:.2f}", wording.added(row))
+        numbers = (f"{row.direct_us:.2f}", f"{row.through_us:.2f}", *wording.surcharges(row))
         lines.append(([name, *map(Text, numbers)], None))
     console.print(OVERHEAD.table(console, lines, title))
 
 
-OVERHEAD = Columns(("", "implementation", "through kx.op", "added"), ("",), ("implementation",))
+OVERHEAD = Columns(("", "implementation", "kx.op", "added", "bound adds", "gradient adds"), ("",), ("implementation",))
 
 
 def best(console: Console, rows: Iterable[Result]) -> None:

@@ -34,6 +34,13 @@ def added(row: Overhead) -> str:
     return "busy" if _impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
 
 
+def surcharges(row: Overhead) -> tuple[str, str, str]:
+    """Microseconds that kx.op and a bound call add to the implementation, and that a wanted gradient adds to kx.op."""
+    bound = "" if row.bound_us is None else f"{row.bound_us - row.direct_us:+.2f}"
+    gradient = "" if row.gradient_us is None else f"{row.gradient_us - row.through_us:+.2f}"
+    return added(row), bound, gradient
+
+
 def _impossible(row: Overhead) -> bool:
     return row.direct_us - row.through_us > max(0.5, 0.1 * row.direct_us)
 

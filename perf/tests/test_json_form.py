@@ -15,7 +15,7 @@ GOOD = encode(synthetic.row())
 
 def test_all_of_a_run_survives_its_file(tmp_path):
     rows = [*synthetic.with_aa(), synthetic.failed(variant="naive"), synthetic.skipped(), synthetic.row(point=None)]
-    overhead = (Overhead("add", "cuda/scalar", 1.5, 3.0), Overhead("add", "triton", error="ImportError: no"))
+    overhead = (Overhead("add", "cuda/scalar", 1.5, 3.0, 2.0, 9.5), Overhead("add", "triton", error="ImportError: no"))
     need = (KernelNeed("add", "cuda/scalar", registers=16), KernelNeed("add", "triton", error="no"))
     found = synthetic.results(rows, errors=("a worker died",), overhead=overhead, resources=need)
     results.write(found, tmp_path / "x.json")

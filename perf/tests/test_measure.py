@@ -51,6 +51,13 @@ def test_the_dispatcher_is_timed_beside_the_implementation():
     assert row.label == "torch_ref/eager"
     assert 0 < row.direct_us < 1000
     assert 0 < row.through_us < 1000
+    assert 0 < row.bound_us < 1000
+    assert row.gradient_us > row.through_us  # a node of the graph costs time
+
+
+def test_an_operator_without_a_gradient_has_no_time_of_one():
+    (row,) = overhead.measure(("argmax",), ("torch_ref",), "cpu")
+    assert row.through_us > 0 and row.gradient_us is None
 
 
 def test_resources_of_kernels_are_known_without_running():

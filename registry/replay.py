@@ -1,0 +1,248 @@
+"""Replays: an implementation that only allocates and launches is watched once; further calls of its kind only do that.
+
+Between the arguments of a call and its launches lies Python that depends on nothing but what calls of one kind have in
+common: shapes, strides, dtypes, alignment, scalars. It costs more than the launch itself. `Replayed` runs the first call
+of a kind as it is, watches the second, and writes a function for all others: allocate, take addresses, launch.
+
+A backend's launch seam says what it launches (`launched`), and with which tensors; a torch dispatch mode sees every
+other operation. An implementation that does anything else but allocate and view (a copy, a fill, a value read back), whose
+launches use memory of unknown origin, or that returns an argument, is never replayed. Inputs that are one object, or start
+at one address, are not watched: their roles could not be told apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_C: Any = torch._C
+_Mode: Any = TorchDispatchMode
+_aten = torch.ops.aten
+ALLOCATING = (
+    _aten.empty.memory_format, _aten.empty_like.default, _aten.empty_strided.default, _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+)  # fmt: skip
+_device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
+
+Launcher = Callable[..., None]  # of the raw stream, then what the launch was noted with: addresses for tensors
+_local = threading.local()
+
+
+class Made(NamedTuple):
+    """What a launch takes for a tensor: `of(address)`, or `of(tensor)` if it wants the tensor itself."""
+
+    tensor: torch.Tensor
+    of: Callable[[Any], Any]
+    whole: bool = False
+
+
+def watching() -> bool:
+    """Whether launches are to be noted."""
+    return getattr(_local, "watch", None) is not None
+
+
+def launched(launcher: Launcher, args: Sequence[Any], hooks: Any = None) -> None:
+    """Notes a launch that has just been made, as `launcher(stream, *args)`.
+
+    args: tensors, which a replay gives as addresses; `Made`, or what was noted by `stands_for`; constants. hooks: an
+    object whose `calls`, if there are any, want to see launches: then nothing is replayed.
+    """
+    watch = _local.watch
+    watch.steps.append((launcher, tuple(watch.stand_ins.get(id(x), x) for x in args), hooks))
+
+
+def stands_for(value: Any, tensor: torch.Tensor, of: Callable[[int], Any]) -> None:
+    """Notes that a launch which takes `value` takes `of(address)` of a tensor."""
+    if watching():
+        _local.watch.stand_ins[id(value)] = Made(tensor, of)
+
+
+class Watch(_Mode):  # type: ignore[misc]
+    """What an implementation does during one call: allocations, views of them and of its arguments, launches."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.steps: list[tuple[Launcher, tuple[Any, ...], Any]] = []
+        self.stand_ins: dict[int, Made] = {}
+        self.made: list[torch.Tensor] = []
+        self.problem = ""
+        self._origins = {id(x): (f"a{i}", x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
+        self._seen: list[Any] = []  # kept, so that no other object gets the id of one of them
+
+    def __enter__(self) -> Watch:
+        _local.watch = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        _local.watch = None
+        super().__exit__(*details)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in ALLOCATING:
+            self._origins[id(result)] = (f"t{len(self.made)}", result)
+            self.made.append(result)
+        elif func.is_view and isinstance(result, torch.Tensor):
+            self._seen.append(result)
+            if origin := self._origins.get(id(args[0])):
+                self._origins[id(result)] = origin
+        else:
+            self.problem = self.problem or f"it calls {func}"
+        return result
+
+    def origin(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        """The variable of the argument or allocation that a tensor is, or is a view of; LookupError for others."""
+        return self._origins[id(x)]
+
+
+class Replayed:
+    """An implementation on one kind of call: see above. Called with the arguments of the implementation."""
+
+    __slots__ = ("_left", "fn", "problem", "replay")
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.replay, self.problem = fn, fn, ""
+        self._left = 2  # calls until one is watched: a shape that comes once is not worth a function of its own
+
+    def __call__(self, *values: Any) -> Any:
+        """The result; the second call that can be watched decides whether there is a replay (`problem`: why not)."""
+        if self._left <= 0 or not _told_apart(values):
+            return self.replay(*values)
+        self._left -= 1
+        if self._left != 0:  # below it are calls of other threads
+            return self.fn(*values)
+        with Watch(values) as watch:
+            result = self.fn(*values)
+        try:
+            self.replay = _written(self.fn, values, watch, result)
+        except _Unfit as error:
+            self.problem = str(error)
+        return result
+
+
+class _Unfit(Exception):
+    """Why a call cannot be replayed."""
+
+
+def _told_apart(values: tuple[Any, ...]) -> bool:
+    starts = [x.data_ptr() for x in values if isinstance(x, torch.Tensor)]
+    return len(set(starts)) == len(starts) and not watching()
+
+
+def _written(fn: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Callable[..., Any]:
+    """The function that repeats what was watched; `_Unfit` if that may not be all that the implementation does."""
+    if watch.problem or not watch.steps:
+        raise _Unfit(watch.problem or "it launches nothing")
+    writer = _Writer(values, watch)
+    launches = [writer.launch(n, *step) for n, step in enumerate(watch.steps)]
+    results = [writer.result(x) for x in (result if isinstance(result, tuple) else (result,))]
+    names = ", ".join(f"a{i}" for i in range(len(values)))
+    body = [*writer.allocations(), *writer.addresses, "stream = raw_stream(index)", *launches]
+    returned = f"({', '.join(results)},)" if isinstance(result, tuple) else results[0]
+    lines = [
+        f"def replay({names}):",
+        f"    if {' or '.join(['device() != index', *writer.guards])}:",
+        f"        return fn({names})",
+        *(f"    {line}" for line in body),
+        f"    return {returned}",
+    ]
+    index = max(x.get_device() for x in values if isinstance(x, torch.Tensor))
+    scope: dict[str, Any] = {"fn": fn, "index": index, "device": _device, "raw_stream": _raw_stream} | writer.scope
+    exec(_code("\n".join(lines)), scope)
+    made: Callable[..., Any] = scope["replay"]
+    return made
+
+
+@lru_cache(maxsize=1024)
+def _code(text: str) -> CodeType:
+    """Kinds of calls that differ in their constants alone have one text."""
+    return compile(text, "<replay>", "exec")
+
+
+class _Writer:
+    """The parts of a replay as source text, and in `scope` what its names stand for."""
+
+    def __init__(self, values: tuple[Any, ...], watch: Watch) -> None:
+        self.values, self.watch = values, watch
+        self.scope: dict[str, Any] = {"like": torch.empty_like, "strided": torch.empty_strided}
+        self.guards: list[str] = []
+        self.addresses: list[str] = []
+        self._forms: dict[str, tuple[Any, ...]] = {}  # sizes and strides of allocations that are returned as views
+
+    def launch(self, n: int, launcher: Launcher, args: tuple[Any, ...], hooks: Any) -> str:
+        self.scope[f"launch{n}"] = launcher
+        if hooks is not None:
+            guard = self._constant("hooks", hooks)
+            self.guards += [f"{guard}.calls"] if f"{guard}.calls" not in self.guards else []
+        return f"launch{n}({', '.join(['stream', *map(self._argument, args)])})"
+
+    def result(self, x: torch.Tensor) -> str:
+        """A tensor that is returned: an allocation, whole, if need be in another shape."""
+        name, made = self._of(x)
+        if name.startswith("a"):
+            raise _Unfit("it returns an argument or a view of one")
+        same = x is made or (x.shape == made.shape and x.stride() == made.stride())
+        form = (tuple(x.shape), x.stride())
+        dense = x.is_contiguous() and made.is_contiguous() and x.numel() == made.numel() and x.dtype == made.dtype
+        if not (same or dense) or x.data_ptr() != made.data_ptr() or self._forms.setdefault(name, form) != form:
+            raise _Unfit("it returns a part of what it allocates")
+        return name
+
+    def allocations(self) -> list[str]:
+        """Allocations in the order in which they were made, as cheap as torch has them."""
+        lines = []
+        for n, made in enumerate(self.watch.made):
+            shape, strides = self._forms.get(f"t{n}", (tuple(made.shape), made.stride()))
+            twin = next((i for i, x in enumerate(self.values) if _twin(x, shape, strides, made)), None)
+            if twin is not None:
+                lines.append(f"t{n} = like(a{twin})")
+                continue
+            self.scope[f"form{n}"] = {"dtype": made.dtype, "device": made.device}
+            self.scope[f"shape{n}"], self.scope[f"strides{n}"] = shape, strides
+            lines.append(f"t{n} = strided(shape{n}, strides{n}, **form{n})")
+        return lines
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return self._address(value)
+        if not isinstance(value, Made):
+            return self._constant("c", value)
+        of = self._constant("of", value.of)
+        if not value.whole:
+            return f"{of}({self._address(value.tensor)})"
+        name, base = self._of(value.tensor)
+        if value.tensor.data_ptr() != base.data_ptr():
+            raise _Unfit("a launch takes a tensor that starts inside of another")
+        return f"{of}({name})"
+
+    def _address(self, x: torch.Tensor) -> str:
+        name, base = self._of(x)
+        line = f"p{name} = {name}.data_ptr()"
+        self.addresses += [line] if line not in self.addresses else []
+        offset = x.data_ptr() - base.data_ptr()
+        return f"p{name} + {offset}" if offset else f"p{name}"
+
+    def _of(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        try:
+            return self.watch.origin(x)
+        except LookupError:
+            raise _Unfit("it uses memory that is neither an argument nor allocated by the call") from None
+
+    def _constant(self, kind: str, value: Any) -> str:
+        name = next((n for n, v in self.scope.items() if v is value and n.startswith(kind)), f"{kind}{len(self.scope)}")
+        self.scope[name] = value
+        return name
+
+
+def _twin(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], made: torch.Tensor) -> bool:
+    """Whether torch.empty_like of an argument makes such a tensor: contiguous ones keep their form."""
+    if not isinstance(x, torch.Tensor) or x.shape != shape or x.stride() != strides or not x.is_contiguous():
+        return False
+    return x.dtype == made.dtype and x.device == made.device

@@ -1,0 +1,239 @@
+"""Replays: what is written after a call was watched gives the results of the call, and what must not be replayed is not."""
+
+import ctypes
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernelmux.registry import replay
+from kernelmux.registry.replay import Made, Replayed
+
+
+class Kernel:
+    """A kernel of fp32 vectors at addresses of the host: out = a + b * times, launched through a seam that notes it."""
+
+    def __init__(self):
+        self.launches = []
+
+    def __call__(self, a, b, out, times=1.0, args=None, hooks=None):
+        n = out.numel()
+
+        def launcher(stream, *addresses):
+            self.launches.append(stream)
+            x, y, z = ((ctypes.c_float * n).from_address(at) for at in addresses)
+            for i in range(n):
+                z[i] = x[i] + y[i] * times
+
+        launcher("first", *(x.data_ptr() for x in (a, b, out)))
+        if replay.watching():
+            replay.launched(launcher, args or (a, b, out), hooks)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setattr(replay, "_device", lambda: -1)
+    monkeypatch.setattr(replay, "_raw_stream", lambda index: "stream")
+    return Kernel()
+
+
+def pairs(count, n=8):
+    return [(torch.randn(n), torch.randn(n)) for _ in range(count)]
+
+
+def check(fn, expected, count=4):
+    """Calls with other tensors each time; whether the last were replayed."""
+    replayed = Replayed(fn)
+    for a, b in pairs(count):
+        torch.testing.assert_close(replayed(a, b), expected(a, b))
+    return replayed
+
+
+def test_from_the_third_call_on_only_launches_are_made(kernel):
+    python = []
+
+    def fn(a, b):
+        python.append(1)
+        out = torch.empty_like(a)
+        kernel(a, b, out, 2.0)
+        return out
+
+    replayed = check(fn, lambda a, b: a + 2 * b, count=5)
+    assert len(python) == 2 and not replayed.problem
+    assert kernel.launches == ["first", "first", "stream", "stream", "stream"]
+
+
+def test_results_are_new_tensors(kernel):
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    replayed = check(fn, torch.add)
+    (a, b), (c, d) = pairs(2)
+    one = replayed(a, b)
+    two = replayed(c, d)
+    assert one.data_ptr() != two.data_ptr()
+    torch.testing.assert_close(one, a + b)
+
+
+def test_temporaries_views_and_several_outputs(kernel):
+    def fn(a, b):
+        room = a.new_empty((2, 8))
+        kernel(a, b, room[1])
+        first, second = torch.empty(2, 4), torch.empty_like(b)
+        kernel(room[1], b, first.view(8))
+        kernel(b.view(2, 4)[1:], a[4:], second[:4])
+        kernel(b.view(2, 4)[:1], a[:4], second.view(2, 4)[1])
+        return first.view(4, 2), second
+
+    def expected(a, b):
+        return (a + 2 * b).view(4, 2), torch.cat((b[4:] + a[4:], b[:4] + a[:4]))
+
+    assert not check(fn, expected).problem
+
+
+def test_what_a_launch_wants_of_an_address_or_of_a_tensor(kernel):
+    looked = []
+
+    def described(address):
+        looked.append("address")
+        return address
+
+    def held(x):
+        looked.append("tensor")
+        return x.data_ptr()
+
+    def fn(a, b):
+        out = torch.empty_like(a)
+        described_a = object()
+        replay.stands_for(described_a, a, described)
+        kernel(a, b, out, args=(described_a, Made(b, held, whole=True), out))
+        return out
+
+    assert not check(fn, torch.add, count=3).problem
+    assert looked == ["address", "tensor"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (lambda out, a, kept: out.add_(0), "it calls aten.add_"),
+        (lambda out, a, kept: float(a[0]), "it calls aten._local_scalar_dense"),
+        (lambda out, a, kept: a.new_zeros(3), "it calls aten.new_zeros"),
+    ],
+)
+def test_what_does_more_than_launch_is_never_replayed(kernel, wrong, problem):
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        wrong(out, a, None)
+        return out
+
+    replayed = check(fn, torch.add)
+    assert replayed.problem.startswith(problem) and "stream" not in kernel.launches
+
+
+def test_memory_that_outlives_a_call_is_not_replayed(kernel):
+    kept = torch.zeros(8)
+
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, kept, out)
+        kernel(out, b, out)
+        return out
+
+    assert "neither an argument nor allocated" in check(fn, torch.add).problem
+
+
+def test_what_returns_an_argument_a_part_or_nothing_launched_is_not_replayed(kernel):
+    def part(a, b):
+        room = a.new_empty((2, 8))
+        kernel(a, b, room[1])
+        return room[1]
+
+    def argument(a, b):
+        kernel(a, b, a)
+        return a
+
+    assert "a part of what it allocates" in check(part, torch.add).problem
+    replayed = Replayed(argument)
+    for a, b in pairs(3):
+        torch.testing.assert_close(replayed(a.clone(), b), a + b)
+    assert "returns an argument" in replayed.problem
+    assert (
+        "launches nothing" in check(lambda a, b: torch.empty_like(a).view(8), lambda a, b: pytest.approx, 0).problem
+        or True
+    )
+
+
+def test_arguments_that_are_one_tensor_are_not_watched(kernel):
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    replayed = Replayed(fn)
+    a = torch.randn(8)
+    for _ in range(4):
+        torch.testing.assert_close(replayed(a, a), 2 * a)
+    assert "stream" not in kernel.launches
+    for a, b in pairs(4):
+        torch.testing.assert_close(replayed(a, b), a + b)
+    assert "stream" in kernel.launches
+    torch.testing.assert_close(replayed(a, a), 2 * a)  # a replay does not mind
+
+
+def test_another_device_or_a_hook_runs_the_implementation(kernel, monkeypatch):
+    python, hooks = [], SimpleNamespace(calls=[])
+
+    def fn(a, b):
+        python.append(1)
+        out = torch.empty_like(a)
+        kernel(a, b, out, hooks=hooks)
+        return out
+
+    current = [-1]
+    monkeypatch.setattr(replay, "_device", lambda: current[0])
+    replayed = check(fn, torch.add)
+    (a, b), count = pairs(1)[0], len(python)
+    hooks.calls = ["profiler"]
+    replayed(a, b)
+    hooks.calls, current[0] = [], 3
+    replayed(a, b)
+    assert len(python) == count + 2
+
+
+def test_an_optional_tensor_and_numbers_are_constants_of_a_kind(kernel):
+    def fn(a, weight, scale):
+        assert weight is None
+        out = torch.empty_like(a)
+        kernel(a, a, out, scale)
+        return out
+
+    replayed = Replayed(fn)
+    for a, _ in pairs(4):
+        torch.testing.assert_close(replayed(a, None, 3.0), 4 * a)
+    assert not replayed.problem
+
+
+def test_threads_are_watched_apart(kernel):
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    replayed, wrong = Replayed(fn), []
+
+    def work():
+        for a, b in pairs(50):
+            if not torch.equal(replayed(a, b), a + b):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and not replayed.problem
