@@ -20,6 +20,7 @@ from kernelmux.registry.spec import OpSpec
 
 REPEATS = 15
 SECONDS = 0.005  # of one repeat
+WARMUP = 3  # calls, after which one of a kernel is replayed
 
 
 def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> tuple[Overhead, ...]:
@@ -50,15 +51,14 @@ def _row(op: str, name: str, device: str) -> list[Overhead]:
 
 def _forms(spec: OpSpec, values: tuple[Any, ...], label: str) -> dict[str, Callable[[], Any]]:
     """The ways to call a variant, by the names of their times."""
-    name, _, variant = label.partition("/")
-    fn, public = registered.variants(name, spec.name)[variant].fn, dispatch.function(spec.name)
-    arguments = tuple(spec.bind(*values).arguments.values())
+    name, public = label.partition("/")[0], dispatch.function(spec.name)
+    plan, _ = dispatch.resolve(spec, values, label)
     like = [x for i, x in zip(spec.inputs, values, strict=True) if i in spec.tensors]
     scalars = {i.name: x for i, x in zip(spec.inputs, values, strict=True) if i not in spec.tensors}
     bound = bind(spec.name, like, backend=label, **scalars)
     tensors = [x for x in like if x is not None]
     forms: dict[str, Callable[[], Any]] = {
-        "direct_us": lambda: fn(*arguments),
+        "direct_us": lambda: plan.run(values),
         "through_us": lambda: public(*values, backend=label),
         "bound_us": lambda: bound(*tensors),
     }
@@ -99,7 +99,8 @@ def _interleaved(forms: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _count(call: Callable[[], Any]) -> int:
-    call()
+    for _ in range(WARMUP):
+        call()
     _drain()
     start = time.perf_counter()
     call()

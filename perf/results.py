@@ -21,8 +21,8 @@ SCHEMA, KIND = 1, "kernelmux.perf"
 
 @dataclass(frozen=True)
 class Overhead:
-    """Host microseconds of one call on a small input, medians: of the implementation itself, through the public function,
-    bound (`kernelmux.bind`), and through the public function with a gradient wanted; None where there is no gradient."""
+    """Host microseconds of one call on a small input, medians: of the implementation alone as a plan runs it, through the public
+    function, bound (`kernelmux.bind`), and through the public function with a gradient wanted; None where there is none."""
 
     op: str
     label: str

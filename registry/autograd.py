@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -91,15 +91,39 @@ def differentiable(spec: OpSpec) -> bool:
 def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     """Store in the context of a node what `gradients` needs of a call and its outputs."""
     outputs = result if isinstance(result, tuple) else (result,)
-    named = dict(zip((o.name for o in spec.outputs), outputs, strict=True))
-    named |= dict(zip((i.name for i in spec.inputs), values, strict=True))
-    tensors, outlines = kept(spec.name)
+    known, needs = (*values, *outputs), _needs(spec.name)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*(named[name] for name in tensors))
-    ctx.rest = {i.name: named[i.name] for i in spec.scalars} | {name: Outline.of(named[name]) for name in outlines}
+    ctx.save_for_backward(*[known[i] for i in needs.tensors])
+    ctx.rest = {name: known[i] for name, i in needs.scalars}
+    for name, i in needs.outlines:
+        ctx.rest[name] = Outline.of(known[i])
     ctx.returned = [Outline.of(y) for y in outputs[: spec.visible]] if spec.visible > 1 else []
-    fixed = [y for o, y in zip(spec.outputs, outputs, strict=True) if o.saved or not y.is_floating_point()]
-    ctx.mark_non_differentiable(*fixed)
+    fixed = [y for saved, y in zip(needs.saved, outputs, strict=True) if saved or not y.is_floating_point()]
+    if fixed:
+        ctx.mark_non_differentiable(*fixed)
+
+
+class _Needs(NamedTuple):
+    """Where among the arguments and, behind them, the outputs stands what a gradient needs; saved: per output."""
+
+    tensors: tuple[int, ...]
+    scalars: tuple[tuple[str, int], ...]
+    outlines: tuple[tuple[str, int], ...]
+    saved: tuple[bool, ...]
+
+
+@cache
+def _needs(op: str) -> _Needs:
+    """The spec behind `kept`, so that a call looks up no names."""
+    spec = catalog.spec(op)
+    at = {item.name: i for i, item in enumerate((*spec.inputs, *spec.outputs))}
+    tensors, outlines = kept(op)
+    return _Needs(
+        tuple(at[name] for name in tensors),
+        tuple((i.name, at[i.name]) for i in spec.scalars),
+        tuple((name, at[name]) for name in outlines),
+        tuple(o.saved for o in spec.outputs),
+    )
 
 
 def gradients(

@@ -89,10 +89,11 @@ class Watch(_Mode):  # type: ignore[misc]
         if func in ALLOCATING:
             self._origins[id(result)] = (f"t{len(self.made)}", result)
             self.made.append(result)
-        elif func.is_view and isinstance(result, torch.Tensor):
-            self._seen.append(result)
+        elif func.is_view:
+            views = [result] if isinstance(result, torch.Tensor) else result
+            self._seen += views
             if origin := self._origins.get(id(args[0])):
-                self._origins[id(result)] = origin
+                self._origins |= {id(view): origin for view in views}
         else:
             self.problem = self.problem or f"it calls {func}"
         return result

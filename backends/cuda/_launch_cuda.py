@@ -34,15 +34,15 @@ class Frame:
     def __init__(self, parameters: tuple[Parameter, ...], values: list[Any]):
         form, offsets = layout(parameters, [len(v) if isinstance(v, bytes) else 0 for v in values])
         packed = struct.Struct(form)
-        self._buffer = ctypes.create_string_buffer(packed.size)
-        self._pack_into = packed.pack_into
-        start = ctypes.addressof(self._buffer)
+        self.buffer = ctypes.create_string_buffer(packed.size)
+        self.pack_into = packed.pack_into
+        start = ctypes.addressof(self.buffer)
         self._array = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
         self.pointers = ctypes.addressof(self._array)
 
     def fill(self, values: Sequence[Any]) -> None:
         """struct.error or OverflowError for a number that is not of its parameter's type."""
-        self._pack_into(self._buffer, 0, *values)
+        self.pack_into(self.buffer, 0, *values)
 
 
 class CudaFunction:
@@ -85,16 +85,16 @@ class CudaFunction:
     ) -> Callable[..., None]:
         """A launch of a function that has run, on the device that is current: called with a raw stream and the values
         before the numbers, addresses and bytes."""
-        frames, parameters, launch, handle = self._frames, self._parameters, self._launch, self._handle
+        frames, parameters, launch = self._frames, self._parameters, self._launch
+        fixed = (self._handle, *grid, *block, shared)
 
         def launched(stream: int, *values: Any) -> None:
-            values += numbers
             try:
                 frame = frames.pop()
             except IndexError:
-                frame = Frame(parameters, list(values))
-            frame.fill(values)
-            launch(handle, *grid, *block, shared, stream, frame.pointers, 0)
+                frame = Frame(parameters, [*values, *numbers])
+            frame.pack_into(frame.buffer, 0, *values, *numbers)
+            launch(*fixed, stream, frame.pointers, 0)
             frames.append(frame)
 
         return launched

@@ -42,12 +42,19 @@ def run(probe: Probe) -> None:
             with probe.judge(trial) as judge:
                 _checked_by_differences(judge)
         return
-    for turn, trial in enumerate(probe.sample(2 if probe.emulated else 4)):
+    sample = [t for t in probe.sample(2 if probe.emulated else 4) if not given or _differentiable(t)]
+    for turn, trial in enumerate(sample):
         with probe.judge(trial) as judge:
             if given:
                 _declared(judge, list(LAYOUTS.values())[turn % len(LAYOUTS)])
             else:
                 _without_gradient(judge)
+
+
+def _differentiable(trial: Trial) -> bool:
+    """Whether the tensors that have a gradient are of a dtype that has one: a transpose moves integers too."""
+    names = getattr(trial.spec.gradient, "tensors", ())
+    return all(trial.tensors[name].is_floating_point() for name in names if name in trial.tensors)
 
 
 def _ordinary(probe: Probe) -> list[Trial]:
@@ -106,7 +113,9 @@ def _declared(judge: Judge, layout: Callable[[torch.Tensor], torch.Tensor]) -> N
 
 
 def _leaves(trial: Trial, names: list[str]) -> Tensors:
-    return {name: trial.tensors[name].detach().clone().requires_grad_() for name in names}
+    pairs = ((name, trial.tensors[name]) for name in names)
+    copies = {name: torch.empty_like(x, pin_memory=trial.spec.hosted and x.is_pinned()).copy_(x) for name, x in pairs}
+    return {name: x.requires_grad_() for name, x in copies.items()}
 
 
 def _forward(judge: Judge, leaves: Tensors) -> tuple[torch.Tensor, ...]:

@@ -81,7 +81,8 @@ def test_results_are_new_tensors(kernel):
 def test_temporaries_views_and_several_outputs(kernel):
     def fn(a, b):
         room = a.new_empty((2, 8))
-        kernel(a, b, room[1])
+        _, last = room
+        kernel(a, b, last)
         first, second = torch.empty(2, 4), torch.empty_like(b)
         kernel(room[1], b, first.view(8))
         kernel(b.view(2, 4)[1:], a[4:], second[:4])
