@@ -21,7 +21,8 @@ EPILOG = """
 example:
   python examples/tiny_transformer.py --out eager.json
   python examples/tiny_transformer.py --out compiled.json --compile
-  python examples/draw_losses.py eager.json compiled.json
+  python examples/tiny_transformer.py --out nudged.json --nudge      what rounding alone does
+  python examples/draw_losses.py eager.json nudged.json compiled.json
 """
 
 
@@ -34,7 +35,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         run["losses"] = [float(loss) for loss in run["losses"]]
-        return run | {"what": ", ".join((run["backend"], "compiled" if run["compile"] else "eager", run["device"]))}
+        how = ["compiled" if run["compile"] else "eager", *(["nudged"] if run.get("nudge") else [])]
+        return run | {"what": ", ".join((run["backend"], *how, run["device"]))}
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DrawError(f"{path}: expected what tiny_transformer.py --out wrote, got {problem}") from error
@@ -68,7 +70,9 @@ def draw(runs: list[dict[str, Any]], path: Path) -> None:
 
 def _losses(axes: Any, runs: list[dict[str, Any]]) -> None:
     for number, run in enumerate(runs):  # dashes of their own, so that lines on each other can all be seen
-        axes.plot(run["losses"], label=run["what"], linewidth=1.6, linestyle=(2 * number, (4, 2 * (len(runs) - 1))))
+        style = {"color": "0.6"} if run.get("nudge") else {}
+        dashes = (2 * number, (4, 2 * (len(runs) - 1)))
+        axes.plot(run["losses"], label=run["what"], linewidth=1.6, linestyle=dashes, **style)
     axes.set_ylabel("loss")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
@@ -78,7 +82,8 @@ def _distances(axes: Any, runs: list[dict[str, Any]]) -> None:
     first = runs[0]["losses"]
     axes.plot([])  # the first run's colour
     for run in runs[1:]:
-        axes.plot([abs(a - b) for a, b in zip(run["losses"], first, strict=True)], linewidth=1.0)
+        style = {"color": "0.6", "linewidth": 3.0} if run.get("nudge") else {"linewidth": 1.0}
+        axes.plot([abs(a - b) for a, b in zip(run["losses"], first, strict=True)], **style)
     axes.set_yscale("symlog", linthresh=1e-7)
     axes.set_ylim(bottom=0)
     axes.set_ylabel(f"distance from\n{runs[0]['what']}")

@@ -33,6 +33,7 @@ examples:
   python examples/tiny_transformer.py                                    torch on the CPU, eager
   python examples/tiny_transformer.py --device cuda --backend triton     our Triton kernels on a GPU
   python examples/tiny_transformer.py --compile --out compiled.json      keep the losses, for examples/draw_losses.py
+  python examples/tiny_transformer.py --nudge --out nudged.json          a yardstick for how far runs may be apart
 
 One seed gives the same parameters and the same text for every backend: their curves differ by rounding. Attention runs in
 bf16, all else in fp32; where a backend has no gradient of attention, torch_ref computes attention.
@@ -113,10 +114,19 @@ def chosen(backend: str) -> Iterator[None]:
         yield
 
 
+@torch.no_grad()
+def nudge(training: torch.nn.Module) -> None:
+    """Move every parameter to the next number of fp32: what such a run differs by is what rounding explains."""
+    for parameter in training.parameters():
+        parameter.copy_(torch.nextafter(parameter, torch.full_like(parameter, math.inf)))
+
+
 def train(arguments: argparse.Namespace, console: Console) -> list[float]:
     """The loss of every step."""
     torch.manual_seed(arguments.seed)
     training = Training().to(arguments.device)
+    if arguments.nudge:
+        nudge(training)
     optimizer = torch.optim.AdamW(training.parameters(), lr=3e-3)
     step = torch.compile(training, fullgraph=True) if arguments.compile else training
     losses: list[float] = []
@@ -150,6 +160,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     made.add_argument("--steps", type=positive, default=200, metavar="N", help="updates (default: 200)")
     made.add_argument("--batch", type=positive, default=16, metavar="N", help="rows of text in a step (default: 16)")
     made.add_argument("--length", type=positive, default=64, metavar="N", help="letters in a row (default: 64)")
+    made.add_argument("--nudge", action="store_true", help="begin one rounding beside the parameters of the seed")
     made.add_argument("--seed", type=int, default=0, help="of the parameters and the text (default: 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write the losses and what they were made with as JSON")
     arguments = made.parse_args(words)

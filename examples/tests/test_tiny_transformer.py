@@ -22,6 +22,8 @@ def test_the_loss_falls_and_a_seed_settles_it(example, tmp_path):
     assert len(first) == 24 and first[-1] < 0.75 * first[0], first
     assert losses(module, tmp_path) == first
     assert losses(module, tmp_path, "--seed", "1") != first
+    nudged = losses(module, tmp_path, "--nudge")
+    assert nudged != first and nudged[:3] == pytest.approx(first[:3], rel=1e-5)
 
 
 def test_every_operator_of_a_step_is_ours(example, monkeypatch, capsys):
@@ -57,6 +59,9 @@ def test_runs_are_drawn_on_each_other(example, tmp_path, capsys):
     picture = tmp_path / "losses.svg"
     assert made.main([*files, "--out", str(picture)]) == 0
     drawn = picture.read_text()
+    (tmp_path / "nudged.json").write_text(json.dumps(json.loads(text) | {"nudge": True}))
+    assert made.main([*files, str(tmp_path / "nudged.json"), "--out", str(tmp_path / "three.svg")]) == 0
+    assert "triton, eager, nudged, cpu" in (tmp_path / "three.svg").read_text()
     assert drawn.count("triton, eager, cpu") == 1 and drawn.count("torch_ref, eager, cpu") == 2
     made.main([*files, "--out", str(picture)])
     assert picture.read_text() == drawn
