@@ -30,35 +30,33 @@ class GELU(Ours, torch.nn.GELU):
         return kx.gelu(input, approximate)
 
 
-class Softmax(Ours, torch.nn.Softmax):
-    """torch.nn.Softmax on `softmax`; ArgumentError at construction for dim=None."""
+class _AlongAxis(Ours):
+    """Base of the two modules that have `dim` and nothing else; ArgumentError at construction for dim=None."""
 
-    op = "softmax"
+    dim: int | None
 
     def __init__(self, dim: int | None = None) -> None:
-        super().__init__(dim)
+        super().__init__(dim)  # type: ignore[call-arg]
         self._check()
 
     @classmethod
     def obstacle(cls, module: Any) -> str | None:
         return DIM if module.dim is None else None
+
+
+class Softmax(_AlongAxis, torch.nn.Softmax):
+    """torch.nn.Softmax on `softmax`; ArgumentError at construction for dim=None."""
+
+    op = "softmax"
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return kx.softmax(input, int(self.dim or 0))
 
 
-class LogSoftmax(Ours, torch.nn.LogSoftmax):
+class LogSoftmax(_AlongAxis, torch.nn.LogSoftmax):
     """torch.nn.LogSoftmax on `log_softmax`; ArgumentError at construction for dim=None."""
 
     op = "log_softmax"
-
-    def __init__(self, dim: int | None = None) -> None:
-        super().__init__(dim)
-        self._check()
-
-    @classmethod
-    def obstacle(cls, module: Any) -> str | None:
-        return DIM if module.dim is None else None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return kx.log_softmax(input, int(self.dim or 0))

@@ -11,6 +11,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._rows import as_matrix, row_width
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
+from kernelmux.registry.backend import Implementation
 
 # H200, sums of 8192 x 8192 fp32 and bf16: rows 67 and 36.5 us; all in chunks of 32 KiB 69.5 and 39.5, of 256 KiB 3 us
 # more; columns 73.5 and 41.8. A copy of as many bytes takes 67 and 36 us, the second launch 2.5.
@@ -142,3 +143,9 @@ def _columns(
     )  # fmt: skip
     block = (tile_inner, _COLUMN_BLOCK // tile_inner)
     return kernel.bind(tiles * outer * splits, block, n, inner, chunk, outer, tiles)
+
+
+def extremum_variant(source: Source, name: str) -> dict[str, Implementation]:
+    """A source that ends in EXTREMUM, as one variant."""
+    idea = "long rows and columns in chunks, put together by a second launch"
+    return {"split": Implementation(Reduction(source, name), idea, layout={"x": "contiguous"})}

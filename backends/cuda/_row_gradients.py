@@ -35,7 +35,7 @@ class RowGradients:
     source: Source
     name: str
     inputs: tuple[str, ...]
-    sums: int = 1
+    sums: tuple[str, ...]
 
     def run(
         self, walk: str, inputs: tuple[torch.Tensor, ...], weight: torch.Tensor, eps: float
@@ -47,7 +47,7 @@ class RowGradients:
         x, n = inputs[0], weight.numel()
         grad = torch.empty_like(x)
         if not x.numel():
-            return grad, *(torch.zeros_like(weight) for _ in range(self.sums))
+            return grad, *(torch.zeros_like(weight) for _ in self.sums)
         work = Work(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
             walk = "pipelined" if n <= BLOCK_LIMIT else "two_pass"
@@ -69,7 +69,7 @@ def _total(partial: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _partial(op: RowGradients, parts: int, work: Work, like: torch.Tensor) -> torch.Tensor:
-    return torch.empty((op.sums, parts, work.n), dtype=torch.float32, device=like.device)
+    return torch.empty((len(op.sums), parts, work.n), dtype=torch.float32, device=like.device)
 
 
 def _two_pass(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -123,29 +123,24 @@ _WALKS: dict[str, Callable[..., torch.Tensor]] = {"two_pass": _two_pass, "pipeli
 
 
 def _implementation(
-    fn: Callable[..., Any],
-    idea: str,
-    tensors: tuple[str, ...],
-    sums: tuple[str, ...],
-    requires: tuple[Condition, ...] = (),
+    op: RowGradients, fn: Callable[..., Any], idea: str, requires: tuple[Condition, ...] = ()
 ) -> Implementation:
-    """sums: outputs down the columns, which a block adds up row by row (1.06 of the bound of other orders for 130 equal
-    rows, on an H200)."""
-    arithmetic = {"grad_x": "fp32", **dict.fromkeys(sums, "fp32_sequential")}
-    return Implementation(fn, idea, requires, dict.fromkeys(tensors, "contiguous"), arithmetic)
+    """A block adds up the sums row by row (1.06 of the bound of other orders for 130 equal rows, on an H200)."""
+    arithmetic = {"grad_x": "fp32", **dict.fromkeys(op.sums, "fp32_sequential")}
+    return Implementation(fn, idea, requires, dict.fromkeys((*op.inputs, "weight"), "contiguous"), arithmetic)
 
 
-def gradient_variants(call: Callable[..., Any], *tensors: str, sums: tuple[str, ...]) -> dict[str, Implementation]:
-    """Both walks as variants; `call` takes the name of one, then what the operator takes: tensors, all contiguous."""
+def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
+    """Both walks as variants; `call` takes the name of one, then what the operator takes."""
     down = "along the rows for their gradients, then down the columns for the sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
     return {
-        "two_pass": _implementation(partial(call, "two_pass"), down, tensors, sums),
-        "pipelined": _implementation(partial(call, "pipelined"), once, tensors, sums, (AtMost("N", BLOCK_LIMIT),)),
+        "two_pass": _implementation(op, partial(call, "two_pass"), down),
+        "pipelined": _implementation(op, partial(call, "pipelined"), once, (AtMost("N", BLOCK_LIMIT),)),
     }
 
 
-def gradient_variant(call: Callable[..., Any], *tensors: str, sums: tuple[str, ...]) -> dict[str, Implementation]:
+def gradient_variant(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
     """The same as one variant, pipelined as far as a block holds the row."""
     idea = "one read as far as a block holds the row, with sums in registers; else rows, then columns"
-    return {"rows": _implementation(partial(call, "fastest"), idea, tensors, sums)}
+    return {"rows": _implementation(op, partial(call, "fastest"), idea)}

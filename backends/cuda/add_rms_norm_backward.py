@@ -5,7 +5,9 @@ import torch
 from kernelmux.backends.cuda._row_gradients import RowGradients, gradient_variant
 from kernelmux.backends.cuda._runtime import Source
 
-_GRADIENTS = RowGradients(Source(__file__), "add_rms_norm_backward", ("grad_y", "grad_total", "total"))
+_GRADIENTS = RowGradients(
+    Source(__file__), "add_rms_norm_backward", ("grad_y", "grad_total", "total"), sums=("grad_weight",)
+)
 
 
 def add_rms_norm_backward(
@@ -14,4 +16,4 @@ def add_rms_norm_backward(
     return _GRADIENTS.run(walk, (grad_y, grad_total, total), weight, eps)
 
 
-VARIANTS = gradient_variant(add_rms_norm_backward, "grad_y", "grad_total", "total", "weight", sums=("grad_weight",))
+VARIANTS = gradient_variant(_GRADIENTS, add_rms_norm_backward)

@@ -36,13 +36,13 @@ cross_entropy_online(
     __shared__ JoinRoom<Seen> room;
     const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
     const T* const x = logits + row * step;
-    const Peeled part = Peeled::of<WIDTH>(x, row < rows ? n : 0);
+    const Peel part = Peel::of<WIDTH>(x, row < rows ? n : 0);
     Seen seen;
     for (int k = threadIdx.x; k < part.few; k += GROUP) {
         const float value = to_float(x[part.beside(k)]);
         seen.add([&](auto f) { f(&value); });
     }
-    for (int i = part.lead + threadIdx.x * WIDTH; i < part.tail; i += UNROLL * GROUP * WIDTH) {
+    for (int i = part.head + threadIdx.x * WIDTH; i < part.tail; i += UNROLL * GROUP * WIDTH) {
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)

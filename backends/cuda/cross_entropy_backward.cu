@@ -23,9 +23,9 @@ cross_entropy_backward_vectorized(
     const T* const x = logits + row * step;
     T* const y = grad + row * n;
     const int chunk = blockIdx.x % chunks;
-    const Peeled part = Peeled::of<WIDTH>(x, n);
-    const bool wide = (reinterpret_cast<unsigned long long>(y + part.lead) % sizeof(Elements)) == 0;
-    const int first = part.lead + (chunk * UNROLL * GROUP + threadIdx.x) * WIDTH;
+    const Peel part = Peel::of<WIDTH>(x, n);
+    const bool wide = (reinterpret_cast<unsigned long long>(y + part.head) % sizeof(Elements)) == 0;
+    const int first = part.head + (chunk * UNROLL * GROUP + threadIdx.x) * WIDTH;
     Elements held[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u)

@@ -5,7 +5,7 @@ import torch
 from kernelmux.backends.cuda._row_gradients import RowGradients, gradient_variant
 from kernelmux.backends.cuda._runtime import Source
 
-_GRADIENTS = RowGradients(Source(__file__), "layer_norm_backward", ("grad_out", "x"), sums=2)
+_GRADIENTS = RowGradients(Source(__file__), "layer_norm_backward", ("grad_out", "x"), sums=("grad_weight", "grad_bias"))
 
 
 def layer_norm_backward(
@@ -14,4 +14,4 @@ def layer_norm_backward(
     return _GRADIENTS.run(walk, (grad_out, x), weight, eps)
 
 
-VARIANTS = gradient_variant(layer_norm_backward, "grad_out", "x", "weight", sums=("grad_weight", "grad_bias"))
+VARIANTS = gradient_variant(_GRADIENTS, layer_norm_backward)

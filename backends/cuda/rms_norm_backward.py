@@ -5,7 +5,7 @@ import torch
 from kernelmux.backends.cuda._row_gradients import RowGradients, gradient_variants
 from kernelmux.backends.cuda._runtime import Source
 
-_GRADIENTS = RowGradients(Source(__file__), "rms_norm_backward", ("grad_out", "x"))
+_GRADIENTS = RowGradients(Source(__file__), "rms_norm_backward", ("grad_out", "x"), sums=("grad_weight",))
 
 
 def rms_norm_backward(
@@ -14,4 +14,4 @@ def rms_norm_backward(
     return _GRADIENTS.run(walk, (grad_out, x), weight, eps)
 
 
-VARIANTS = gradient_variants(rms_norm_backward, "grad_out", "x", "weight", sums=("grad_weight",))
+VARIANTS = gradient_variants(_GRADIENTS, rms_norm_backward)

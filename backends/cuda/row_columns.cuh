@@ -30,6 +30,27 @@ __device__ __forceinline__ void join_columns(const Op& op, State (&state)[WIDTH]
     for (int j = 0; j < WIDTH; ++j) state[j] = partial[0][threadIdx.x * WIDTH + j];
 }
 
+// f(u, row) for those of the UNROLL rows first, first + SHARERS, ... that there are.
+template <typename F>
+__device__ __forceinline__ void for_each_row(int first, int n, F f) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u)
+        if (first + u * SHARERS < n) f(u, first + u * SHARERS);
+}
+
+// Such rows of every input, of a thread whose columns start at element `start`.
+template <bool Streaming, int In>
+__device__ __forceinline__ void load_rows(
+    Elements (&held)[UNROLL][In], const T* const (&x)[In], i64 start, int first, int n, i64 inner) {
+    for_each_row(first, n, [&](int u, int row) {
+#pragma unroll
+        for (int k = 0; k < In; ++k) {
+            const T* const from = x[k] + start + row * inner;
+            held[u][k] = Streaming ? load_streaming<WIDTH>(from) : load<WIDTH>(from);
+        }
+    });
+}
+
 template <typename Op, int In, int Out>
 __device__ __forceinline__ void columns(const Rows<Op, In, 0, Out>& all, i64, int n, i64 inner) {
     static_assert(SHARERS <= 32 && GROUP % TILE_INNER == 0, "the sharers of a column fit a warp");
@@ -39,23 +60,16 @@ __device__ __forceinline__ void columns(const Rows<Op, In, 0, Out>& all, i64, in
     typename Op::State state[WIDTH];
     for (int first = threadIdx.y; first < n && c < inner; first += UNROLL * SHARERS) {
         Elements held[UNROLL][In];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (first + u * SHARERS < n)
-#pragma unroll
-                for (int k = 0; k < In; ++k)
-                    held[u][k] = load<WIDTH>(all.x[k] + start + (first + u * SHARERS) * inner);
+        load_rows<false>(held, all.x, start, first, n, inner);
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j)
             all.op.add(state[j], [&](auto f) {
+                for_each_row(first, n, [&](int u, int) {
+                    float a[In];
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u)
-                    if (first + u * SHARERS < n) {
-                        float a[In];
-#pragma unroll
-                        for (int k = 0; k < In; ++k) a[k] = to_float(held[u][k].v[j]);
-                        f(a);
-                    }
+                    for (int k = 0; k < In; ++k) a[k] = to_float(held[u][k].v[j]);
+                    f(a);
+                });
             });
     }
     join_columns(all.op, state);
@@ -67,16 +81,9 @@ __device__ __forceinline__ void columns(const Rows<Op, In, 0, Out>& all, i64, in
     // Backwards: the rows read last are still in L2.
     for (int first = (n - 1) / (UNROLL * SHARERS) * UNROLL * SHARERS + threadIdx.y; first >= 0; first -= UNROLL * SHARERS) {
         Elements held[UNROLL][In];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (first + u * SHARERS < n)
-#pragma unroll
-                for (int k = 0; k < In; ++k)
-                    held[u][k] = load_streaming<WIDTH>(all.x[k] + start + (first + u * SHARERS) * inner);
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (first + u * SHARERS < n)
-                all.template write<true>(
-                    [&](int j) { return found[j]; }, held[u], none, start + (first + u * SHARERS) * inner);
+        load_rows<true>(held, all.x, start, first, n, inner);
+        for_each_row(first, n, [&](int u, int row) {
+            all.template write<true>([&](int j) { return found[j]; }, held[u], none, start + row * inner);
+        });
     }
 }

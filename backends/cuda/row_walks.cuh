@@ -35,23 +35,25 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     cluster_arrive();
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const i64 begin = min(row, rows - 1) * n;  // beyond the last row: once more, but not written
-    const Peel peel(begin, n);
+    const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + begin, n) : Peel{0, n, 0};
+    static_assert(!PEELED || GROUP >= 2 * WIDTH, "a thread has one column beside the vectors at most");
+    const int beside = block_in_cluster() == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
     const int first = peel.head + block_in_cluster() * PART, count = min(peel.tail - first, PART);
     Elements held[VECTORS][In], weight[VECTORS][at_least_one(Weights)];
-    float single[In];  // of the column that is no part of a vector
+    float single[In];  // of column `beside`, which is no part of a vector
     for_each_vector(count, [&](int i, int v) {
 #pragma unroll
         for (int k = 0; k < In; ++k) held[v][k] = load_constant<WIDTH>(all.x[k] + begin + first + i);
     });
 #pragma unroll
-    for (int k = 0; k < In; ++k) single[k] = peel.column >= 0 ? to_float(all.x[k][begin + peel.column]) : 0.0f;
+    for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
     // Asked for before the reduction, which hides their latency, as far as 1,024 threads have registers for both.
     constexpr bool EARLY = Weights > 0 && VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128;
     if (EARLY) for_each_vector(count, [&](int i, int v) { all.load_weights(weight[v], first + i); });
     State state;
     all.op.add(state, [&](auto f) {
         for_each_vector(count, [&](int, int v) { all.each_of(held[v], f); });
-        if (peel.column >= 0) f(single);
+        if (beside >= 0) f(single);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
@@ -64,7 +66,7 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
         if (!EARLY) all.load_weights(weight[v], first + i);
         all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + i);
     });
-    if (peel.column >= 0) all.write_single(found, single, begin + peel.column);
+    if (beside >= 0) all.write_single(found, single, begin + beside);
 }
 
 // ---- looped

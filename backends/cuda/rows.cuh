@@ -2,7 +2,7 @@
 // Vectors of one thread lie GROUP apart, so a warp's access is contiguous. A block holds ROWS rows side by side.
 #pragma once
 
-#include "common.cuh"
+#include "peel.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT float
@@ -62,21 +62,3 @@ __device__ __forceinline__ int block_in_cluster() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-
-// The columns [head, tail) of a row that starts at element `begin` are whole vectors; `column` is one of the others, and the
-// task of this thread of the first block of a cluster, or -1.
-struct Peel {
-    int head = 0, tail, column = -1;
-
-    __device__ __forceinline__ Peel(i64 begin, int n) : tail(n) {
-        if constexpr (PEELED) {
-            static_assert(!PEELED || GROUP >= 2 * WIDTH, "a thread has one column at most");
-            head = min(n, (int)(-begin & (WIDTH - 1)));
-            tail = head + (n - head) / WIDTH * WIDTH;
-            const int i = threadIdx.x;
-            if (block_in_cluster() > 0 || i >= 2 * WIDTH) return;
-            if (i < head) column = i;
-            if (i >= WIDTH && tail + i - WIDTH < n) column = tail + i - WIDTH;
-        }
-    }
-};

@@ -2,11 +2,6 @@
 
 import torch
 
-from kernelmux.registry.backend import Implementation
+from kernelmux.backends.torch_ref._extremum import extremum_variant
 
-
-def reduce_max(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
-    return torch.amax(x, dim=() if axis is None else axis, keepdim=keepdim)
-
-
-VARIANTS = {"eager": Implementation(fn=reduce_max, idea="torch.amax")}
+VARIANTS = extremum_variant(torch.amax)

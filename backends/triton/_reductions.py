@@ -29,6 +29,7 @@ from kernelmux.backends.triton._elementwise import ACCESS_BYTES, MapLaunch
 from kernelmux.backends.triton._launch import Config, cdiv, overlaps, plan
 from kernelmux.backends.triton._rows import Walk, clamp, next_power, walk
 from kernelmux.backends.triton._strides import Ints, collapse, contiguous
+from kernelmux.registry.backend import Implementation
 
 # Programs that keep an H200's 132 SMs busy, at 8 each.
 PROGRAMS = 1056
@@ -368,3 +369,13 @@ def reduce(reduction: Reduction, x: torch.Tensor, axis: int | None, keepdim: boo
 def _shape(shape: Ints, axis: int | None, keepdim: bool) -> Ints:
     kept = (1,) if keepdim else ()
     return kept * len(shape) if axis is None else (*shape[:axis], *kept, *shape[axis + 1 :])
+
+
+def extremum_variant(combine: Any, identity: float) -> dict[str, Implementation]:
+    """The reduction to one of the elements, as one variant; arguments as for `Reduction`."""
+    reduction = Reduction(combine, identity)
+
+    def extremum(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+        return reduce(reduction, x, axis, keepdim)
+
+    return {"split": Implementation(fn=extremum, idea="long axes in chunks, then the chunks: no atomics")}

@@ -10,6 +10,8 @@ Both write partial sums of the vectors' gradients and add them in a second step,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +32,8 @@ from kernelmux.backends.triton._row_tiles import (
 from kernelmux.backends.triton._rows import clamp, next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._sums import Step, run, sum_first
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
@@ -211,8 +215,8 @@ def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> 
 
 def _last(p: Plan, sums: Tensors, like_vector: torch.Tensor) -> Tensors:
     grads = tuple([like(like_vector) for _ in sums])
-    for partial, grad in zip(sums, grads, strict=True):
-        run(p.last, partial, grad)
+    for part, grad in zip(sums, grads, strict=True):
+        run(p.last, part, grad)
     return grads
 
 
@@ -242,3 +246,17 @@ def gradients_split(
     (grad_x,) = rows(g.op, -1, ins, (vector,), numbers, saved=saved, resident=False)
     p.launch(*sums, *ins, *saved)
     return grad_x, *_last(p, sums, vector)
+
+
+Way = Callable[[GradientOp, Tensors, torch.Tensor, tuple[float, ...], int], Tensors]
+
+
+def gradient_variants(call: Callable[..., Tensors], *inputs: str) -> dict[str, Implementation]:
+    """Both ways as variants; `call` takes one, then what the operator takes: contiguous inputs, weight, eps."""
+    layout = dict.fromkeys(inputs, "contiguous")
+    split, fused = partial(call, gradients_split), partial(call, gradients_fused)
+    registers = "many rows per program, sums down the columns in registers"
+    return {
+        "split": Implementation(split, "rows for grad_x, then columns for the sums", layout=layout),
+        "fused": Implementation(fused, registers, (AtMost("N", FUSED),), layout),
+    }

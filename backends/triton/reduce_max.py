@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._reductions import Reduction, reduce
-from kernelmux.registry.backend import Implementation
+from kernelmux.backends.triton._reductions import extremum_variant
 
 
 @triton.jit
@@ -17,11 +15,4 @@ def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-MAX = Reduction(_larger, -math.inf)
-
-
-def reduce_max(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
-    return reduce(MAX, x, axis, keepdim)
-
-
-VARIANTS = {"split": Implementation(fn=reduce_max, idea="long axes in chunks, then the chunks: no atomics")}
+VARIANTS = extremum_variant(_larger, -math.inf)

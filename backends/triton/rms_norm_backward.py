@@ -12,12 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_gradients import FUSED, GradientOp, gradients_fused, gradients_split
+from kernelmux.backends.triton._row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._row_op import RowOp, Tensors
 from kernelmux.backends.triton._row_statistics import SUMS
 from kernelmux.backends.triton._rows import rounded_product
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost
 
 
 @triton.jit
@@ -44,22 +42,8 @@ def share(rstd, grad, x):
 GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x), share, saved=1)
 
 
-def rms_norm_backward_split(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:
-    return gradients_split(GRADIENT, (grad_out, x), weight, (eps,), 1)
+def rms_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:
+    return way(GRADIENT, (grad_out, x), weight, (eps,), 1)
 
 
-def rms_norm_backward_fused(grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:
-    return gradients_fused(GRADIENT, (grad_out, x), weight, (eps,), 1)
-
-
-CONTIGUOUS = {"grad_out": "contiguous", "x": "contiguous"}
-
-VARIANTS = {
-    "split": Implementation(
-        fn=rms_norm_backward_split, idea="rows for grad_x, then columns for grad_weight", layout=CONTIGUOUS
-    ),
-    "fused": Implementation(
-        fn=rms_norm_backward_fused, idea="many rows per program, grad_weight in registers",
-        requires=(AtMost("N", FUSED),), layout=CONTIGUOUS,
-    ),
-}  # fmt: skip
+VARIANTS = gradient_variants(rms_norm_backward, "grad_out", "x")

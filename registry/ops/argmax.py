@@ -7,7 +7,7 @@ import torch
 from kernelmux.registry.cases import Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import EQUAL
-from kernelmux.registry.ops.reduce_max import CASES, SOMETHING, WORKLOADS
+from kernelmux.registry.ops._extremum import CASES, SOMETHING, WORKLOADS
 from kernelmux.registry.ops.reduce_max import reference as largest
 from kernelmux.registry.ops.reduce_sum import derive, shape
 from kernelmux.registry.spec import Axis, Call, NoGradient, OpSpec, Output, Scalar, Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -119,6 +120,22 @@ def _case(logits: str, more: str = "", **options: Any) -> Case:
     return Case(f"logits={logits} target={logits.split('x')[0]} {more}".strip(), **options)
 
 
+def common_cases(case: Callable[..., Case]) -> tuple[Case, ...]:
+    """Those of the loss and of its gradient: every reduction, few classes and many, no row, values that cancel."""
+    return (
+        case("8x100", tier="smoke"),
+        case("1x1"),
+        case("1x17", "reduction=none"),
+        case("37x1000", "reduction=none label_smoothing=0.1"),
+        case("5x4099"),
+        case("33x33", "ignore_index=2 reduction=sum"),
+        case("130x5", "label_smoothing=1.0"),
+        case("0x16"),
+        case("0x16", "reduction=none"),
+        case("9x515", "reduction=none", inputs="offset"),
+    )
+
+
 SPEC = OpSpec(
     name="cross_entropy",
     version=1,
@@ -142,16 +159,7 @@ SPEC = OpSpec(
     ),
     exact=NoExact("the logarithm of a sum of exponentials is a number of no format"),
     cases=(
-        _case("8x100", tier="smoke"),
-        _case("1x1"),
-        _case("1x17", "reduction=none"),
-        _case("37x1000", "reduction=none label_smoothing=0.1"),
-        _case("5x4099"),
-        _case("33x33", "ignore_index=2 reduction=sum"),
-        _case("130x5", "label_smoothing=1.0"),
-        _case("0x16"),
-        _case("0x16", "reduction=none"),
-        _case("9x515", "reduction=none", inputs="offset"),
+        *common_cases(_case),
         _case("9x515", "label_smoothing=0.3", inputs="wide"),
         _case("3x700", inputs="masked"),
         _case("9x515", "reduction=none", inputs="cancel"),
