@@ -17,7 +17,8 @@ LONG = 2048
 HELD = 64
 KEPT = 40
 # Beyond so many, with vectors to be multiplied by, more programs fit where a part of the row is read again. H200, bf16,
-# 16384 x 8192: rms_norm 135 us and layer_norm 136, where programs that hold all of the row take 138 and 140.
+# 16384 x 8192: rms_norm 135 us and layer_norm 136, where programs that hold all of the row take 138 and 140. Of the five
+# chunks of 18432 columns two: layer_norm of 2048 rows 46 us, where four take 55.
 FEW = 24
 # Elements of rows without vectors of which all but the end is read again, in few registers. H200, bf16: softmax of
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
@@ -79,13 +80,14 @@ def row_rule(w: Walk, access: Access, itemsize: int, demand: Demand, resident: b
     chunks = cdiv(w.length, block)
     config = {"ROWS": 1, "BLOCK": block, "num_warps": warps}
     if not resident:
-        batch = next(b for b in (4, 2, 1) if b < chunks or b == 1)
+        most = 4 if warps < 16 else 2
+        batch = next(b for b in (most, 2, 1) if b < chunks or b == 1)
         return {**config, "BATCH": batch, "HELD": 1, "LATE": True}
     if demand.inputs == 1 and not demand.vectors and itemsize == 2 and w.length in REREAD:
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
     values = chunks * access.width * demand.inputs
     if demand.vectors and demand.inputs == 1 and FEW < values <= HELD:
-        batch = 4 if chunks > 4 else 2
+        batch = 4 if chunks > 6 else 2
         return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True}
     if values <= HELD:
         return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
@@ -115,28 +117,23 @@ def _chunk(n: int, values: int, width: int, wanted: int) -> tuple[int, int]:
 
 
 def _shared(n: int, access: Access, itemsize: int, demand: Demand) -> Config | None:
-    """Two programs of 16 warps per multiprocessor, or one of 32, with the row in shared memory but for its end."""
-    inputs, room = demand.inputs, demand.shared - SPARE
-    for warps, most in ((16, room // 2), (32, room)):
-        block = 32 * warps * access.width
-        chunks = cdiv(n + (access.width - 1) * access.peeled, block) - access.peeled
-        fitting = min(most // (block * itemsize * inputs), chunks - 1) // 2 * 2
-        if fitting >= 2 and (chunks - fitting) * access.width * itemsize * inputs <= 64:
-            held = chunks - fitting
-            return {
-                "ROWS": 1,
-                "BLOCK": block,
-                "BATCH": 2,
-                "HELD": held,
-                "num_warps": warps,
-                "SHARED": True,
-                "maxnreg": 64,
-            }
-    return None
+    """Two programs of 16 warps per multiprocessor, with the row in shared memory but for its end."""
+    inputs, most = demand.inputs, (demand.shared - SPARE) // 2
+    block = 512 * access.width
+    chunks = cdiv(n + (access.width - 1) * access.peeled, block) - access.peeled
+    fitting = min(most // (block * itemsize * inputs), chunks - 1) // 2 * 2
+    if fitting < 2 or (chunks - fitting) * access.width * itemsize * inputs > 64:
+        return None
+    return {
+        "ROWS": 1, "BLOCK": block, "BATCH": 2, "HELD": chunks - fitting, "num_warps": 16, "SHARED": True, "maxnreg": 64,
+    }  # fmt: skip
 
 
 def _walked(width: int) -> Config:
-    """What fits neither registers nor shared memory is read again, from L2."""
+    """What fits neither registers nor half of the shared memory is read again, from L2.
+
+    H200, bf16, softmax of 512 x 131072: 91 us, where one program of 32 warps with the row in shared memory takes 100.
+    """
     return {
         "ROWS": 1, "BLOCK": 1024 * width, "BATCH": 2 if width > 4 else 4, "HELD": 4, "num_warps": 32,
         "LATE": True, "maxnreg": 64,

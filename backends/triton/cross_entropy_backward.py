@@ -15,16 +15,17 @@ from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import reduced, targets_of
 from kernelmux.registry.backend import Implementation
 
-ELEMENTS = 4096  # of a program, at most
+# Of a program, at most. H200, 8192 x 128256 in bf16: 2048 elements of 8 warps 1109 us, 4096 of 4 warps 1133, of 8 1152.
+ELEMENTS, WARPS = 2048, 8
 
 
 @triton.jit
-def _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, column, row, masks, smoothing, V):
-    """row: lse, target, gradient of the loss and two masks, each [ROWS, 1]; cols: place, column: number of the class."""
+def _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, masks, smoothing, V):
+    """row: lse, place of the target in the chunk, gradient of the loss and two masks, each [ROWS, 1]; place: of a class."""
     lse, target, g, counts, is_class = row
     x = load_chunk(logits_ptr + (start + cols * column_step), masks, "evict_first").to(tl.float32)
     share = exponential(x - lse) - smoothing / V
-    grad = g * tl.where(column == target, share - (1 - smoothing), share)
+    grad = g * tl.where(place == target, share - (1 - smoothing), share)
     grad = tl.where(counts, tl.where(is_class, grad, float("nan")), 0.0)
     store_chunk(grad_ptr + (out_start + cols), grad, masks)
 
@@ -44,7 +45,6 @@ def cross_entropy_backward_kernel(
     if count_ptr is not None:
         g = g / tl.load(count_ptr)
     lse = tl.load(lse_ptr + rows * lse_step, mask=mask_rows)
-    row = (lse[:, None], targets[0][:, None], g[:, None], targets[1][:, None], targets[2][:, None])
 
     start = (rows * row_step * UNIT)[:, None]
     out_start = (rows * (V // UNIT) * UNIT)[:, None]
@@ -55,11 +55,15 @@ def cross_entropy_backward_kernel(
         out_start = (rows * V // PEELED * PEELED)[:, None]
     first = (tl.program_id(0) % chunks).to(tl.int64) * BLOCK
     cols = chunk_columns(first, BLOCK, tl.int64)
+    place = tl.arange(0, BLOCK)[None, :]
+    target = targets[0] - (first - begin)
+    target = tl.where((target >= 0) & (target < BLOCK), target, -1).to(tl.int32)  # compared in 32 bits
+    row = (lse[:, None], target[:, None], g[:, None], targets[1][:, None], targets[2][:, None])
     if (ROWS == 1) & (first >= begin) & (first + BLOCK <= begin + V):
-        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, cols - begin, row, (), smoothing, V)
+        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, (), smoothing, V)
     else:
         masks = of_rows(chunk_masks(cols, begin, begin + V, False, WIDTH, SPLIT), mask_rows, ROWS > 1)
-        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, cols - begin, row, masks, smoothing, V)
+        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, masks, smoothing, V)
 
 
 def cross_entropy_backward(
@@ -92,7 +96,7 @@ def _plan(
         cross_entropy_backward_kernel, (cdiv(M, rows) * chunks,), *absent, M, V, strides[0] // access.unit, strides[1],
         *steps, ignore_index, smoothing, chunks,
         ROWS=rows, BLOCK=block, UNIT=access.unit, WIDTH=access.width, PEELED=access.width if access.peeled else 0,
-        SPLIT=access.width > 1 and (access.peeled or V % access.width != 0), num_warps=4,
+        SPLIT=access.width > 1 and (access.peeled or V % access.width != 0), num_warps=WARPS,
     )  # fmt: skip
 
 
