@@ -96,7 +96,7 @@ def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     tensors, outlines = kept(spec.name)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*(named[name] for name in tensors))
-    ctx.rest = {i.name: named[i.name] for i in spec.scalars} | {name: Outline.of(named[name]) for name in outlines}
+    ctx.rest = {i.name: named[i.name] for i in spec.scalars} | {name: _outline(named[name]) for name in outlines}
     ctx.returned = [Outline.of(y) for y in outputs[: spec.visible]] if spec.visible > 1 else []
     fixed = [y for o, y in zip(spec.outputs, outputs, strict=True) if o.saved or not y.is_floating_point()]
     ctx.mark_non_differentiable(*fixed)
@@ -197,6 +197,10 @@ class Outline:
     def zeros(self) -> torch.Tensor:
         """Such a tensor, of zeros."""
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+def _outline(x: torch.Tensor | None) -> Outline | None:
+    return None if x is None else Outline.of(x)
 
 
 @cache

@@ -6,7 +6,7 @@ without them a kernel has no instruction for them, and None in place of their po
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -34,7 +34,7 @@ class Ending(NamedTuple):
         return (None, None) if self.plain else ()
 
     @property
-    def meta(self) -> dict[str, object]:
+    def meta(self) -> dict[str, Any]:
         """The constexprs of a kernel."""
         return {"BIAS": self.bias, "ACTIVATION": self.activation}
 
