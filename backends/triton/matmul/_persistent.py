@@ -16,16 +16,14 @@ from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 
 @triton.jit
-def _store(desc, m, n, x, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILES: tl.constexpr):
-    """x [BLOCK_M, BLOCK_N] to (m, n) of what desc describes."""
-    # Half a tile at a time needs half the shared memory, which the pipeline has better use for.
-    if SUBTILES == 2:
-        halves = tl.permute(tl.reshape(x, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        desc.store([m, n], left.to(desc.dtype))
-        desc.store([m, n + BLOCK_N // 2], right.to(desc.dtype))
-    else:
-        desc.store([m, n], x.to(desc.dtype))
+def _end(
+    c_desc, bias_ptr, z_desc, m, n, sums, N, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Ends sums [BLOCK_M, BLOCK_N] at (m, n) of c."""
+    x = biased(sums, bias_ptr, n + tl.arange(0, BLOCK_N), N, BIAS)
+    if ACTIVATION != "none":
+        z_desc.store([m, n], x.to(z_desc.dtype))
+    c_desc.store([m, n], activated(x, ACTIVATION).to(c_desc.dtype))
 
 
 @triton.jit
@@ -48,10 +46,14 @@ def matmul_persistent_kernel(
             b = b_desc.load([k, n]) if B_ROWS else b_desc.load([n, k]).T
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
 
-        acc = biased(acc, bias_ptr, n + tl.arange(0, BLOCK_N), N, BIAS)
-        if ACTIVATION != "none":
-            _store(z_desc, m, n, acc, BLOCK_M, BLOCK_N, SUBTILES)
-        _store(c_desc, m, n, activated(acc, ACTIVATION), BLOCK_M, BLOCK_N, SUBTILES)
+        # Half a tile at a time needs half the shared memory, which the pipeline has better use for.
+        if SUBTILES == 2:
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            _end(c_desc, bias_ptr, z_desc, m, n, left, N, BIAS, ACTIVATION, BLOCK_N // 2)
+            _end(c_desc, bias_ptr, z_desc, m, n + BLOCK_N // 2, right, N, BIAS, ACTIVATION, BLOCK_N // 2)
+        else:
+            _end(c_desc, bias_ptr, z_desc, m, n, acc, N, BIAS, ACTIVATION, BLOCK_N)
 
 
 def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
