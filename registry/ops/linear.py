@@ -153,6 +153,7 @@ SPEC = OpSpec(
         _case("33x17", 45, bias=False),
         _case("65", 40, "activation=relu"),
         _case("130x24", 40, "activation=gelu"),
+        _case("72x40", 24),
         _case("72x40", 72, "activation=silu", bias=False),
         _case("16x2048", 24, "activation=gelu", dtypes=(torch.bfloat16,)),  # K is split
         _case("72x40", 40, "activation=gelu precision=tf32", dtypes=matmul.FP32),
