@@ -42,15 +42,22 @@ def op_libraries(name, files, deps = [], uses = {}):
         py_library(name = op, srcs = of_op, deps = [":" + name + "_base"] + used)
     py_library(name = name, deps = [":" + op for op in members] + [":" + name + "_base"])
 
+# Ops that the gradients of others are composed of.
+_GRADIENTS = {
+    "linear": ["gelu_backward", "matmul", "reduce_sum", "silu_backward"],
+    "reduce_max": ["reduce_sum"],
+    "reduce_min": ["reduce_sum"],
+}
+
 def _needs(op, backend, ops):
     """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline.
 
-    An op is asked for its gradient too, which <op>_backward gives, or sums over an axis do; a spec for that of any kind.
+    An op is asked for its gradient too, which <op>_backward gives, or other ops do; a spec for that of any kind.
     """
     if backend == "spec":
         return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
     names = [op] + [other for other in (op + "_backward",) if other in ops]
-    names += ["reduce_sum"] if op in ("reduce_max", "reduce_min") else []
+    names += _GRADIENTS.get(op, [])
     contestants = ["//backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
     return contestants + ["//backends:root", "//conformance"] + ["//registry/ops:" + name for name in names]
 

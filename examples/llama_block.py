@@ -92,11 +92,6 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
-def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x [..., K] times weight [N, K], read as a transposed view."""
-    return kx.matmul(x.flatten(0, -2), weight.t()).view(*x.shape[:-1], -1)
-
-
 WITH_TORCH = Parts(
     rms_norm=lambda x, w, eps: F.rms_norm(x, w.shape, w, eps),
     linear=F.linear,
@@ -107,7 +102,7 @@ WITH_TORCH = Parts(
 )
 WITH_KERNELMUX = Parts(
     rms_norm=lambda x, w, eps: kx.rms_norm(x, w, eps),
-    linear=product,
+    linear=lambda x, weight: kx.linear(x, weight),
     rope=lambda q, k, cos, sin: (kx.rope(q, cos, sin), kx.rope(k, cos, sin)),
     attention=lambda q, k, v: kx.attention(q, k, v, causal=True),
     swiglu=lambda a, b: kx.swiglu(a, b),

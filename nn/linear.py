@@ -11,14 +11,14 @@ from kernelmux.nn.module import Ours, unfit
 
 
 class Linear(Ours, torch.nn.Linear):
-    """torch.nn.Linear on `matmul`, and `add` where there is a bias: input [..., in_features] -> [..., out_features].
+    """torch.nn.Linear on `linear`: input [..., in_features] -> [..., out_features].
 
-    The weight is read in place as a transposed view. fp32 is multiplied in fp32, or in tf32 where torch's flag for the
+    fp32 is multiplied in fp32, or in tf32 where torch's flag for the
     device allows it; a compiled model keeps what the flag was when it was compiled. ArgumentError at construction for a
     dtype other than fp32, fp16 and bf16.
     """
 
-    op = "matmul"
+    op = "linear"
 
     def __init__(
         self,
@@ -36,11 +36,7 @@ class Linear(Ours, torch.nn.Linear):
         return unfit(cls.op, weight=module.weight, bias=module.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        rows = input.flatten(0, -2) if input.dim() > 1 else input[None]
-        y = kx.matmul(rows, self.weight.t(), precision=_precision(input.is_cuda))
-        if self.bias is not None:
-            y = kx.add(y, self.bias.expand_as(y))
-        return y.view(*input.shape[:-1], self.out_features)
+        return kx.linear(input, self.weight, self.bias, precision=_precision(input.is_cuda))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

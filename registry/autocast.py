@@ -15,7 +15,7 @@ import torch
 from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
 
-LOWER = frozenset({"matmul", "attention"})
+LOWER = frozenset({"matmul", "linear", "attention"})
 NORMS = frozenset({"rms_norm", "add_rms_norm", "layer_norm"})
 FP32 = frozenset({"softmax", "log_softmax", "reduce_sum"}) | NORMS
 # cross_entropy computes in fp32 and gives fp32 whatever its logits are: fp32 logits would only be larger.

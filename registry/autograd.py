@@ -96,7 +96,7 @@ def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     ctx.save_for_backward(*[known[i] for i in needs.tensors])
     ctx.rest = {name: known[i] for name, i in needs.scalars}
     for name, i in needs.outlines:
-        ctx.rest[name] = Outline.of(known[i])
+        ctx.rest[name] = _outline(known[i])
     ctx.returned = [Outline.of(y) for y in outputs[: spec.visible]] if spec.visible > 1 else []
     fixed = [y for saved, y in zip(needs.saved, outputs, strict=True) if saved or not y.is_floating_point()]
     if fixed:
@@ -221,6 +221,10 @@ class Outline:
     def zeros(self) -> torch.Tensor:
         """Such a tensor, of zeros."""
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+def _outline(x: torch.Tensor | None) -> Outline | None:
+    return None if x is None else Outline.of(x)
 
 
 @cache

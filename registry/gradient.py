@@ -46,11 +46,12 @@ class Composed:
     """Gradients by public operators, and what torch does without a kernel or in one step: views, a product, a factor.
 
     how: from the operators (a namespace such as `kernelmux`), the arguments and outputs of the forward call, and the
-    gradients of the returned outputs, all by name, to the gradients of `wrt`.
+    gradients of the returned outputs, all by name, to the gradients of `wrt`. saves: outputs that are there for it alone.
     """
 
     wrt: tuple[str, ...]
     how: Callable[[Any, Mapping[str, Any], Tensors], Tensors]
+    saves: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ def check(spec: OpSpec) -> None:
     floating = {t.name for t in spec.tensors if spec.dtypes_for(torch.float32)[t.name].is_floating_point}
     if wrong := [name for name in found.tensors if name not in floating]:
         raise SpecError(f"{spec.name}: gradient: expected floating tensors, got {', '.join(wrong)}")
-    saves = set(found.saves) if isinstance(found, Gradient) else set()
+    saves = set(found.saves)
     outputs = {output.name for output in spec.outputs}
     if wrong := sorted(saves - outputs):
         raise SpecError(f"{spec.name}: gradient: expected outputs to save, got {', '.join(wrong)}")

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from kernelmux.backends.cuda._epilogue import Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
 
@@ -54,22 +55,32 @@ class Plan:
     parts: int = 1
     sum_parts: Bound | None = None
 
-    def run(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def run(self, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         c = a.new_empty(self.shape)
-        out = c if self.sum_parts is None else a.new_empty((self.parts, *self.shape), dtype=torch.float32)
-        self.launch(self.a.of(a) if self.a else a, self.b.of(b) if self.b else b, out)
-        if self.sum_parts is not None:
-            self.sum_parts(out, c)
+        left, right = self.a.of(a) if self.a else a, self.b.of(b) if self.b else b
+        if self.sum_parts is None:
+            self.launch(left, right, c, *epilogue.tensors)
+            return c
+        parts = a.new_empty((self.parts, *self.shape), dtype=torch.float32)
+        self.launch(left, right, parts)
+        self.sum_parts(parts, c, *epilogue.tensors)
         return c
 
 
-def adding(parts: int, shape: tuple[int, int], dtype: torch.dtype) -> Bound | None:
-    """The launch that adds the parts in order and rounds once; None if K is in one piece."""
+def adding(parts: int, shape: tuple[int, int], dtype: torch.dtype, end: Ending) -> Bound | None:
+    """The launch that adds the parts in order, ends the product and rounds once; None if K is in one piece."""
     if parts == 1:
         return None
-    kernel = SPLITS.kernel("matmul_sum_splits", "parts* c* size:i64 splits:i32", ELEMENT=ctype(dtype))
+    signature = f"parts* {end.tensors} size:i64 splits:i32 N:i32"
+    kernel = SPLITS.kernel("matmul_sum_splits", signature, ELEMENT=ctype(dtype), **end.macros)
     size = shape[0] * shape[1]
-    return kernel.bind(cdiv(size, THREADS), THREADS, size, parts)
+    return kernel.bind(cdiv(size, THREADS), THREADS, size, parts, shape[1])
+
+
+def simple_kernel(source: Source, entry: str, dtype: torch.dtype, end: Ending, **defines: object) -> Kernel:
+    """A kernel that knows no splits."""
+    signature = f"a* b* {end.tensors} M:i32 N:i32 K:i32 lda:i64 ldb:i64"
+    return source.kernel(entry, signature, ELEMENT=ctype(dtype), **defines, **end.macros)
 
 
 def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], a: Layout, b: Layout) -> Plan:

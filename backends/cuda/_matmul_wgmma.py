@@ -6,13 +6,14 @@ from math import gcd
 
 import torch
 
+from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import Operand, Plan, Tiling, adding, choose, majors, operand, split_length
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
-SIGNATURE = "a:map b:map c* M:i32 N:i32 K:i32 k_split:i32 works:i32"
+NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
 LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 
@@ -47,12 +48,12 @@ TILINGS = (
 )
 
 
-def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     if a.numel() == 0 or b.numel() == 0:
         return a.new_zeros(a.shape[0], b.shape[1])
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
-    return _best_plan(layout(a), layout(b), multiprocessors(a)).run(a, b)
+    return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
@@ -66,25 +67,27 @@ def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _best_plan(a: Layout, b: Layout, multiprocessors: int) -> Plan:
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
     tiling, splits = choose(TILINGS, a.shape[0], b.shape[1], a.shape[1], multiprocessors)
-    return plan(a, b, tiling, splits, multiprocessors)
+    return plan(a, b, tiling, splits, multiprocessors, end)
 
 
-def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int) -> Plan:
+def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
     (M, K), N = a.shape, b.shape[1]
     x, y = operand(a, 1), operand(b, 0)
     k_split = split_length(K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(K, k_split)
-    out, works = a.dtype if parts == 1 else torch.float32, t.tiles(M, N) * parts
+    out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    works = t.tiles(M, N) * parts
     kernel = SOURCE.kernel(
-        "matmul_wgmma", SIGNATURE, ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, N),
-        BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m, **majors(x, y),
+        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        C_VECTOR=gcd(16 // out.itemsize, N), BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m,
+        **majors(x, y), **ending.macros,
     )  # fmt: skip
     launch = kernel.bind(min(works, multiprocessors), t.threads, M, N, K, k_split, works, shared=t.shared(out))
     a_tiles, b_tiles = _tiles(x, (M, K), t.m, a.dtype), _tiles(y, (N, K), t.n, a.dtype)
-    return Plan(launch, (M, N), a_tiles, b_tiles, parts, adding(parts, (M, N), a.dtype))
+    return Plan(launch, (M, N), a_tiles, b_tiles, parts, adding(parts, (M, N), a.dtype, end))
 
 
 def _tiles(x: Operand, shape: tuple[int, int], extent: int, dtype: torch.dtype) -> Tiles:

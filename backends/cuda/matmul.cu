@@ -7,15 +7,15 @@
 constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    matmul_naive(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c, int M, int N,
-                 int K, i64 lda, i64 ldb) {
+    matmul_naive(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c
+                 EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb) {
     const i64 index = blockIdx.x * (i64)THREADS + threadIdx.x;
     if (index >= (i64)M * N) return;
     const int m = index / N, n = index % N;
     float sum = 0;
     for (int k = 0; k < K; k++)
         sum = fma_gradual(to_float(a[position<A_K_MAJOR>(m, k, lda)]), to_float(b[position<B_K_MAJOR>(n, k, ldb)]), sum);
-    c[index] = from_float<Element>(sum);
+    EPILOGUE(Element).store(c, index, n, {sum});
 }
 
 constexpr int TILE = 32;
@@ -33,8 +33,8 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][TILE + 1], const E
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    matmul_tiled(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c, int M, int N,
-                 int K, i64 lda, i64 ldb) {
+    matmul_tiled(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c
+                 EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb) {
     constexpr int ROWS = THREADS / TILE, SUMS = TILE / ROWS;
     __shared__ float a_tile[TILE][TILE + 1], b_tile[TILE][TILE + 1];  // [k][m], [k][n]
     const int tiles_n = cdiv(N, TILE);
@@ -53,6 +53,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < SUMS; i++) {
         const int m = m0 + threadIdx.y + i * ROWS, n = n0 + threadIdx.x;
-        if (m < M && n < N) c[(i64)m * N + n] = from_float<Element>(sum[i]);
+        if (m < M && n < N) EPILOGUE(Element).store(c, (i64)m * N + n, n, {sum[i]});
     }
 }

@@ -3,7 +3,7 @@
 // An operand is a matrix with one contiguous index. K-major: K is contiguous (row-major a, or the view b.t());
 // otherwise the index of the output is (row-major b, or a.t()). `ld` is the stride of the other index, in elements.
 #pragma once
-#include "common.cuh"
+#include "epilogue.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT __nv_bfloat16
@@ -52,22 +52,42 @@ __device__ __forceinline__ Tile grouped_tile(int index, int tiles_m, int tiles_n
 template <int Width>
 struct Strip {
     static constexpr int Pitch = Width + 8, Bytes = 16 * Pitch * sizeof(Output);
+    using Sums = const float (*)[4];  // [Width / 8]
 
-    static __device__ __forceinline__ void store_out(Output* strip, const float (*sum)[4], Output* c, int row,
-                                                     int column, int M, int N) {
+    // Ends the product of the tile at (row, column) of c.
+    static __device__ __forceinline__ void store_out(Output* strip, Sums sum, Output* c, const Epilogue<Output>& epilogue,
+                                                     int row, int column, int M, int N) {
+        float bias[Width / 8][2];
+#pragma unroll
+        for (int j = 0; j < Width / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int n = column + 8 * j + threadIdx.x % 4 * 2 + i;
+                bias[j][i] = n < N ? epilogue.bias_of(n) : 0.0f;
+            }
+        if constexpr (SAVES) pass<Identity>(strip, sum, bias, epilogue.z, row, column, M, N);
+        pass<ACTIVATION>(strip, sum, bias, c, row, column, M, N);
+    }
+
+    template <typename Activation>
+    static __device__ __forceinline__ void pass(Output* strip, Sums sum, const float (&bias)[Width / 8][2], Output* out,
+                                                int row, int column, int M, int N) {
         const int lane = threadIdx.x % 32;
         Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < Width / 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float pair[2] = {sum[j][2 * half], sum[j][2 * half + 1]};
+                float pair[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    pair[i] = Activation::value(Epilogue<Output>::biased(sum[j][2 * half + i], bias[j][i]));
                 store(mine + 8 * j + 8 * half * Pitch, from_floats<Output>(pair));
             }
         __syncwarp();
         for (int i = lane * C_VECTOR; i < 16 * Width; i += 32 * C_VECTOR) {
             const int m = row + i / Width, n = column + i % Width;
-            if (m < M && n < N) store(c + (i64)m * N + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width));
+            if (m < M && n < N) store(out + (i64)m * N + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width));
         }
         __syncwarp();
     }

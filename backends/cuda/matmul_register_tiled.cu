@@ -21,7 +21,7 @@ using Panel = float[BLOCK_K][PITCH];
 // A thread's share of the BLOCK x BLOCK_K tiles of an operand, on their way from global to shared memory through
 // registers: the same unit of every Hop-th contiguous line. The object is the thread's place in the walk along K.
 template <bool KMajor, int Width>
-struct Share {
+struct Slice {
     static constexpr int PerLine = (KMajor ? BLOCK_K : BLOCK) / Width, Hop = THREADS / PerLine;
     static constexpr int Count = ELEMENTS / Width;
 
@@ -30,7 +30,7 @@ struct Share {
     int line, unit, mn, k;
     Vec<Element, Width> held[Count];
 
-    __device__ __forceinline__ Share(const Element* x, i64 ld, int mn0)
+    __device__ __forceinline__ Slice(const Element* x, i64 ld, int mn0)
         : ld(ld), line(threadIdx.x / PerLine), unit(threadIdx.x % PerLine * Width) {
         mn = mn0 + (KMajor ? line : unit);
         k = KMajor ? unit : line;
@@ -79,8 +79,8 @@ __device__ __forceinline__ void load_row(float (&x)[Count], const float* row, in
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one waits at a barrier the other computes
-    matmul_register_tiled(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c, int M,
-                          int N, int K, i64 lda, i64 ldb) {
+    matmul_register_tiled(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c
+                          EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb) {
     __shared__ alignas(16) Panel a_panel[2], b_panel[2];  // [k][m], [k][n]
     const Tile tile = grouped_tile(blockIdx.x, cdiv(M, BLOCK), cdiv(N, BLOCK));
     const int m0 = tile.m * BLOCK, n0 = tile.n * BLOCK;
@@ -88,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one
     constexpr int WARP_N = 4 * THREAD_N, WARPS_N = BLOCK / WARP_N;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = warp / WARPS_N * 64 + lane / 4 * 4, column = warp % WARPS_N * WARP_N + lane % 4 * 4;
-    Share<A_K_MAJOR, A_VECTOR> a_share(a, lda, m0);
-    Share<B_K_MAJOR, B_VECTOR> b_share(b, ldb, n0);
+    Slice<A_K_MAJOR, A_VECTOR> a_share(a, lda, m0);
+    Slice<B_K_MAJOR, B_VECTOR> b_share(b, ldb, n0);
     float sum[8][THREAD_N] = {};
     const bool whole = m0 + BLOCK <= M && n0 + BLOCK <= N;
     a_share.load(whole && BLOCK_K <= K, M, K);
@@ -121,6 +121,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one
             float out[C_VECTOR];
 #pragma unroll
             for (int v = 0; v < C_VECTOR; v++) out[v] = sum[i][j + v];
-            if (m < M && n < N) store(c + (i64)m * N + n, from_floats<Element>(out));
+            if (m < M && n < N) EPILOGUE(Element).store(c, (i64)m * N + n, n, out);
         }
 }

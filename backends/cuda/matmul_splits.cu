@@ -3,11 +3,12 @@
 #include "matmul.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    matmul_sum_splits(const float* __restrict__ parts, Element* __restrict__ c, i64 size, int splits) {
+    matmul_sum_splits(const float* __restrict__ parts, Element* __restrict__ c EPILOGUE_PARAMETERS(Element), i64 size,
+                      int splits, int N) {
     const i64 index = blockIdx.x * 256LL + threadIdx.x;
     if (index >= size) return;
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < splits; i++) sum = add_gradual(sum, parts[i * size + index]);
-    c[index] = from_float<Element>(sum);
+    EPILOGUE(Element).store(c, index, (int)(index % N), {sum});
 }

@@ -141,8 +141,8 @@ __device__ __forceinline__ void await_stage() {
 
 // blockIdx.y takes k_split of K and writes its own [M, N] slice of c; k_split is a multiple of BLOCK_K, or K.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_tensor_cores(const Element* __restrict__ a, const Element* __restrict__ b, Output* __restrict__ c, int M,
-                        int N, int K, i64 lda, i64 ldb, int k_split) {
+    matmul_tensor_cores(const Element* __restrict__ a, const Element* __restrict__ b, Output* __restrict__ c
+                        EPILOGUE_PARAMETERS(Output), int M, int N, int K, i64 lda, i64 ldb, int k_split) {
     extern __shared__ __align__(128) unsigned char shared[];  // STAGES x STAGE_BYTES, in the end a strip per warp
     const unsigned stages = shared_address(shared);
     const Tile tile = grouped_tile(blockIdx.x, cdiv(M, BLOCK_M), cdiv(N, BLOCK_N));
@@ -185,5 +185,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Output* strip = reinterpret_cast<Output*>(shared + warp * Strip<WARP_N>::Bytes);
     c += (i64)blockIdx.y * M * N;
 #pragma unroll
-    for (int i = 0; i < WARP_M / 16; i++) Strip<WARP_N>::store_out(strip, sum[i], c, m0 + m + 16 * i, n0 + n, M, N);
+    for (int i = 0; i < WARP_M / 16; i++)
+        Strip<WARP_N>::store_out(strip, sum[i], c, EPILOGUE(Output), m0 + m + 16 * i, n0 + n, M, N);
 }

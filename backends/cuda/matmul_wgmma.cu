@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
 // time, and L2 serves them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-                 Output* __restrict__ c, int M, int N, int K, int k_split, int works) {
+                 Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works) {
     extern __shared__ __align__(1024) unsigned char stages[];  // then a strip per consumer warp, then the barriers
     Barrier* barriers = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
     const Ring ring = {stages, barriers, barriers + STAGES};
@@ -138,7 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             Output* slice = c + (i64)work.split * M * N;
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
-                Strip<STRIP_N>::store_out(strip, sum + n / 8, slice, work.m + warp * 16, work.n + n, M, N);
+                Strip<STRIP_N>::store_out(strip, sum + n / 8, slice, EPILOGUE(Output), work.m + warp * 16, work.n + n,
+                                          M, N);
         }
     }
 }

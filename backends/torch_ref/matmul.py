@@ -13,13 +13,23 @@ TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    return finer(a, b).to(a.dtype) if coarse(a, b, precision) else torch.mm(a, b)
+
+
+def coarse(a: torch.Tensor, b: torch.Tensor, precision: str) -> bool:
+    """Whether the sums of torch.mm may be coarser than the call asks for."""
     if a.dtype == torch.float32:
-        return torch.mm(a, b) if _allowed(a, precision) else torch.mm(a.double(), b.double()).float()
-    if not a.is_cuda or not _sums_in_16_bits(a, b):
-        return torch.mm(a, b)
+        return not _allowed(a, precision)
+    return a.is_cuda and _sums_in_16_bits(a, b)
+
+
+def finer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b in the next wider dtype."""
+    if a.dtype == torch.float32:
+        return torch.mm(a.double(), b.double())
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):  # out_dtype has no gradient
-        return torch.mm(a.float(), b.float()).to(a.dtype)
-    return torch.mm(a, b, out_dtype=torch.float32).to(a.dtype)
+        return torch.mm(a.float(), b.float())
+    return torch.mm(a, b, out_dtype=torch.float32)
 
 
 def _allowed(a: torch.Tensor, precision: str) -> bool:

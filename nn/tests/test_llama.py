@@ -55,7 +55,7 @@ def results(model):
 def test_every_layer_of_a_llama_is_found_by_its_structure(model):
     patch = kx.patch(model)
     swapped = [entry.op for entry in patch.swapped]
-    assert {op: swapped.count(op) for op in set(swapped)} == {"matmul": 15, "rms_norm": 5, "swiglu": 2, "rope": 2}
+    assert {op: swapped.count(op) for op in set(swapped)} == {"linear": 15, "rms_norm": 5, "swiglu": 2, "rope": 2}
     assert {(e.op, e.reason) for e in patch.left} == {
         ("attention", "q_proj.weight: expected dtype one of fp16, bf16, got fp32")
     }
@@ -64,17 +64,17 @@ def test_every_layer_of_a_llama_is_found_by_its_structure(model):
 
 def test_logits_and_gradients_agree_and_undo_gives_the_bits_back(model, monkeypatch):
     logits, gradients = results(model)
-    keys, called = list(model.state_dict()), counted(monkeypatch, "rms_norm", "swiglu", "rope", "matmul")
+    keys, called = list(model.state_dict()), counted(monkeypatch, "rms_norm", "swiglu", "rope", "linear")
     with kx.patch(model):
         assert list(model.state_dict()) == keys
         ours, our_gradients = results(model)
-        assert called == {"rms_norm": 5, "swiglu": 2, "rope": 4, "matmul": 15}
+        assert called == {"rms_norm": 5, "swiglu": 2, "rope": 4, "linear": 15}
     near(ours, logits)
     for name, gradient in gradients.items():
         near(our_gradients[name], gradient)
     again, last = results(model)
     assert torch.equal(again, logits) and all(torch.equal(last[name], gradients[name]) for name in gradients)
-    assert list(model.state_dict()) == keys and called["matmul"] == 15
+    assert list(model.state_dict()) == keys and called["linear"] == 15
 
 
 def test_a_patched_llama_runs_on_kernels_that_are_asked_for(model):
@@ -170,7 +170,7 @@ def test_its_like_are_found_too(kind):
     model = made(kind)
     logits = model(IDS).logits
     with kx.patch(model) as patch:
-        assert {entry.op for entry in patch.swapped} == {"matmul", "rms_norm", "swiglu", "rope"}
+        assert {entry.op for entry in patch.swapped} == {"linear", "rms_norm", "swiglu", "rope"}
         near(model(IDS).logits, logits)
 
 

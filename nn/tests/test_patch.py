@@ -76,19 +76,19 @@ def test_modules_are_swapped_in_place_and_keep_their_parameters(model):
 
 
 def test_the_operators_run(model, monkeypatch):
-    called = counted(monkeypatch, "matmul", "layer_norm", "rms_norm", "gelu")
+    called = counted(monkeypatch, "linear", "layer_norm", "rms_norm", "gelu")
     with kx.patch(model):
         model(IDS)
-    assert called == {"matmul": 4, "layer_norm": 3, "rms_norm": 1, "gelu": 3}
+    assert called == {"linear": 4, "layer_norm": 3, "rms_norm": 1, "gelu": 3}
 
 
 def test_what_is_left_alone_has_a_reason(model):
     patch = kx.patch(model)
     assert reasons(patch) == {
-        ("scaled", "matmul"): "Scaled has a forward of its own",
-        ("wide", "matmul"): "weight: expected dtype one of fp32, fp16, bf16, got fp64",
+        ("scaled", "linear"): "Scaled has a forward of its own",
+        ("wide", "linear"): "weight: expected dtype one of fp32, fp16, bf16, got fp64",
         ("plain", "rms_norm"): "elementwise_affine: expected True (the operator multiplies by a weight), got False",
-        ("attention.out_proj", "matmul"): "torch.nn.MultiheadAttention reads its weights and never calls it",
+        ("attention.out_proj", "linear"): "torch.nn.MultiheadAttention reads its weights and never calls it",
     }
     assert patch.others == ["Embedding"]
     assert type(model.scaled) is Scaled and type(model.wide) is torch.nn.Linear
@@ -153,7 +153,7 @@ def test_undo_refuses_where_a_class_was_changed_since(model):
 def test_a_parametrized_layer_keeps_its_parametrization(model):
     torch.nn.utils.parametrizations.weight_norm(model.layers[1])
     before = model(IDS)
-    with kx.patch(model, "matmul") as patch:
+    with kx.patch(model, "linear") as patch:
         assert "layers.1" in {entry.path for entry in patch.swapped}
         torch.testing.assert_close(model(IDS), before, rtol=1e-5, atol=1e-5)
 
@@ -199,25 +199,25 @@ def test_an_optimizer_made_before_goes_on_working(model):
 
 def test_a_single_module_is_a_model_too():
     module = torch.nn.Linear(4, 4)
-    assert str(kx.patch(module)) == "Linear: 1 module swapped\n  matmul        1 Linear  (the model)"
+    assert str(kx.patch(module)) == "Linear: 1 module swapped\n  linear        1 Linear  (the model)"
     assert type(module) is nn.Linear
 
 
 def test_the_text_lists_everything_by_kind(model):
     assert str(kx.patch(model)).splitlines() == [
         "Model: 6 modules swapped",
-        "  matmul        2 Linear     layers.*",
+        "  linear        2 Linear     layers.*",
         "  layer_norm    1 LayerNorm  norm",
         "  rms_norm      1 RMSNorm    rms",
-        "  matmul        1 Named      named",
+        "  linear        1 Named      named",
         "  gelu          1 GELU       act",
         "left as they are:",
-        "  matmul        1 Scaled                           scaled: Scaled has a forward of its own",
-        "  matmul        1 Linear                           wide:"
+        "  linear        1 Scaled                           scaled: Scaled has a forward of its own",
+        "  linear        1 Linear                           wide:"
         " weight: expected dtype one of fp32, fp16, bf16, got fp64",
         "  rms_norm      1 RMSNorm                          plain:"
         " elementwise_affine: expected True (the operator multiplies by a weight), got False",
-        "  matmul        1 NonDynamicallyQuantizableLinear  attention.out_proj:"
+        "  linear        1 NonDynamicallyQuantizableLinear  attention.out_proj:"
         " torch.nn.MultiheadAttention reads its weights and never calls it",
         "without a counterpart: Embedding",
     ]

@@ -46,6 +46,10 @@ def cost(call: Call) -> Cost:
 
 FP32 = (torch.float32,)
 HALVES = (torch.float16, torch.bfloat16)
+PRECISION = Scalar(
+    "precision", str, "ieee", choices=("ieee", "tf32"), trials=("tf32",),
+    doc='for fp32 only: "tf32" keeps 11 bits of the operands',
+)  # fmt: skip
 
 SPEC = OpSpec(
     name="matmul",
@@ -55,14 +59,7 @@ SPEC = OpSpec(
     inputs=(
         Tensor("a", "M K", dtypes=FLOATS),
         Tensor("b", "K N", like="a"),
-        Scalar(
-            "precision",
-            str,
-            "ieee",
-            choices=("ieee", "tf32"),
-            trials=("tf32",),
-            doc='for fp32 only: "tf32" keeps 11 bits of the operands',
-        ),
+        PRECISION,
     ),
     outputs=(Output("c", like="a", dims="M N"),),
     reference=reference,

@@ -62,6 +62,7 @@ __all__ = [
     "install_torch_ops",
     "layer_norm",
     "layer_norm_backward",
+    "linear",
     "log_softmax",
     "log_softmax_backward",
     "matmul",
@@ -169,6 +170,15 @@ def layer_norm(
 def layer_norm_backward(
     grad_out: Tensor, x: Tensor, weight: Tensor, eps: float = 1e-05, *, backend: str | Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Literal["none", "gelu", "silu", "relu"] = "none",
+    precision: Literal["ieee", "tf32"] = "ieee",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def log_softmax(x: Tensor, axis: int = -1, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def log_softmax_backward(
     grad_out: Tensor, y: Tensor, axis: int = -1, *, backend: str | Sequence[str] | None = None

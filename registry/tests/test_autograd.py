@@ -152,6 +152,7 @@ def test_a_node_keeps_what_the_gradient_reads_and_no_more():
     assert autograd.kept("reduce_sum") == ((), ("x",))  # the shape of x alone
     assert autograd.kept("matmul") == (("a", "b"), ())
     assert autograd.kept("cross_entropy") == (("logits", "target", "lse"), ())
+    assert autograd.kept("linear") == (("x", "weight", "z"), ("bias",))
 
 
 @pytest.mark.parametrize("op", [op for op in catalog.names() if isinstance(catalog.spec(op).gradient, Gradient)])

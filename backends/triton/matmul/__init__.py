@@ -7,14 +7,21 @@ by_shape    the tile, depth, warps and shares of K by a rule over the shape, set
 persistent  the copy engine (TMA) does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
+
+Every rung can end in an epilogue, which linear uses.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.triton._launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._specialised import specialised
@@ -45,64 +52,78 @@ def _pipelined(p: Problem) -> Config:
     return (PIPELINED if p.vectors else ODD)[p.dtype.itemsize]
 
 
-def matmul_simple(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return blocked(a, b, precision, _simple)
+def matmul_simple(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return blocked(a, b, precision, _simple, epilogue)
 
 
-def matmul_grouped(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return blocked(a, b, precision, _grouped)
+def matmul_grouped(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return blocked(a, b, precision, _grouped, epilogue)
 
 
-def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return blocked(a, b, precision, _pipelined)
+def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return blocked(a, b, precision, _pipelined, epilogue)
 
 
-def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return blocked(a, b, precision, rule)
+def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return blocked(a, b, precision, rule, epilogue)
 
 
-def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return specialised(a, b, specialised_rule)
+def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return specialised(a, b, specialised_rule, epilogue)
 
 
-def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return persistent(a, b, precision, persistent_rule)
+def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    return persistent(a, b, precision, persistent_rule, epilogue)
 
 
-def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
     a = a if a.stride(1) == 1 else transpose_blocked(a.t())
     b = b if b.stride(0) == 1 else transpose_blocked(b).t()
-    return persistent(a, b, precision, k_major_rule)
+    return persistent(a, b, precision, k_major_rule, epilogue)
 
 
-MATRIX = {"a": "matrix", "b": "matrix"}
-# What a tensor descriptor can describe: rows at multiples of 16 bytes. Products of fewer than 64 rows are bound by the
-# memory and want more, narrower tiles than the variants with descriptors have.
-DESCRIPTORS: tuple[Condition, ...] = (
-    AtLeast("M", 64),
-    *(AtLeast(size, 16) for size in "NK"),
-    *(Aligned(name) for name in "ab"),
-    Multiple("N", 8),
-)
-HALVES = Dtypes("a", torch.float16, torch.bfloat16)
+class Rung(NamedTuple):
+    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the factors."""
 
-VARIANTS = {
-    "simple": Implementation(fn=matmul_simple, idea="a 64x64 tile per program", arithmetic="mma"),
-    "grouped": Implementation(fn=matmul_grouped, idea="an order of tiles that meets in L2", arithmetic="mma"),
-    "pipelined": Implementation(fn=matmul_pipelined, idea="larger tiles, loads ahead of the product", arithmetic="mma"),
-    "by_shape": Implementation(fn=matmul_by_shape, idea="the tile by a rule over the shape", arithmetic="mma"),
-    "persistent": Implementation(
-        fn=matmul_persistent, idea="TMA loads, one program per SM",
-        requires=(Capability((9, 0)), HALVES, *DESCRIPTORS), layout=MATRIX, arithmetic="mma",
-    ),
-    "specialised": Implementation(
-        fn=matmul_specialised, idea="one warp loads, two warpgroups multiply",
-        requires=(Capability((9, 0), below=(10, 0)), HALVES, *DESCRIPTORS), layout=MATRIX, arithmetic="mma",
-    ),
-    "k_major": Implementation(
-        fn=matmul_k_major, idea="both operands K-major first, then as persistent",
-        requires=(Capability((9, 0)), Dtypes("a", torch.float32), OneOf("precision", "tf32"), Multiple("K", 4),
-                  *DESCRIPTORS), layout=MATRIX, arithmetic="mma",
-    ),
-}  # fmt: skip
+    fn: Callable[..., torch.Tensor]
+    idea: str
+    requires: Callable[[str, str], tuple[Condition, ...]] = lambda a, b: ()
+
+
+def _descriptors(a: str, b: str) -> tuple[Condition, ...]:
+    """What a tensor descriptor can describe: rows at multiples of 16 bytes. Products of fewer than 64 rows are bound by
+    the memory and want more, narrower tiles than the variants with descriptors have."""
+    return AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Aligned(a), Aligned(b), Multiple("N", 8)
+
+
+def _halves(a: str, b: str, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
+    return Capability((9, 0), below), Dtypes(a, torch.float16, torch.bfloat16), *_descriptors(a, b)
+
+
+def _tf32(a: str, b: str) -> tuple[Condition, ...]:
+    asked = Dtypes(a, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
+    return Capability((9, 0)), *asked, *_descriptors(a, b)
+
+
+RUNGS = {
+    "simple": Rung(matmul_simple, "a 64x64 tile per program"),
+    "grouped": Rung(matmul_grouped, "an order of tiles that meets in L2"),
+    "pipelined": Rung(matmul_pipelined, "larger tiles, loads ahead of the product"),
+    "by_shape": Rung(matmul_by_shape, "the tile by a rule over the shape"),
+    "persistent": Rung(matmul_persistent, "TMA loads, one program per SM", _halves),
+    "specialised": Rung(matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0))),
+    "k_major": Rung(matmul_k_major, "both operands K-major first, then as persistent", _tf32),
+}
+
+
+def _variant(rung: Rung) -> Implementation:
+    def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+        return rung.fn(a, b, precision, PLAIN)
+
+    requires = rung.requires("a", "b")
+    layout = {"a": "matrix", "b": "matrix"} if requires else {}
+    return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma")
+
+
+VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

@@ -1,18 +1,20 @@
 """The tiled product over pointers: any strides, any shape; order, tile and pipeline depth are compile-time values.
 
-With SPLIT_K, each tile has several programs, which each take a share of K and leave fp32 sums to be added.
+With SPLIT_K, each tile has several programs, which each take a share of K and leave fp32 sums to be added and ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton._sums import Step, run, sum_first
+from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 Rule = Callable[[Problem], Config]
@@ -33,9 +35,10 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 @triton.jit
 def matmul_blocked_kernel(
-    c_ptr, a_ptr, b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    PRECISION: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
 ):  # fmt: skip
     tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -68,32 +71,40 @@ def matmul_blocked_kernel(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    c_ptrs = c_ptr + (offs_m.to(tl.int64)[:, None] * N + offs_n[None, :])
-    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    offs_c = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    mask = mask_m[:, None] & mask_n[None, :]
+    acc = biased(acc, bias_ptr, offs_n, N, BIAS)
+    if ACTIVATION != "none":
+        tl.store(z_ptr + offs_c, acc.to(z_ptr.dtype.element_ty), mask=mask)
+    tl.store(c_ptr + offs_c, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule) -> torch.Tensor:
+def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
     """a @ b with one tile per program."""
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
         return c
-    launch, split, last = _plan(problem(a, b, precision), rule)
+    launch, split, finish = _plan(problem(a, b, precision, epilogue.ending), rule)
     if split == 1:
-        launch(c, a, b)
-    else:
-        sums = torch.empty((split, *c.shape), dtype=torch.float32, device=a.device)
-        launch(sums, a, b)
-        run(last, sums, c)
+        launch(c, a, b, *epilogue.arguments(c))
+        return c
+    sums = torch.empty((split, *c.shape), dtype=torch.float32, device=a.device)
+    launch(sums, a, b)
+    finish(sums, c, *epilogue.arguments(c))
     return c
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, tuple[Step, ...]]:
+def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
+    """The launch, into how many parts it cuts K, and what makes c of several."""
     config = {"SPLIT_K": 1, **rule(p)}
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    split = config["SPLIT_K"]
+    end = p.end if split == 1 else PLAIN.ending
     launch = Launch(
-        matmul_blocked_kernel, (cdiv(p.M, block_m) * cdiv(p.N, block_n), config["SPLIT_K"]),
-        p.M, p.N, p.K, *p.a_strides, *p.b_strides, PRECISION=p.precision, EVEN_M=p.M % block_m == 0,
-        EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
+        matmul_blocked_kernel, (cdiv(p.M, block_m) * cdiv(p.N, block_n), split),
+        *end.missing, p.M, p.N, p.K, *p.a_strides, *p.b_strides, **end.meta, PRECISION=p.precision,
+        EVEN_M=p.M % block_m == 0, EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
     )  # fmt: skip
-    return launch, config["SPLIT_K"], sum_first(p.device, config["SPLIT_K"], p.M * p.N)
+    plain = partial(run, sum_first(p.device, split, p.M * p.N))
+    return launch, split, plain if p.end.plain else end_parts(p.end, split, p.M, p.N)

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.triton._launch import Ints
+from kernelmux.backends.triton.matmul._epilogue import Ending
 
 
 class Problem(NamedTuple):
-    """Device, sizes, strides of a [M, K] and b [K, N], dtype, and for fp32 the precision ("ieee" or "tf32")."""
+    """Device, sizes, strides of a [M, K] and b [K, N], dtype, for fp32 the precision ("ieee" or "tf32"), and its end."""
 
     device: int
     M: int
@@ -20,6 +21,7 @@ class Problem(NamedTuple):
     b_strides: Ints
     dtype: torch.dtype
     precision: str
+    end: Ending
 
     @property
     def layouts(self) -> str:
@@ -33,7 +35,7 @@ class Problem(NamedTuple):
         return all(n % 16 == 0 or n == 1 for n in (*self.a_strides, *self.b_strides, *lengths))
 
 
-def problem(a: torch.Tensor, b: torch.Tensor, precision: str) -> Problem:
+def problem(a: torch.Tensor, b: torch.Tensor, precision: str, end: Ending) -> Problem:
     """The problem of a @ b."""
     M, K = a.shape
-    return Problem(a.get_device(), M, b.shape[1], K, a.stride(), b.stride(), a.dtype, precision)
+    return Problem(a.get_device(), M, b.shape[1], K, a.stride(), b.stride(), a.dtype, precision, end)

@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
+from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
@@ -48,10 +49,22 @@ def _load(
 
 
 @gluon.jit
+def _store(desc, m, n, x, half, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """x [ROWS, BLOCK_N] to (m, n), half the columns at a time: the rest of that memory is worth more in the ring."""
+    halves = gl.permute(gl.reshape(x, (ROWS, 2, BLOCK_N // 2)), (0, 2, 1))
+    left, right = gl.split(halves)
+    for side in gl.static_range(2):
+        copy_out_wait(0)
+        half.store((left if side == 0 else right).to(half.dtype))
+        fence_async_shared()
+        copy_out(desc, [m, n + side * (BLOCK_N // 2)], half)
+
+
+@gluon.jit
 def _multiply(
-    c_desc, a_ring, b_ring, c_half, full, empty, M, N, K, HALF: gl.constexpr,
-    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    c_desc, bias_ptr, z_desc, a_ring, b_ring, c_half, full, empty, M, N, K, HALF: gl.constexpr,
+    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     ROWS: gl.constexpr = BLOCK_M // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -73,21 +86,20 @@ def _multiply(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        # Half the columns at a time: the other half of that memory is worth more as a stage of the ring.
-        halves = gl.permute(gl.reshape(acc, (ROWS, 2, BLOCK_N // 2)), (0, 2, 1))
-        left, right = gl.split(halves)
-        for side in gl.static_range(2):
-            copy_out_wait(0)
-            c_half.store((left if side == 0 else right).to(c_half.dtype))
-            fence_async_shared()
-            copy_out(c_desc, [tile_m * BLOCK_M + HALF * ROWS, tile_n * BLOCK_N + side * (BLOCK_N // 2)], c_half)
+        m = tile_m * BLOCK_M + HALF * ROWS
+        n = tile_n * BLOCK_N
+        acc = biased(acc, bias_ptr, n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout)), N, BIAS)
+        if ACTIVATION != "none":
+            _store(z_desc, m, n, acc, c_half, ROWS, BLOCK_N)
+        _store(c_desc, m, n, activated(acc, ACTIVATION), c_half, ROWS, BLOCK_N)
     copy_out_wait(0)
 
 
 @gluon.jit
 def matmul_specialised_kernel(
-    c_desc, a_desc, b_desc, M, N, K, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    c_desc, a_desc, b_desc, bias_ptr, z_desc, M, N, K, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
@@ -96,10 +108,10 @@ def matmul_specialised_kernel(
     empty = barriers(STAGES, 2)
     gl.warp_specialize(
         [
-            (_multiply, (c_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, 0,
-                         A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-            (_multiply, (c_desc, a_ring, b_ring, c_halves.index(1), full, empty, M, N, K, 1,
-                         A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, 0,
+                         BIAS, ACTIVATION, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(1), full, empty, M, N, K, 1,
+                         BIAS, ACTIVATION, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             (_load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K,
                      A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
@@ -108,11 +120,11 @@ def matmul_specialised_kernel(
     )  # fmt: skip
 
 
-def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor:
+def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
     """a @ b with one program per SM, its warps specialised."""
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel():
-        _plan(problem(a, b, "ieee"), rule)(c, a, b)
+        _plan(problem(a, b, "ieee", epilogue.ending), rule)(c, a, b, *epilogue.arguments(c))
     return c
 
 
@@ -120,14 +132,16 @@ def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor:
 def _plan(p: Problem, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    out = _map((p.M, p.N), (p.N, 1), (block_m // 2, block_n // 2), p.dtype)
     maps = (
-        _map((p.M, p.N), (p.N, 1), (block_m // 2, block_n // 2), p.dtype),
+        out,
         _map((p.M, p.K), p.a_strides, (block_m, block_k), p.dtype),
         _map((p.K, p.N), p.b_strides, (block_k, block_n), p.dtype),
+        *(() if p.end.plain else (Vector(), out)),
     )
     programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
     return Launch(
-        matmul_specialised_kernel, (programs,), p.M, p.N, p.K, maps=maps,
+        matmul_specialised_kernel, (programs,), *p.end.missing, p.M, p.N, p.K, maps=maps, **p.end.meta,
         A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, num_warps=4, **config,
     )  # fmt: skip
 
