@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
         run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         run["losses"] = [float(loss) for loss in run["losses"]]
         how = ["compiled" if run["compile"] else "eager", *(["nudged"] if run.get("nudge") else [])]
-        return run | {"what": ", ".join((run["backend"], *how, run["device"]))}
+        return run | {"what": f"{', '.join((run['backend'], *how))} on {run['device']}"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DrawError(f"{path}: expected what tiny_transformer.py --out wrote, got {problem}") from error
@@ -75,7 +75,8 @@ def _losses(axes: Any, runs: list[dict[str, Any]]) -> None:
         axes.plot(run["losses"], label=run["what"], linewidth=1.6, linestyle=dashes, **style)
     axes.set_ylabel("loss")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    for line in axes.legend(frameon=False).get_lines():
+        line.set_linestyle("-")
 
 
 def _distances(axes: Any, runs: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import kernelmux as kx
 
-OURS = ("torch_ref", "triton", "cuda")
+OURS = ("auto", "torch_ref", "triton", "cuda")
 CONTESTANTS = ("torch_eager", "torch_compile", "liger", *OURS)
 ALLOWED = 2.0  # times the error of torch eager, whose roundings to the dtype are the yardstick
 EPS = 1e-5
@@ -170,11 +170,12 @@ class Step:
 
 @contextmanager
 def chosen(name: str) -> Iterator[None]:
-    """One of our backends for everything; attention may go to torch_ref where the backend has no gradient of it."""
+    """One of our backends for everything, or the choice by measured times; attention may go to torch_ref for its gradient."""
     with ExitStack() as scopes:
         if name in OURS:
             scopes.enter_context(kx.use(name))
-            scopes.enter_context(kx.use([name, "torch_ref"], ops="attention"))
+            if name != "auto":
+                scopes.enter_context(kx.use([name, "torch_ref"], ops="attention"))
         yield
 
 

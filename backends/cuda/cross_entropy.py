@@ -10,7 +10,7 @@ from kernelmux.backends.cuda._targets import reduced
 from kernelmux.registry.backend import Implementation
 
 SOURCE = Source(__file__)
-_UNROLL = 4
+_UNROLL = 2  # accesses of a thread in flight. H200, 8192 x 128256 in bf16: 496 us, 508 with 4
 
 
 def cross_entropy(

@@ -20,14 +20,14 @@ ELEMENTS, WARPS = 2048, 8
 
 
 @triton.jit
-def _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, masks, smoothing, V):
-    """row: lse, place of the target in the chunk, gradient of the loss and two masks, each [ROWS, 1]; place: of a class."""
+def _chunk(grad_ptrs, logits_ptrs, place, row, masks, smoothing, V):
+    """place: of a class in the chunk, [1, BLOCK]; row: lse, place of the target, gradient of the loss, masks, [ROWS, 1]."""
     lse, target, g, counts, is_class = row
-    x = load_chunk(logits_ptr + (start + cols * column_step), masks, "evict_first").to(tl.float32)
+    x = load_chunk(logits_ptrs, masks, "evict_first").to(tl.float32)
     share = exponential(x - lse) - smoothing / V
     grad = g * tl.where(place == target, share - (1 - smoothing), share)
     grad = tl.where(counts, tl.where(is_class, grad, float("nan")), 0.0)
-    store_chunk(grad_ptr + (out_start + cols), grad, masks)
+    store_chunk(grad_ptrs, grad, masks)
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def cross_entropy_backward_kernel(
     grad_ptr, grad_loss_ptr, logits_ptr, target_ptr, lse_ptr, count_ptr, M, V, row_step, column_step, target_step,
     lse_step, grad_loss_step, ignore_index, smoothing, chunks,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
     """row_step in units of UNIT elements; chunks: of a row."""
     rows = (tl.program_id(0) // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
@@ -54,16 +54,20 @@ def cross_entropy_backward_kernel(
         start = start // PEELED * PEELED
         out_start = (rows * V // PEELED * PEELED)[:, None]
     first = (tl.program_id(0) % chunks).to(tl.int64) * BLOCK
-    cols = chunk_columns(first, BLOCK, tl.int64)
     place = tl.arange(0, BLOCK)[None, :]
     target = targets[0] - (first - begin)
     target = tl.where((target >= 0) & (target < BLOCK), target, -1).to(tl.int32)  # compared in 32 bits
     row = (lse[:, None], target[:, None], g[:, None], targets[1][:, None], targets[2][:, None])
+    # Within a chunk addresses are counted in 32 bits, where columns are neighbours.
+    step = place if DENSE else place.to(tl.int64) * column_step
+    grad_ptrs = grad_ptr + (out_start + first) + place
+    logits_ptrs = logits_ptr + (start + first * column_step) + step
     if (ROWS == 1) & (first >= begin) & (first + BLOCK <= begin + V):
-        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, (), smoothing, V)
+        _chunk(grad_ptrs, logits_ptrs, place, row, (), smoothing, V)
     else:
+        cols = chunk_columns(first, BLOCK, tl.int64)
         masks = of_rows(chunk_masks(cols, begin, begin + V, False, WIDTH, SPLIT), mask_rows, ROWS > 1)
-        _chunk(grad_ptr, logits_ptr, out_start, start, column_step, cols, place, row, masks, smoothing, V)
+        _chunk(grad_ptrs, logits_ptrs, place, row, masks, smoothing, V)
 
 
 def cross_entropy_backward(
@@ -96,7 +100,7 @@ def _plan(
         cross_entropy_backward_kernel, (cdiv(M, rows) * chunks,), *absent, M, V, strides[0] // access.unit, strides[1],
         *steps, ignore_index, smoothing, chunks,
         ROWS=rows, BLOCK=block, UNIT=access.unit, WIDTH=access.width, PEELED=access.width if access.peeled else 0,
-        SPLIT=access.width > 1 and (access.peeled or V % access.width != 0), num_warps=WARPS,
+        SPLIT=access.width > 1 and (access.peeled or V % access.width != 0), DENSE=strides[1] == 1, num_warps=WARPS,
     )  # fmt: skip
 
 

@@ -62,8 +62,8 @@ def test_runs_are_drawn_on_each_other(example, tmp_path, capsys):
     drawn = picture.read_text()
     (tmp_path / "nudged.json").write_text(json.dumps(json.loads(text) | {"nudge": True}))
     assert made.main([*files, str(tmp_path / "nudged.json"), "--out", str(tmp_path / "three.svg")]) == 0
-    assert "triton, eager, nudged, cpu" in (tmp_path / "three.svg").read_text()
-    assert drawn.count("triton, eager, cpu") == 1 and drawn.count("torch_ref, eager, cpu") == 2
+    assert "triton, eager, nudged on cpu" in (tmp_path / "three.svg").read_text()
+    assert drawn.count("triton, eager on cpu") == 1 and drawn.count("torch_ref, eager on cpu") == 2
     made.main([*files, "--out", str(picture)])
     assert picture.read_text() == drawn
 
