@@ -170,7 +170,7 @@ class Step:
 
 @contextmanager
 def chosen(name: str) -> Iterator[None]:
-    """A backend of ours for everything, or the choice by measured times; attention may go to torch_ref, for its gradient."""
+    """A backend of ours, or the choice by measured times; attention may go to torch_ref, for its gradient."""
     with ExitStack() as scopes:
         if name in OURS:
             scopes.enter_context(kx.use(name))
