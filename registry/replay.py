@@ -118,14 +118,38 @@ class Replayed:
             return self.replay(*values)
         self._left -= 1
         if self._left != 0:  # below it are calls of other threads
-            return self.fn(*values)
+            return self._plainly(values)
         with Watch(values) as watch:
-            result = self.fn(*values)
+            result = self._plainly(values)
         try:
-            self.replay = _written(self.fn, values, watch, result)
+            self.replay = _written(self._plainly, values, watch, result)
         except _Unfit as error:
             self.problem = str(error)
         return result
+
+    def _plainly(self, values: tuple[Any, ...]) -> Any:
+        """The implementation itself, in a thread that may be new."""
+        try:
+            return self.fn(*values)
+        except Exception as error:
+            wake(error, _index(values))
+            return self.fn(*values)
+
+
+def wake(error: Exception, index: int) -> None:
+    """Give this thread the context of GPU `index` if a launch failed for lack of it; raise any other error again.
+
+    A thread of autograd, or of a user, has none before torch asks the CUDA runtime for something. Memory that the
+    allocator has at hand is no reason to ask, and a launch by the driver needs the context.
+    """
+    if "INVALID_CONTEXT" not in str(error):
+        raise error
+    torch.cuda.mem_get_info(index)
+
+
+def _index(values: tuple[Any, ...]) -> int:
+    """The GPU of a call; a tensor beside those on it may be in host memory."""
+    return max(x.get_device() for x in values if isinstance(x, torch.Tensor))
 
 
 class _Unfit(Exception):
@@ -137,7 +161,7 @@ def _told_apart(values: tuple[Any, ...]) -> bool:
     return len(set(starts)) == len(starts) and not watching()
 
 
-def _written(fn: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Callable[..., Any]:
+def _written(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Callable[..., Any]:
     """The function that repeats what was watched; `_Unfit` if that may not be all that the implementation does."""
     if watch.problem or not watch.steps:
         raise _Unfit(watch.problem or "it launches nothing")
@@ -150,12 +174,16 @@ def _written(fn: Callable[..., Any], values: tuple[Any, ...], watch: Watch, resu
     lines = [
         f"def replay({names}):",
         f"    if {' or '.join(['device() != index', *writer.guards])}:",
-        f"        return fn({names})",
-        *(f"    {line}" for line in body),
-        f"    return {returned}",
+        f"        return plainly(({names},))",
+        "    try:",
+        *(f"        {line}" for line in body),
+        f"        return {returned}",
+        "    except Exception as error:",
+        "        wake(error, index)",
+        f"        return plainly(({names},))",
     ]
-    index = max(x.get_device() for x in values if isinstance(x, torch.Tensor))
-    scope: dict[str, Any] = {"fn": fn, "index": index, "device": _device, "raw_stream": _raw_stream} | writer.scope
+    scope: dict[str, Any] = {"plainly": plainly, "index": _index(values), "device": _device, "wake": wake}
+    scope |= {"raw_stream": _raw_stream} | writer.scope
     exec(_code("\n".join(lines)), scope)
     made: Callable[..., Any] = scope["replay"]
     return made

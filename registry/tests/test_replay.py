@@ -238,3 +238,44 @@ def test_threads_are_watched_apart(kernel):
     for t in threads:
         t.join()
     assert not wrong and not replayed.problem
+
+
+def test_a_thread_without_a_context_gets_one(kernel, monkeypatch):
+    asleep, woken = [True], []
+
+    def launched(a, b, out):
+        if asleep[0]:
+            raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+        kernel(a, b, out)
+
+    def wake(index):
+        woken.append(index)
+        asleep[0] = False
+
+    def fn(a, b):
+        out = torch.empty_like(a)
+        launched(a, b, out)
+        return out
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", wake)
+    replayed = check(fn, torch.add, count=2)
+    assert woken == [-1] and not replayed.problem
+    raw, asleep[0] = replay._raw_stream, True
+
+    def stream(index):
+        if asleep[0]:
+            raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+        return raw(index)
+
+    monkeypatch.setitem(replayed.replay.__globals__, "raw_stream", stream)
+    (a, b) = pairs(1)[0]
+    assert torch.equal(replayed(a, b), a + b) and woken == [-1, -1]
+    assert torch.equal(replayed(a, b), a + b) and kernel.launches[-1] == "stream"
+
+
+def test_other_errors_of_a_launch_are_the_callers(kernel):
+    def fn(a, b):
+        raise ValueError("a grid too large")
+
+    with pytest.raises(ValueError, match="a grid too large"):
+        Replayed(fn)(*pairs(1)[0])
