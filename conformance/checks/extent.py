@@ -21,7 +21,7 @@ from kernelmux.registry.spec import REQUIRED, OpSpec
 LONG = 65537  # prime
 SHORT = 2  # the length of other axes, where that is allowed
 ELEMENTS = 2**25  # of a tensor, at most
-SECONDS = 3.0  # for an emulated call of all blocks
+SECONDS = 3.0  # of processor time for an emulated call
 SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along all of it
 
 
