@@ -71,7 +71,7 @@ def arrangements(base: Trial, everything: bool, only: tuple[str, ...] = (), in_t
     """The call with its tensors in every layout: together and, where there are several (and `everything`), alone.
 
     Then each tensor in a layout of its own, so that no pitch can stand for that of another tensor. only: of these layouts.
-    in_turn: of the tensors that have a layout alone, another one for each layout.
+    in_turn: of the tensors that have a layout alone, another one for each layout, and for each seed.
     """
     names = list(base.tensors)
     following = trials.computed(base.spec)
@@ -82,7 +82,7 @@ def arrangements(base: Trial, everything: bool, only: tuple[str, ...] = (), in_t
         if made:
             yield _trial(base, made, f"{', '.join(made)}: {layout.name}", layout.same)
         alone = list(made) if everything and len(names) > 1 and len(made) > 1 else []
-        for name in alone[turn % len(alone) :][:1] if in_turn and alone else alone:
+        for name in alone[(turn + base.seed) % len(alone) :][:1] if in_turn and alone else alone:
             yield _trial(base, {name: made[name]}, f"{name}: {layout.name}", layout.same)
     if len(names) > 1:
         yield from _mixed(base)
@@ -132,7 +132,8 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
         base = _first_able(probe, [other], probe.options.seed + turn)
         if base is not None:
             few = probe.brief and turn != len(MANY)  # the call of the highest rank has all of them
-            yield from arrangements(base, turn == 1 or not probe.emulated, only=_in_turn(turn) if few else PITCHES)
+            only = _in_turn(turn) if few else PITCHES
+            yield from arrangements(base, turn == 1 or not probe.emulated, only, in_turn=probe.brief)
 
 
 def _in_turn(turn: int) -> tuple[str, ...]:
@@ -148,7 +149,8 @@ def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
     case = generate.compact(spec, probe.implementation.requires)
     base = _first_able(probe, [case] if case else [], probe.options.seed)
     if base is not None:
-        yield from arrangements(base, everything=True, only=SLICES if probe.emulated else PITCHES)
+        only = SLICES if probe.emulated else PITCHES
+        yield from arrangements(base, everything=True, only=only, in_turn=probe.brief)
 
 
 def aligned(probe: Probe) -> Iterator[Trial]:

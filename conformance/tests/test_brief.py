@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,3 +115,4 @@ def test_one_call_has_every_layout_and_its_tensors_take_turns_alone() -> None:
     every, some = alone(base), alone(base, in_turn=True)
     assert {name for name, _ in some} == {name for name, _ in every}
     assert [found for _, found in some] == list(dict.fromkeys(found for _, found in every))
+    assert all(pair in every and pair not in some for pair in alone(replace(base, seed=base.seed + 1), in_turn=True))
