@@ -80,10 +80,19 @@ def conformance_tests(backend, files, gpu = False):
                 deps = _needs(op, backend, _ops(files)),
             )
 
-def unit_tests(files, deps, size = "medium"):
-    """One pytest target per tests/test_*.py; other files of tests/ come along with each."""
+def unit_tests(files, deps, size = "medium", shards = {}):
+    """One pytest target per tests/test_*.py; other files of tests/ come along with each.
+
+    shards: into how many processes the tests of a file are split, {"test_mutants": 8}; 1 for all others.
+    """
     helpers = [file for file in files if not file.startswith("tests/test_")]
     for file in files:
         if file not in helpers:
             name = file[len("tests/"):-len(".py")]
-            pytest_test(name = name, size = size, srcs = [file] + helpers, deps = deps)
+            pytest_test(
+                name = name,
+                size = size,
+                srcs = [file] + helpers,
+                shard_count = shards.get(name),
+                deps = deps,
+            )

@@ -27,6 +27,7 @@ from kernelmux.registry.spec import (
 )
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
+OBJECTS = 2**14  # bytes of a trial beside its numbers, about: its call, and small tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,26 +161,44 @@ def drawn(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int) -> dict[str, 
     return spec.drawn(case, dtype, generator(spec.name, spec.version, case.name, SHORT[dtype], seed))
 
 
-_cache: OrderedDict[object, Trial] = OrderedDict()
+class Memory:
+    """Trials by key; the oldest are forgotten beyond a limit in bytes."""
+
+    def __init__(self) -> None:
+        self.trials: OrderedDict[object, tuple[Trial, int]] = OrderedDict()
+        self.bytes = 0
+
+    def find(self, key: object) -> Trial | None:
+        """The trial of that key, which is the newest from now on; None if it is not, or no longer, known."""
+        if key not in self.trials:
+            return None
+        self.trials.move_to_end(key)
+        return self.trials[key][0]
+
+    def keep(self, key: object, trial: Trial, limit: int) -> None:
+        """Remember a trial; a reference takes 8 bytes per element."""
+        own = OBJECTS + 8 * trial.size
+        self.trials[key] = trial, own
+        self.bytes += own
+        while self.bytes > limit and len(self.trials) > 1:
+            self.bytes -= self.trials.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        self.trials.clear()
+        self.bytes = 0
+
+
+_memory = Memory()
 
 
 def trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial:
     """The trial of a case with random inputs; remembered while there is room."""
     key = (spec.name, case, dtype, seed, device)
-    if key in _cache:
-        _cache.move_to_end(key)
-        return _cache[key]
+    if found := _memory.find(key):
+        return found
     made = Trial(spec, case.name, case.text, dtype, seed, values(spec, case, drawn(spec, case, dtype, seed), device))
-    _cache[key] = made
-    _shrink(CACHE_BYTES[device.type])
+    _memory.keep(key, made, CACHE_BYTES[device.type])
     return made
-
-
-def _shrink(limit: int) -> None:
-    """Forget the oldest trials beyond the limit; a reference takes 8 bytes per element."""
-    total = sum(8 * t.size for t in _cache.values())
-    while total > limit and len(_cache) > 1:
-        total -= 8 * _cache.popitem(last=False)[1].size
 
 
 def exact_trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial | None:

@@ -10,7 +10,6 @@ import warnings
 from typing import Any
 
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 from kernelmux.conformance.check import Check
@@ -68,6 +67,8 @@ def _with_gradients(judge: Judge) -> tuple[Any, ...]:
 
 def _compiled(judge: Judge) -> None:
     """One graph, without a break; the same bits as without a compiler."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # seconds, which no other check has to pay
+
     spec, probe = judge.trial.spec, judge.probe
     public, counter = dispatch.function(spec.name), CompileCounterWithBackend("eager")
 

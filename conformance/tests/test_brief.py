@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from kernelmux.conformance.checks import compile_only, layout
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
@@ -96,6 +98,21 @@ def test_the_highest_rank_has_every_pitch_and_other_calls_some_in_turn() -> None
 
 def test_other_dtypes_come_in_the_layouts_that_depend_on_their_size() -> None:
     made = list(layout.in_other_dtypes(probe(check="layout")))
-    first = probe(check="layout").sample(1)[0].dtype
+    first = layout._bases(probe(check="layout"))[0].dtype
     assert {t.dtype for t in made} == set(probe().spec.dtypes) - {first}
     assert {t.note.partition(": ")[2] for t in made} <= set(layout.BY_SIZE)
+
+
+def alone(base: Trial, **how: bool) -> list[list[str]]:
+    """Tensor and layout of the trials in which one tensor alone is laid out anew."""
+    told = (trial.note.split(": ") for trial in layout.arrangements(base, everything=True, **how))
+    return [parts for parts in told if len(parts) == 2 and "," not in parts[0]]
+
+
+def test_one_call_has_every_layout_and_its_tensors_take_turns_alone() -> None:
+    (base,) = layout._bases(probe("add", check="layout"))
+    assert len(layout._bases(probe("add", check="layout", tier="full"))) == 2 and layout._real_axes(base) > 1
+    every, some = alone(base), alone(base, in_turn=True)
+    assert {name for name, _ in some} == {name for name, _ in every}
+    assert [found for _, found in some] == list(dict.fromkeys(found for _, found in every))
+    assert all(pair in every and pair not in some for pair in alone(replace(base, seed=base.seed + 1), in_turn=True))

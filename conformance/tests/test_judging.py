@@ -35,11 +35,11 @@ def respecified(monkeypatch: pytest.MonkeyPatch) -> Iterator[Respecified]:
 
     def run(spec: OpSpec, check: str, backend: str = "spec", variant: str = "") -> Outcome:
         monkeypatch.setattr(catalog, "spec", lambda name: spec)
-        trials._cache.clear()
+        trials._memory.clear()
         return execute(Item(spec.name, backend, variant, check), Options())
 
     yield run
-    trials._cache.clear()
+    trials._memory.clear()
 
 
 def test_a_bound_that_accepts_zeros_makes_every_case_vacuous(respecified: Respecified) -> None:

@@ -43,7 +43,7 @@ def registered_as(spec: OpSpec, fn: Callable[..., Any]) -> Iterator[Probe]:
         finally:  # both remember by the name of the operator
             dispatch._plans.clear()
             dispatch._keys.pop(id(spec), None)
-            trials._cache.clear()
+            trials._memory.clear()
 
 
 def _contiguous(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, time_limit
+from kernelmux.emulator.settings import Deadline
 from kernelmux.emulator.tests.launching import launch, needs_nvrtc
 
 pytestmark = needs_nvrtc
@@ -237,6 +238,17 @@ def test_settings_are_checked() -> None:
 def test_a_time_limit_is_more_than_nothing(seconds: float) -> None:
     with pytest.raises(ValueError, match="more than 0"), time_limit(seconds):
         pass
+
+
+def test_the_time_limit_is_one_of_work() -> None:
+    """While others have the processor, no time passes."""
+    with time_limit(0.2):
+        deadline = Deadline(1)
+    time.sleep(0.3)
+    assert not deadline.passed
+    while time.thread_time() < deadline.end:
+        pass
+    assert deadline.passed
 
 
 SHORT = 'extern "C" __global__ void k(float* y) { if (threadIdx.x == 0 && blockIdx.x == 0) y[0] = 1.f; }'
