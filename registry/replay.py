@@ -106,25 +106,31 @@ class Watch(_Mode):  # type: ignore[misc]
 class Replayed:
     """An implementation on one kind of call: see above. Called with the arguments of the implementation."""
 
-    __slots__ = ("_left", "fn", "problem", "replay")
+    __slots__ = ("_left", "fn", "problem", "replay", "run")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.replay, self.problem = fn, fn, ""
+        self.run: Callable[..., Any] = self._first  # what runs a call: `replay` as soon as that is decided
         self._left = 2  # calls until one is watched: a shape that comes once is not worth a function of its own
 
     def __call__(self, *values: Any) -> Any:
         """The result; the second call that can be watched decides whether there is a replay (`problem`: why not)."""
+        return self.run(*values)
+
+    def _first(self, *values: Any) -> Any:
         if self._left <= 0 or not _told_apart(values):
             return self.replay(*values)
         self._left -= 1
         if self._left != 0:  # below it are calls of other threads
             return self.fn(*values)
-        with Watch(values) as watch:
-            result = self.fn(*values)
         try:
+            with Watch(values) as watch:
+                result = self.fn(*values)
             self.replay = _written(self.fn, values, watch, result)
         except _Unfit as error:
             self.problem = str(error)
+        finally:
+            self.run = self.replay
         return result
 
 
