@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, catalog, dispatch, record, requests, torch_ops, tracing
+from kernelmux.registry import autocast, catalog, dispatch, inline, requests, torch_ops, tracing
 from kernelmux.registry.choice import Decision
 from kernelmux.registry.dispatch import Plan
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.requests import Names
 from kernelmux.registry.spec import OpSpec
-
-_C: Any = torch._C
 
 
 def bind(
@@ -93,29 +91,20 @@ class BoundCall:
         """The call as source text: comparing in C++ and passing constants halves the time of loops over the tensors."""
         spec, plan = self._spec, self._plan
         names = [spec.inputs[i].name for i in self._at]
-        arguments = ", ".join(i.name if n in self._at else f"_{i.name}" for n, i in enumerate(spec.inputs))
+        arguments = [i.name if n in self._at else f"_value_{i.name}" for n, i in enumerate(spec.inputs)]
         given_, returned = ", ".join(names), dispatch.returned(spec)
-        scope: dict[str, Any] = {f"_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
-        whole = not plan.direct and bool(plan.copies or plan.emulation)
-        scope |= {"_fn": plan.run if whole else plan.fn}
+        scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
         scope |= {"_compiling": torch.compiler.is_compiling, "_operator": torch_ops.operator(spec.name)}
-        scope |= {"_check": _guard(given), "_modes": _C._len_torch_dispatch_stack, "_jit": _C._get_tracing_state}
-        scope |= {"_forward": forward_ad, "_rest": self._rest}
-        scope |= {"_tick": plan.tick, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
+        scope |= {"_check": inline.guard(given), "_rest": self._rest}
         lines = [
             f"def {spec.name}({given_}):",
             "    if _compiling():",
-            f"        return _operator({arguments}, backend={self.name!r}){returned}",
+            f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
             f"    if not ({_condition(spec, names, self._like)}):",
             f"        return _rest(({given_},))",
-            "    _tick()",
-            "    if _record.logs:",
-            f"        _record.note(_ran, _copies, ({arguments},))",
-            f"    return _fn({f'({arguments},)' if whole else arguments}){returned}",
+            *inline.running(plan, arguments, scope, returned),
         ]
-        exec("\n".join(lines), scope)
-        made: Callable[..., Any] = scope[spec.name]
-        return made
+        return inline.defined(spec.name, lines, scope)
 
     def _rest(self, tensors: tuple[Any, ...]) -> Any:
         """A call that the quick comparison did not pass: an error, a trace, or one that differs in nothing that matters."""
@@ -201,19 +190,7 @@ def _condition(spec: OpSpec, names: list[str], like: tuple[Facts, ...]) -> str:
     parts = [f"_check({', '.join(names)})"]
     parts += [f"{n}.data_ptr() & 15 == {f.offset}" for n, f in zip(names, like, strict=True) if 0 not in f.shape]
     parts += [f"{n}.is_pinned() is {f.pinned}" for n, f in zip(names, like, strict=True) if spec.hosted]
-    return " and ".join([*parts, "not _modes()", "_jit() is None", "_forward._current_level < 0"])
-
-
-def _guard(given: list[torch.Tensor]) -> Callable[..., bool]:
-    """Compares class, shape, strides, dtype, device, autocast and whether a gradient is wanted; torch.compile's own.
-
-    What is bound without a gradient is compared without one, whatever the tensors require.
-    """
-    plain = given if torch.is_grad_enabled() else [x.detach() if x.requires_grad else x for x in given]
-    sizes, strides = [list(x.shape) for x in plain], [list(x.stride()) for x in plain]
-    made = _C._dynamo.guards.TensorGuards(*plain, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    check: Callable[..., bool] = made.check
-    return check
+    return " and ".join([*parts, inline.NOTHING_ELSE])
 
 
 def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:

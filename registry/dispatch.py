@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, notices, record, replay, scope, selection, stats, tracing
+from kernelmux.registry import (
+    autocast,
+    autograd,
+    catalog,
+    inline,
+    notices,
+    record,
+    replay,
+    scope,
+    selection,
+    stats,
+    tracing,
+)
 from kernelmux.registry import backend as registered
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
@@ -51,6 +64,7 @@ class Plan:
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
     direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
+    quick: holds the function that compares a call with those of this plan, once there is one (`inline.again`).
     """
 
     fn: Callable[..., Any]
@@ -62,11 +76,10 @@ class Plan:
     direct: bool
     ran: stats.Ran
     tick: Callable[[], int]
+    quick: list[Callable[..., Any] | None] = field(default_factory=list, init=False, compare=False)
 
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result for the arguments of a call of this kind."""
-        if self.direct:
-            return self.fn(*values)
         arguments = list(values)
         for i, value in self.scalars:
             arguments[i] = value
@@ -81,11 +94,25 @@ class Plan:
             return self.fn(*arguments)
 
 
-_plans: dict[object, Plan] = {}
+class Plans(dict[object, Plan]):
+    """The plans by the key of a call. latest: per operator, its public call as the plan that ran last runs it."""
+
+    __slots__ = ("latest",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: dict[str, Callable[..., Any]] = {}
+
+    def clear(self) -> None:
+        """Forget all plans, the latest ones too."""
+        super().clear()
+        self.latest.clear()
+
+
+_plans = Plans()
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
 Asked = selection.Names | Request | None  # `backend=`: names, or the request of a forward call
 PLAIN = frozenset((type(None), str, Request))  # of these, what can stand in a key as it is
-LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
 
 
 def _key_of(spec: OpSpec) -> Callable[..., object]:
@@ -99,7 +126,7 @@ def _key_of(spec: OpSpec) -> Callable[..., object]:
         n = item.name
         if isinstance(item, Tensor):
             facts = [f"{n}.__class__", f"{n}.shape", f"{n}.stride()", f"{n}.dtype", f"{n}.device", f"{n}.is_neg()"]
-            facts += [f"p & 15 if (p := {n}.data_ptr()) > {LOWEST} else -1", f"{n}.requires_grad and grad()"]
+            facts += [f"p & 15 if (p := {n}.data_ptr()) > {inline.LOWEST} else -1", f"{n}.requires_grad and grad()"]
             facts += [f"{n}.is_pinned()"] if spec.hosted else []
             parts += [f"None if {n} is None else ({', '.join(facts)})"] if item.optional else facts
         else:
@@ -214,13 +241,15 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     )
 
 
-def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Any:
+def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, public: bool = False) -> Any:
     """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call.
 
     Returns what the implementation does: a tensor, or a tuple of several, saved ones among them.
     Nothing is remembered of a call that is traced, or whose arguments have no key: no tensors, no memory, no hash.
+    public: of the public function, which compares its next call with this one before it comes here (`inline`).
     """
-    if _autocast() and (device := _cast_for(values)):
+    casts = _autocast()
+    if casts and (device := _cast_for(values)):
         values = autocast.cast(spec, values, device)
     try:
         unusual = (_modes() and tracing.traces()) or _jit() is not None or forward_ad._current_level >= 0
@@ -234,13 +263,24 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Any:
         plan = _plan(spec, values, argument)
         if key is not None:
             _remember(key, plan)
+    elif public and not casts:
+        _prefer(spec, plan, values, argument)
     plan.tick()
     if record.logs:
         record.note(plan.ran, plan.copies, values)
-    if _autocast():
+    if casts:
         with tracing.plain(plan.device):
-            return plan.run(values)
-    return plan.run(values)
+            return plan.fn(*values) if plan.direct else plan.run(values)
+    return plan.fn(*values) if plan.direct else plan.run(values)
+
+
+def _prefer(spec: OpSpec, plan: Plan, values: tuple[Any, ...], argument: Asked) -> None:
+    """Let the public function look for calls like this one first; a kind of call that comes once is not prepared."""
+    if not plan.quick:
+        plain = argument.__class__ in PLAIN
+        plan.quick.append(inline.again(spec, plan, values, argument, call) if plain else None)
+    if quick := plan.quick[0]:
+        _plans.latest[spec.name] = quick
 
 
 def _cast_for(values: tuple[Any, ...]) -> str | None:
@@ -269,12 +309,14 @@ def function(op: str) -> Callable[..., Any]:
     names = ", ".join(i.name for i in spec.inputs)
     parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
     known: dict[str, Any] = {"_spec": spec, "_call": call, "_compiling": torch.compiler.is_compiling}
-    known |= {"_operator": torch_ops.operator(op), "_in_force": in_force}
+    known |= {"_operator": torch_ops.operator(op), "_in_force": in_force, "_dispatch": sys.modules[__name__]}
     lines = [
         f"def {op}({parameters}, *, backend=None):",
         "    if _compiling():",
         f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
-        f"    return _call(_spec, ({names},), backend){returned(spec)}",
+        f"    if quick := _dispatch._plans.latest.get({op!r}):",
+        f"        return quick({names}, backend){returned(spec)}",
+        f"    return _call(_spec, ({names},), backend, True){returned(spec)}",
     ]
     exec("\n".join(lines), known)
     public: Callable[..., Any] = known[op]

@@ -106,28 +106,34 @@ class Watch(_Mode):  # type: ignore[misc]
 class Replayed:
     """An implementation on one kind of call: see above. Called with the arguments of the implementation."""
 
-    __slots__ = ("_left", "fn", "problem", "replay")
+    __slots__ = ("_left", "fn", "problem", "replay", "run")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn, self.replay, self.problem = fn, fn, ""
+        self.fn, self.replay, self.problem = fn, self.plainly, ""
+        self.run: Callable[..., Any] = self._first  # what runs a call: `replay` as soon as that is decided
         self._left = 2  # calls until one is watched: a shape that comes once is not worth a function of its own
 
     def __call__(self, *values: Any) -> Any:
         """The result; the second call that can be watched decides whether there is a replay (`problem`: why not)."""
+        return self.run(*values)
+
+    def _first(self, *values: Any) -> Any:
         if self._left <= 0 or not _told_apart(values):
             return self.replay(*values)
         self._left -= 1
         if self._left != 0:  # below it are calls of other threads
-            return self._plainly(values)
-        with Watch(values) as watch:
-            result = self._plainly(values)
+            return self.plainly(*values)
         try:
-            self.replay = _written(self._plainly, values, watch, result)
+            with Watch(values) as watch:
+                result = self.plainly(*values)
+            self.replay = _written(self.plainly, values, watch, result)
         except _Unfit as error:
             self.problem = str(error)
+        finally:
+            self.run = self.replay
         return result
 
-    def _plainly(self, values: tuple[Any, ...]) -> Any:
+    def plainly(self, *values: Any) -> Any:
         """The implementation itself, in a thread that may be new."""
         try:
             return self.fn(*values)
@@ -174,13 +180,13 @@ def _written(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch,
     lines = [
         f"def replay({names}):",
         f"    if {' or '.join(['device() != index', *writer.guards])}:",
-        f"        return plainly(({names},))",
+        f"        return plainly({names})",
         "    try:",
         *(f"        {line}" for line in body),
         f"        return {returned}",
         "    except Exception as error:",
         "        wake(error, index)",
-        f"        return plainly(({names},))",
+        f"        return plainly({names})",
     ]
     scope: dict[str, Any] = {"plainly": plainly, "index": _index(values), "device": _device, "wake": wake}
     scope |= {"raw_stream": _raw_stream} | writer.scope

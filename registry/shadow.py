@@ -146,7 +146,7 @@ class Shadowed:
             if key in _told:
                 return
             _told.add(key)
-        warnings.warn(f"{text}; further ones are counted in kernelmux.shadow_report()", ShadowWarning, stacklevel=7)
+        warnings.warn(f"{text}; further ones are counted in kernelmux.shadow_report()", ShadowWarning, stacklevel=6)
 
 
 def _unfit(values: tuple[Any, ...], device: torch.device) -> str | None:

@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
     monkeypatch.setattr(dispatch, "_told", set())
-    monkeypatch.setattr(dispatch, "_plans", {})
+    monkeypatch.setattr(dispatch, "_plans", dispatch.Plans())
 
 
 def add():
