@@ -15,11 +15,11 @@ from kernelmux.backends.cuda._rows import RowPlan, Work, row_plan, row_width
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Condition
+from kernelmux.registry.conditions import AtMost, Condition
 from kernelmux.registry.spec import Call
 
 SUMS_LIMIT = 18432  # fp32 sums in the registers of a block, beside the weights
-BYTES_LIMIT = 36864  # of a row in shared memory, several times
+BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _ROW_FLOATS = 4  # the most that an operator's Row has
 _BLOCK, _COLUMN_BLOCK = 256, 128
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
@@ -54,13 +54,15 @@ class RowGradients:
             return grad, *(torch.zeros_like(weight) for _ in self.sums)
         work = Work(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
-            walk = "pipelined" if self.holds(n, x.dtype) else "two_pass"
+            walk = "pipelined" if self.holds(n, x) else "two_pass"
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
         return grad, *(_total(part, weight) for part in partial)
 
-    def holds(self, n: int, dtype: torch.dtype) -> bool:
-        """Whether a block holds a row of n elements and the sums of its columns."""
-        return n * len(self.sums) <= SUMS_LIMIT and n * dtype.itemsize <= BYTES_LIMIT
+    def holds(self, n: int, x: torch.Tensor) -> bool:
+        """Whether a block on the device of x holds rows of n elements like those of x, and the sums of their columns."""
+        row = n * x.element_size()
+        room = _shared(x.get_device()) - _OTHER_SHARED
+        return n * len(self.sums) <= SUMS_LIMIT and row <= BYTES_LIMIT and len(self.inputs) * row <= room
 
     def kernel(self, way: str, walk: str, work: Work, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
@@ -136,19 +138,19 @@ _WALKS: dict[str, Callable[..., torch.Tensor]] = {"two_pass": _two_pass, "pipeli
 
 
 @dataclass(frozen=True)
-class Held:
-    """A block holds the row, with the sums of its columns."""
+class RowAtMost:
+    """A row takes no more than `bytes`."""
 
-    op: RowGradients
+    bytes: int
 
     @property
     def text(self) -> str:
-        return f"N <= {SUMS_LIMIT // len(self.op.sums)}, in at most {BYTES_LIMIT} bytes"
+        return f"rows of at most {self.bytes} bytes"
 
     def check(self, call: Call) -> str | None:
         """None, or how long the row is."""
-        n, dtype = call.axes["N"], call.arguments["weight"].dtype
-        return None if self.op.holds(n, dtype) else f"N = {n} of {dtype.itemsize} bytes, needs {self.text}"
+        taken = call.axes["N"] * call.arguments["weight"].element_size()
+        return None if taken <= self.bytes else f"a row has {taken} bytes, needs {self.text}"
 
 
 def _implementation(
@@ -163,9 +165,10 @@ def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, I
     """Both walks as variants; `call` takes the name of one, then what the operator takes."""
     down = "along the rows for their gradients, then down the columns for the sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
+    limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT))
     return {
         "two_pass": _implementation(op, partial(call, "two_pass"), down),
-        "pipelined": _implementation(op, partial(call, "pipelined"), once, (Held(op),)),
+        "pipelined": _implementation(op, partial(call, "pipelined"), once, limits),
     }
 
 

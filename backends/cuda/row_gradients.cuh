@@ -19,7 +19,9 @@
 //   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
 // The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
 //
-// us on an H200, bf16, with that second kernel; "in turn": one sum of a row after the other, as it was before.
+// us on an H200, bf16, with that second kernel and three rows in the ring (two for the 121); "in turn": one sum of a row after the
+// other, and not side by side. The "staying" of layer_norm was timed with its squares and products read from the row a second time,
+// once the mean was known.
 //                                           rms_norm  add_rms_norm  layer_norm
 //     16384 x 8192   staying                     211           272         224
 //                    staying, in turn            230           300         245
