@@ -6,7 +6,7 @@ those of a call; a row's own gradient does not depend on the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -16,16 +16,20 @@ from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype,
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Condition
+from kernelmux.registry.spec import Call
 
-BLOCK_LIMIT = 8192  # elements: rows in shared memory, the weights and the fp32 sums in the registers of a block
+SUMS_LIMIT = 18432  # fp32 sums in the registers of a block, beside the weights
+BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _ROW_FLOATS = 4  # the most that an operator's Row has
 _BLOCK, _COLUMN_BLOCK = 256, 128
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 _LEAST_ROWS = 8  # per block that stays
-_BYTES_PER_THREAD = 32
-# Per multiprocessor, and rows in the ring. Blocks of 320 threads are two, others so many that 512 threads stay.
-_THREADS, _STAGES = 640, 2
+_HELD, _LONG_HELD = 64, 48  # bytes of a row in a thread, and where that would take more than 512 threads
+_THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
+_STAGES = 3  # rows in the ring, where shared memory has room for them
+_EMULATED_SHARED = 228 * 1024
+_OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +54,15 @@ class RowGradients:
             return grad, *(torch.zeros_like(weight) for _ in self.sums)
         work = Work(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
-            walk = "pipelined" if n <= BLOCK_LIMIT else "two_pass"
+            walk = "pipelined" if self.holds(n, x) else "two_pass"
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
         return grad, *(_total(part, weight) for part in partial)
+
+    def holds(self, n: int, x: torch.Tensor) -> bool:
+        """Whether a block on the device of x holds rows of n elements like those of x, and the sums of their columns."""
+        row = n * x.element_size()
+        room = _shared(x.get_device()) - _OTHER_SHARED
+        return n * len(self.sums) <= SUMS_LIMIT and row <= BYTES_LIMIT and len(self.inputs) * row <= room
 
     def kernel(self, way: str, walk: str, work: Work, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
@@ -93,25 +103,30 @@ def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple
 
 def _pipelined(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Blocks that walk down the rows."""
-    launch, blocks = _staying(op, work, eps, multiprocessors(tensors[0]))
+    launch, blocks = _staying(op, work, eps, multiprocessors(tensors[0]), _shared(tensors[0].get_device()))
     partial = _partial(op, blocks, work, tensors[0])
     launch(*tensors, None, partial)
     return partial
 
 
 @lru_cache(maxsize=4096)
-def _staying(op: RowGradients, work: Work, eps: float, processors: int) -> tuple[Bound, int]:
-    plan = row_plan(work.n, work.dtype.itemsize, work.width, _BYTES_PER_THREAD, 2 * _BYTES_PER_THREAD)
-    resident = _power_below(max(1, _THREADS // plan.threads))
+def _staying(op: RowGradients, work: Work, eps: float, processors: int, shared: int) -> tuple[Bound, int]:
+    """The launch and its number of blocks, on a device with `shared` bytes per multiprocessor."""
+    plan = row_plan(work.n, work.dtype.itemsize, work.width, _HELD, _LONG_HELD)
+    resident = max(1, _THREADS // plan.threads)
+    stage = len(op.inputs) * plan.vectors * plan.threads * plan.width * work.dtype.itemsize  # bytes
+    stages = max(1, min(_STAGES, (shared // resident - _OTHER_SHARED) // stage))
+    kernel = op.kernel("pipelined", "staying", work, **{**plan.defines, "MIN_BLOCKS": resident, "STAGES": stages})
     blocks = _blocks(work.rows, plan, resident * processors)
-    options = {**plan.defines, "MIN_BLOCKS": resident, "STAGES": _STAGES}
-    kernel = op.kernel("pipelined", "staying", work, **options)
-    ring = len(op.inputs) * _STAGES * plan.vectors * plan.threads * plan.width * work.dtype.itemsize  # bytes
-    return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=ring), blocks
+    return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
 
 
-def _power_below(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
+@cache
+def _shared(index: int) -> int:
+    """Bytes of shared memory that a multiprocessor of the device has (-1: the emulator)."""
+    if index < 0:
+        return _EMULATED_SHARED
+    return int(torch.cuda.get_device_properties(index).shared_memory_per_multiprocessor)
 
 
 def _blocks(rows: int, plan: RowPlan, most: int) -> int:
@@ -120,6 +135,22 @@ def _blocks(rows: int, plan: RowPlan, most: int) -> int:
 
 
 _WALKS: dict[str, Callable[..., torch.Tensor]] = {"two_pass": _two_pass, "pipelined": _pipelined}
+
+
+@dataclass(frozen=True)
+class RowAtMost:
+    """A row takes no more than `bytes`."""
+
+    bytes: int
+
+    @property
+    def text(self) -> str:
+        return f"rows of at most {self.bytes} bytes"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how long the row is."""
+        taken = call.axes["N"] * call.arguments["weight"].element_size()
+        return None if taken <= self.bytes else f"a row has {taken} bytes, needs {self.text}"
 
 
 def _implementation(
@@ -134,9 +165,10 @@ def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, I
     """Both walks as variants; `call` takes the name of one, then what the operator takes."""
     down = "along the rows for their gradients, then down the columns for the sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
+    limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT))
     return {
         "two_pass": _implementation(op, partial(call, "two_pass"), down),
-        "pipelined": _implementation(op, partial(call, "pipelined"), once, (AtMost("N", BLOCK_LIMIT),)),
+        "pipelined": _implementation(op, partial(call, "pipelined"), once, limits),
     }
 
 

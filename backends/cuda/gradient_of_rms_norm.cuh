@@ -11,12 +11,6 @@ struct RmsNormBackward {
     float eps;
     struct State {
         float squares = 0.0f, dot = 0.0f;  // sums of x^2 and of g * weight * x
-
-        template <typename Op, typename L>
-        __device__ __forceinline__ void join(const Op&, L lanes) {
-            squares = lanes.sum(squares);
-            dot = lanes.sum(dot);
-        }
     };
     struct Row {
         float r, c;
@@ -29,9 +23,12 @@ struct RmsNormBackward {
             s.dot = fmaf(g * w, x, s.dot);
         });
     }
-    __device__ __forceinline__ Row finish(const State& s, int n) const {
-        const float r = rsqrtf(__fdividef(s.squares, n) + eps);
-        return {r, r * r * r * __fdividef(s.dot, n)};
+    template <typename Total>
+    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+        float sums[] = {s.squares, s.dot};
+        total(sums);
+        const float r = rsqrtf(__fdividef(sums[0], n) + eps);
+        return {r, r * r * r * __fdividef(sums[1], n)};
     }
     __device__ __forceinline__ void apply(const float* in, float w, const Row& row, float& grad, float* sums) const {
         const float gr = in[0] * row.r, x = in[Inputs - 1];

@@ -9,14 +9,6 @@ struct LayerNormBackward {
     struct State {
         Moments x;
         float g = 0.0f, dot = 0.0f;  // sums of g * weight and of g * weight * (x - mean)
-
-        template <typename Op, typename L>
-        __device__ __forceinline__ void join(const Op& op, L lanes) {
-            const float before = x.mean;
-            x.join(op, lanes);
-            dot = lanes.sum(fmaf(before - x.mean, g, dot));
-            g = lanes.sum(g);
-        }
     };
     struct Row {
         float mean, r, g, dot;
@@ -31,9 +23,16 @@ struct LayerNormBackward {
             s.dot = fmaf(x[0] * w, x[1] - s.x.mean, s.dot);
         });
     }
-    __device__ __forceinline__ Row finish(const State& s, int n) const {
-        const float r = rsqrtf(__fdividef(s.x.squares, n) + eps);
-        return {s.x.mean, r, __fdividef(s.g, n), r * __fdividef(s.dot, n)};
+    // In two steps: the means, then what each thread has around the mean of the row instead of its own.
+    template <typename Total>
+    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+        float means[] = {s.x.mean * __fdividef(s.x.count, n), s.g};
+        total(means);
+        const float mean = means[0], apart = s.x.count > 0.0f ? s.x.mean - mean : 0.0f;
+        float around[] = {s.x.squares_around(apart), fmaf(apart, s.g, s.dot)};
+        total(around);
+        const float r = rsqrtf(__fdividef(around[0], n) + eps);
+        return {mean, r, __fdividef(means[1], n), r * __fdividef(around[1], n)};
     }
     __device__ __forceinline__ void apply(const float* x, float w, const Row& row, float& grad, float* sums) const {
         const float z = (x[1] - row.mean) * row.r;

@@ -28,8 +28,9 @@ struct Moments {
     __device__ __forceinline__ void join(const Op&, L lanes) {
         const float total = lanes.sum(count), share = total > 0.0f ? __fdividef(count, total) : 0.0f, here = mean;
         mean = lanes.sum(here * share);
-        const float apart = count > 0.0f ? here - mean : 0.0f;
-        squares = lanes.sum(fmaf(apart * apart, count, squares));
+        squares = lanes.sum(squares_around(count > 0.0f ? here - mean : 0.0f));
         count = total;
     }
+    // The squares of the distances from a point so far below the mean.
+    __device__ __forceinline__ float squares_around(float apart) const { return fmaf(apart * apart, count, squares); }
 };

@@ -3,6 +3,8 @@
 // An operator is a struct as in row_walks.cuh, with these differences:
 //
 //     template <typename Each> void add(State& s, Each each) const;    // each(f) calls f(x, w)
+//     // From the state of a thread; total(s) makes of each s[k] its sum over all threads of the row. All of them must call it.
+//     template <typename Total> Row finish(const State& s, int n, Total& total) const;
 //     // The gradient of column i; adds what the row gives to the sums of the column.
 //     void apply(const float* x, float w, const Row& row, float& grad, float* sums) const;
 //
@@ -10,10 +12,22 @@
 //
 // The line makes one kernel called ENTRY. WALK says what it does:
 //   staying     blocks stay and walk down rows gridDim.x * ROWS apart, with the weights and their share of the sums in
-//               registers; rows arrive through a ring in shared memory, so that the next is on its way while a block works on one
+//               registers; rows arrive through a ring in shared memory, so that the next are on their way while a block works on
+//               one. What is left is the latency of a row: one read of its values, one sum over the block, one write. So the sums
+//               that a row needs are added up at once, as chains of shuffles side by side.
 //   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
 //   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
 // The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
+//
+// us on an H200, bf16, with that second kernel and three rows in the ring (two for the 121); "in turn": one sum of a row after the
+// other, and not side by side. The "staying" of layer_norm was timed with its squares and products read from the row a second time,
+// once the mean was known.
+//                                           rms_norm  add_rms_norm  layer_norm
+//     16384 x 8192   staying                     211           272         224
+//                    staying, in turn            230           300         245
+//     2048 x 18432   staying                      90    not timed         160
+//                    staying, in turn             99           121         164
+//                    along and descending        107           132         120
 #pragma once
 
 #include "row_parameters.cuh"
@@ -68,6 +82,40 @@ __device__ __forceinline__ void each_pair(const Elements (&x)[In], const Element
     }
 }
 
+// ---- sums over a row
+
+template <int Width, int K>
+__device__ __forceinline__ void add_up_lanes(float (&s)[K]) {
+#pragma unroll
+    for (int step = Width / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int k = 0; k < K; ++k) s[k] += shuffle_xor(s[k], step);
+}
+
+// Makes of each s[k] its sum over the threads of a row, the same in every thread. The chains of all k run side by side: one after
+// the other each would wait for its own shuffles. Two rooms in turn serve any number of sums with one barrier each.
+struct RowTotal {
+    int turn = 0;
+
+    template <int K>
+    __device__ __forceinline__ void operator()(float (&s)[K]) {
+        add_up_lanes<(GROUP < 32 ? GROUP : 32)>(s);
+        if constexpr (WARPS > 1) {
+            constexpr int Slots = power_above(WARPS);
+            __shared__ float room[2][WARPS][K];
+            const int lane = threadIdx.x % 32;
+            if (lane == 0)
+#pragma unroll
+                for (int k = 0; k < K; ++k) room[turn][threadIdx.x / 32][k] = s[k];
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < K; ++k) s[k] = lane % Slots < WARPS ? room[turn][lane % Slots][k] : 0.0f;
+            add_up_lanes<Slots>(s);
+            turn ^= 1;
+        }
+    }
+};
+
 // ---- staying
 
 // The sums of the ROWS rows side by side, added in order, to partial[s * blocks * n + i].
@@ -90,8 +138,6 @@ __device__ __forceinline__ void add_to_partial(
 
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
-    using State = typename Op::State;
-    __shared__ JoinRoom<State> room[2];
     const int n = all.n;
     Elements w[VECTORS];
     float sum[VECTORS][Sums][WIDTH] = {};
@@ -100,13 +146,14 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
     i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
     // Beyond the last row it is asked for once more, and not used.
     for (int s = 0; s < STAGES - 1; ++s) ask(s, all.x, min(row + s * step, all.rows - 1) * n, n);
-    int stage = 0, turn = 0;
-    for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step, turn ^= 1) {
+    int stage = 0;
+    RowTotal total;
+    for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step) {
         const i64 ahead = min(row + (STAGES - 1) * step, all.rows - 1);
         ask((stage + STAGES - 1) % STAGES, all.x, ahead * n, n);
         copy_async_wait<STAGES - 1>();
         const int here = stage;
-        State state;
+        typename Op::State state;
         all.op.add(state, [&](auto f) {
             for_each_vector(n, [&](int, int v) {
                 Elements x[In];
@@ -114,9 +161,8 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
                 each_pair(x, w[v], f);
             });
         });
-        state = joined(all.op, state, room[turn]);
         stay_packed(w);
-        const typename Op::Row found = all.op.finish(state, n);
+        const typename Op::Row found = all.op.finish(state, n, total);
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         if (ROWS > 1 && row >= all.rows) continue;
         for_each_vector(n, [&](int i, int v) {
@@ -132,10 +178,8 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
 
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void along(const Gradients<Op, In, Sums>& all) {
-    using State = typename Op::State;
-    __shared__ JoinRoom<State> room;
     const i64 start = blockIdx.x * (i64)all.n;
-    State state;
+    typename Op::State state;
     for (int i = threadIdx.x * WIDTH; i < all.n; i += UNROLL * GROUP * WIDTH) {
         Elements x[UNROLL][In], w[UNROLL];
 #pragma unroll
@@ -152,7 +196,8 @@ __device__ __forceinline__ void along(const Gradients<Op, In, Sums>& all) {
                 if (i + u * GROUP * WIDTH < all.n) each_pair(x[u], w[u], f);
         });
     }
-    const typename Op::Row found = all.op.finish(joined(all.op, state, room), all.n);
+    RowTotal total;
+    const typename Op::Row found = all.op.finish(state, all.n, total);
     if (threadIdx.x == 0) memcpy(all.stats + blockIdx.x * (i64)(sizeof(found) / 4), &found, sizeof(found));
 #pragma unroll UNROLL
     for (int i = threadIdx.x * WIDTH; i < all.n; i += GROUP * WIDTH) {
