@@ -100,7 +100,7 @@ class BoundCall:
             f"def {spec.name}({given_}):",
             "    if _compiling():",
             f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
-            f"    if not ({_condition(spec, names, self._like)}):",
+            f"    if not ({' and '.join(_conditions(spec, names, given, self._like))}):",
             f"        return _rest(({given_},))",
             *inline.running(plan, arguments, scope, returned),
         ]
@@ -185,12 +185,12 @@ def unusual(values: tuple[Any, ...]) -> bool:
     return tracing.watched(values) or forward_ad._current_level >= 0
 
 
-def _condition(spec: OpSpec, names: list[str], like: tuple[Facts, ...]) -> str:
+def _conditions(spec: OpSpec, names: list[str], given: list[torch.Tensor], like: tuple[Facts, ...]) -> list[str]:
     """What holds for a call like the one that was bound, as source text; `_rest` looks closer where it does not."""
     parts = [f"_check({', '.join(names)})"]
     parts += [f"{n}.data_ptr() & 15 == {f.offset}" for n, f in zip(names, like, strict=True) if 0 not in f.shape]
     parts += [f"{n}.is_pinned() is {f.pinned}" for n, f in zip(names, like, strict=True) if spec.hosted]
-    return " and ".join([*parts, inline.NOTHING_ELSE])
+    return parts + inline.surroundings(given)
 
 
 def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:

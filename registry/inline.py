@@ -3,11 +3,13 @@
 What is compared where:
 
 - one call of C++, torch.compile's TensorGuards, sees per tensor its class, shape, strides, dtype, device, negative and
-  conjugate bit, and whether a gradient is wanted; and of what surrounds a call the autocast of these devices,
+  conjugate bit, and whether it requires a gradient; and of what surrounds a call the autocast of these devices,
   torch.jit.trace, transforms of torch.func, inference mode. 0.13 us for one tensor, 0.18 for two, where Python
   that reads the same facts and looks them up takes 0.8 and 1.3. It takes no tensor twice in one call;
 - the text adds what the guard does not see, or not always: alignment, pinned memory, dispatch modes (that of make_fx
-  passes it), forward derivatives (`NOTHING_ELSE`); and for an ordinary call (`again`) freed memory, tensors that are left out, scalars, `backend=`, `selection.state`, autocast of other devices.
+  passes it), forward derivatives, and where a tensor requires a gradient the mode of gradients (`surroundings`);
+- for an ordinary call (`again`) it adds freed memory, tensors that are left out, scalars, `backend=`,
+  `selection.state`, and autocast of other devices.
 
 So it is at least as strict as the key under which an ordinary call is remembered: what differs is looked up.
 """
@@ -24,7 +26,6 @@ from torch.autograd import forward_ad
 
 from kernelmux.registry import record, selection
 from kernelmux.registry.replay import Replayed
-from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import OpSpec, Tensor
 
 if TYPE_CHECKING:
@@ -32,18 +33,17 @@ if TYPE_CHECKING:
 
 _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
+MISSED = object()
 CLASSES = (torch.Tensor, torch.nn.Parameter)  # a guard keeps no reference to a class: these stay
-NOTHING_ELSE = "not _modes() and _forward._current_level < 0"  # by nothing that the guard does not see
 CONSTANTS = (type(None), bool, int, float, str)  # of scalars
 
 
-def again(
-    spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: str | Request | None, otherwise: Callable[..., Any]
-) -> Callable[..., Any] | None:
+def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Callable[..., Any] | None:
     """A function of the arguments of `spec` and `backend` that runs `plan` for calls like this one, which just ran.
 
-    All others go on to `otherwise(spec, values, backend, True)`. None where the comparison cannot stand for the key:
-    tensors without memory, of classes that may go, the same one twice; inside of autocast or of a dispatch mode.
+    It returns `MISSED` for all others, so that no frame of it lies between them and the line of the user. None where
+    the comparison cannot stand for the key: tensors without memory, of classes that may go, or the same one twice;
+    inside of autocast or of a dispatch mode.
     """
     given = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     others = {i: v for i, v in zip(spec.inputs, values, strict=True) if i.name not in given}
@@ -67,9 +67,9 @@ def again(
             parts.append(f"({n} is _value_{n} or {n}.__class__ is _class_{n} and {n} == _value_{n})")
             scope |= {f"_value_{n}": value, f"_class_{n}": value.__class__}
     parts.append("(backend is _backend or backend.__class__ is _backend_class and backend == _backend)")
-    parts += ["_state() == _at", NOTHING_ELSE, "not _autocast()"]
+    parts += ["_state() == _at", *surroundings(tensors), "not _autocast()"]
     scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": selection.state}
-    scope |= {"_at": selection.state(), "_spec": spec, "_otherwise": otherwise}
+    scope |= {"_at": selection.state(), "_missed": MISSED}
     arguments = [i.name for i in spec.inputs]
     names = ", ".join(arguments)
     for i, value in plan.scalars:
@@ -78,7 +78,7 @@ def again(
     lines = [
         f"def {spec.name}({names}, backend):",
         f"    if not ({' and '.join(parts)}):",
-        f"        return _otherwise(_spec, ({names},), backend, True)",
+        "        return _missed",
         *running(plan, arguments, scope),
     ]
     return defined(spec.name, lines, scope)
@@ -91,7 +91,7 @@ def running(plan: Plan, arguments: Sequence[str], scope: dict[str, Any], returne
     """
     whole = not plan.direct and bool(plan.copies or plan.emulation)
     scope |= {"_tick": plan.tick, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
-    scope |= {"_modes": _C._len_torch_dispatch_stack, "_forward": forward_ad}
+    scope |= {"_modes": _C._len_torch_dispatch_stack, "_forward": forward_ad, "_grad": torch.is_grad_enabled}
     scope |= {"_fn": plan.run if whole else plan.fn}
     values = ", ".join(arguments)
     run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
@@ -117,12 +117,14 @@ def _code(text: str) -> CodeType:
 
 
 def guard(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Compares tensors with these, of which it keeps none; see above.
-
-    What is given without a gradient in force is compared without one, whatever the tensors require.
-    """
-    plain = given if torch.is_grad_enabled() else [x.detach() if x.requires_grad else x for x in given]
-    sizes, strides = [list(x.shape) for x in plain], [list(x.stride()) for x in plain]
-    made = _C._dynamo.guards.TensorGuards(*plain, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    """Compares tensors with these, of which it keeps none; see above."""
+    sizes, strides = [list(x.shape) for x in given], [list(x.stride()) for x in given]
+    made = _C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
     check: Callable[..., bool] = made.check
     return check
+
+
+def surroundings(given: Sequence[torch.Tensor]) -> list[str]:
+    """That nothing surrounds a call which the guard does not see, as source text; names stand in `running`'s scope."""
+    mode = [f"_grad() is {torch.is_grad_enabled()}"] if any(x.requires_grad for x in given) else []
+    return [*mode, "not _modes()", "_forward._current_level < 0"]
