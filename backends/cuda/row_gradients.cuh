@@ -3,7 +3,7 @@
 // An operator is a struct as in row_walks.cuh, with these differences:
 //
 //     template <typename Each> void add(State& s, Each each) const;    // each(f) calls f(x, w)
-//     // From the state of a thread; total(s) makes of each s[k] its sum over all threads of the row. All of them must call it.
+//     // From the state of a thread; total(s) makes of each s[k] its sum over all threads of the row, which all call it.
 //     template <typename Total> Row finish(const State& s, int n, Total& total) const;
 //     // The gradient of column i; adds what the row gives to the sums of the column.
 //     void apply(const float* x, float w, const Row& row, float& grad, float* sums) const;
@@ -12,16 +12,16 @@
 //
 // The line makes one kernel called ENTRY. WALK says what it does:
 //   staying     blocks stay and walk down rows gridDim.x * ROWS apart, with the weights and their share of the sums in
-//               registers; rows arrive through a ring in shared memory, so that the next are on their way while a block works on
-//               one. What is left is the latency of a row: one read of its values, one sum over the block, one write. So the sums
-//               that a row needs are added up at once, as chains of shuffles side by side.
+//               registers; rows arrive through a ring in shared memory, so that the next are on their way while a block
+//               works on one. What is left is the latency of a row: its values are read, summed over the block and
+//               written. So the sums that a row needs are added up at once, as chains of shuffles side by side.
 //   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
 //   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
 // The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
 //
-// us on an H200, bf16, with that second kernel and three rows in the ring (two for the 121); "in turn": one sum of a row after the
-// other, and not side by side. The "staying" of layer_norm was timed with its squares and products read from the row a second time,
-// once the mean was known.
+// us on an H200, bf16, with that second kernel and three rows in the ring (two for the 121); "in turn": one sum of a row
+// after the other, and not side by side. The "staying" of layer_norm was timed with its squares and products read from
+// the row a second time, once the mean was known.
 //                                           rms_norm  add_rms_norm  layer_norm
 //     16384 x 8192   staying                     211           272         224
 //                    staying, in turn            230           300         245
@@ -92,8 +92,8 @@ __device__ __forceinline__ void add_up_lanes(float (&s)[K]) {
         for (int k = 0; k < K; ++k) s[k] += shuffle_xor(s[k], step);
 }
 
-// Makes of each s[k] its sum over the threads of a row, the same in every thread. The chains of all k run side by side: one after
-// the other each would wait for its own shuffles. Two rooms in turn serve any number of sums with one barrier each.
+// Makes of each s[k] its sum over the threads of a row, the same in every thread. The chains of all k run side by side:
+// one after the other each would wait for its own shuffles. Two rooms in turn serve any number of sums, a barrier each.
 struct RowTotal {
     int turn = 0;
 
