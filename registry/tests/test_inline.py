@@ -198,7 +198,7 @@ def test_arguments_are_normalised_and_copied_as_in_a_call_that_is_looked_up():
 
 
 def test_threads_with_other_shapes_get_their_own_results():
-    wrong = []
+    wrong: list[int] = []
 
     def calls(n):
         x = torch.rand(n, n + 1)
