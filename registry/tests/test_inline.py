@@ -50,6 +50,9 @@ OTHERS = {
     "gradient": lambda: X.clone().requires_grad_(),
     "inference": lambda: inferred(),
     "functional": lambda: torch._to_functional_tensor(X),
+    "nested": lambda: torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)),
+    "sparse": lambda: X.to_sparse(),
+    "quantized": lambda: torch._empty_affine_quantized((3, 4), scale=1.0, zero_point=0, dtype=torch.quint8),
     "no tensor": lambda: 1.0,
     "nothing": lambda: None,
 }
@@ -60,6 +63,7 @@ def inferred():
         return X.clone()
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes
 @pytest.mark.parametrize("fact", OTHERS)
 def test_a_tensor_that_differs_in_one_fact_is_looked_up(fact):
     same = quick("softmax", X)
