@@ -94,7 +94,7 @@ class BoundCall:
         arguments = [i.name if n in self._at else f"_value_{i.name}" for n, i in enumerate(spec.inputs)]
         given_, returned = ", ".join(names), dispatch.returned(spec)
         scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
-        scope |= {"_compiling": torch.compiler.is_compiling, "_operator": torch_ops.operator(spec.name)}
+        scope |= {"_compiling": torch.compiler.is_dynamo_compiling, "_operator": torch_ops.operator(spec.name)}
         scope |= {"_rest": self._rest}
         lines = [
             f"def {spec.name}({given_}):",

@@ -176,6 +176,25 @@ def test_nothing_is_prepared_inside_of_what_the_guard_would_take_for_granted(aro
     assert "softmax" not in dispatch._plans.quick
 
 
+def test_calls_of_one_key_get_a_comparison_that_fits_and_few_of_them():
+    first = quick("softmax", X)
+    with torch.inference_mode():
+        assert quick("softmax", X) is not first
+    for _ in range(10):
+        kx.softmax(X)
+        with torch.inference_mode():
+            kx.softmax(X)
+    (plan,) = dispatch._plans.values()
+    assert len(plan.quick) == dispatch.ANEW
+
+
+def test_calls_that_cannot_be_compared_do_not_pay_for_a_comparison():
+    quick("add", X, X.clone())
+    for _ in range(2):
+        kx.add(X, X)
+    assert "add" not in dispatch._plans.quick
+
+
 def test_every_call_is_counted_and_recorded():
     before = sum(e.calls for e in kx.stats().entries if e.operator == "softmax")
     with kx.record() as log:
