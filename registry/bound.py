@@ -94,13 +94,13 @@ class BoundCall:
         arguments = [i.name if n in self._at else f"_value_{i.name}" for n, i in enumerate(spec.inputs)]
         given_, returned = ", ".join(names), dispatch.returned(spec)
         scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
-        scope |= {"_compiling": torch.compiler.is_compiling, "_operator": torch_ops.operator(spec.name)}
-        scope |= {"_check": inline.guard(given), "_rest": self._rest}
+        scope |= {"_compiling": torch.compiler.is_dynamo_compiling, "_operator": torch_ops.operator(spec.name)}
+        scope |= {"_rest": self._rest}
         lines = [
             f"def {spec.name}({given_}):",
             "    if _compiling():",
             f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
-            f"    if not ({' and '.join(_conditions(spec, names, given, self._like))}):",
+            f"    if not ({' and '.join(_conditions(spec, names, given, self._like, scope))}):",
             f"        return _rest(({given_},))",
             *inline.running(plan, arguments, scope, returned),
         ]
@@ -185,9 +185,11 @@ def unusual(values: tuple[Any, ...]) -> bool:
     return tracing.watched(values) or forward_ad._current_level >= 0
 
 
-def _conditions(spec: OpSpec, names: list[str], given: list[torch.Tensor], like: tuple[Facts, ...]) -> list[str]:
+def _conditions(
+    spec: OpSpec, names: list[str], given: list[torch.Tensor], like: tuple[Facts, ...], scope: dict[str, Any]
+) -> list[str]:
     """What holds for a call like the one that was bound, as source text; `_rest` looks closer where it does not."""
-    parts = [f"_check({', '.join(names)})"]
+    parts = inline.alike(names, given, scope)
     parts += [f"{n}.data_ptr() & 15 == {f.offset}" for n, f in zip(names, like, strict=True) if 0 not in f.shape]
     parts += [f"{n}.is_pinned() is {f.pinned}" for n, f in zip(names, like, strict=True) if spec.hosted]
     return parts + inline.surroundings(given)

@@ -64,7 +64,7 @@ class Plan:
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
     direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
-    quick: holds the function that compares a call with those of this plan, once there is one (`inline.again`).
+    quick: functions that compare a call with those of this plan, the last in use; None if none can (`inline.again`).
     """
 
     fn: Callable[..., Any]
@@ -119,6 +119,7 @@ class Plans(dict[object, Plan]):
 
 
 _plans = Plans()
+ANEW = 4  # comparisons at most that are made for a plan
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
 Asked = selection.Names | Request | None  # `backend=`: names, or the request of a forward call
 KeyOf = Callable[..., object]
@@ -288,12 +289,18 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
 
 
 def _prefer(spec: OpSpec, plan: Plan, values: tuple[Any, ...], argument: Asked) -> None:
-    """Let the public function look for calls like this one first, if they can be compared without their key."""
-    if not plan.quick:
+    """Let the public function look for calls like this one first, if they can be compared without their key.
+
+    Calls of one key may differ in what the comparison sees, such as inference mode: if it failed, it is made anew.
+    """
+    now = _plans.quick.get(spec.name)
+    if not plan.quick or (now and now is plan.quick[-1] and len(plan.quick) < ANEW):
         plain = argument.__class__ in PLAIN
         plan.quick.append(inline.again(spec, plan, values, argument) if plain else None)
-    if quick := plan.quick[0]:
+    if quick := plan.quick[-1]:
         _plans.quick[spec.name] = quick
+    elif now:
+        _plans.quick.pop(spec.name, None)
 
 
 def _cast_for(values: tuple[Any, ...]) -> str | None:

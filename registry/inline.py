@@ -52,13 +52,12 @@ def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Ca
         return None
     if len({id(x) for x in tensors}) < len(tensors) or any(x.data_ptr() <= LOWEST for x in tensors):
         return None
-    check = guard(tensors)
-    if _C._len_torch_dispatch_stack() or _C._is_any_autocast_enabled() or not check(*tensors):
+    if any(x.is_nested for x in tensors) or _C._len_torch_dispatch_stack() or _C._is_any_autocast_enabled():
         return None
-    parts = [f"_check({', '.join(given)})"]
+    scope: dict[str, Any] = {"_autocast": _C._is_any_autocast_enabled}
+    parts = alike(list(given), tensors, scope)
     parts += [f"{LOWEST} < (_p := {n}.data_ptr()) and _p & 15 == {x.data_ptr() & 15}" for n, x in given.items()]
     parts += [f"{n}.is_pinned() is {x.is_pinned()}" for n, x in given.items() if spec.hosted]
-    scope: dict[str, Any] = {"_check": check, "_autocast": _C._is_any_autocast_enabled}
     for item, value in others.items():
         n = item.name
         if isinstance(item, Tensor):
@@ -116,12 +115,17 @@ def _code(text: str) -> CodeType:
     return compile(text, "<inline>", "exec")
 
 
-def guard(given: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Compares tensors with these, of which it keeps none; see above."""
+def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:
+    """That the tensors of these names are like the given ones, as source text; no tensor is kept.
+
+    The guard ends the process at a nested tensor, whose strides it asks for outside of any handler: such tensors, and
+    what is no tensor, do not get there. 0.05 us per tensor.
+    """
     sizes, strides = [list(x.shape) for x in given], [list(x.stride()) for x in given]
     made = _C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-    check: Callable[..., bool] = made.check
-    return check
+    scope |= {"_check": made.check} | {f"_class_{n}": x.__class__ for n, x in zip(names, given, strict=True)}
+    flat = [f"{n}.__class__ is _class_{n} and not {n}.is_nested" for n in names]
+    return [*flat, f"_check({', '.join(names)})"]
 
 
 def surroundings(given: Sequence[torch.Tensor]) -> list[str]:

@@ -129,6 +129,13 @@ def test_other_tensors_are_refused_with_what_was_bound():
         bound(X, X)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes
+def test_a_nested_tensor_is_an_error_and_not_the_end_of_the_process():
+    bound = kx.bind("softmax", like=(X,))
+    with pytest.raises((ArgumentError, RuntimeError)):
+        bound(torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)))
+
+
 def test_what_differs_in_nothing_that_matters_runs():
     row = torch.randn(1, 4)
     bound = kx.bind("softmax", like=(row,))

@@ -50,6 +50,9 @@ OTHERS = {
     "gradient": lambda: X.clone().requires_grad_(),
     "inference": lambda: inferred(),
     "functional": lambda: torch._to_functional_tensor(X),
+    "nested": lambda: torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)),
+    "sparse": lambda: X.to_sparse(),
+    "quantized": lambda: torch._empty_affine_quantized((3, 4), scale=1.0, zero_point=0, dtype=torch.quint8),
     "no tensor": lambda: 1.0,
     "nothing": lambda: None,
 }
@@ -60,6 +63,7 @@ def inferred():
         return X.clone()
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes
 @pytest.mark.parametrize("fact", OTHERS)
 def test_a_tensor_that_differs_in_one_fact_is_looked_up(fact):
     same = quick("softmax", X)
@@ -172,6 +176,25 @@ def test_nothing_is_prepared_inside_of_what_the_guard_would_take_for_granted(aro
     assert "softmax" not in dispatch._plans.quick
 
 
+def test_calls_of_one_key_get_a_comparison_that_fits_and_few_of_them():
+    first = quick("softmax", X)
+    with torch.inference_mode():
+        assert quick("softmax", X) is not first
+    for _ in range(10):
+        kx.softmax(X)
+        with torch.inference_mode():
+            kx.softmax(X)
+    (plan,) = dispatch._plans.values()
+    assert len(plan.quick) == dispatch.ANEW
+
+
+def test_calls_that_cannot_be_compared_do_not_pay_for_a_comparison():
+    quick("add", X, X.clone())
+    for _ in range(2):
+        kx.add(X, X)
+    assert "add" not in dispatch._plans.quick
+
+
 def test_every_call_is_counted_and_recorded():
     before = sum(e.calls for e in kx.stats().entries if e.operator == "softmax")
     with kx.record() as log:
@@ -198,7 +221,7 @@ def test_arguments_are_normalised_and_copied_as_in_a_call_that_is_looked_up():
 
 
 def test_threads_with_other_shapes_get_their_own_results():
-    wrong = []
+    wrong: list[int] = []
 
     def calls(n):
         x = torch.rand(n, n + 1)
