@@ -15,22 +15,54 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PAUSE = 2e-4  # seconds: longer than an operation of torch takes to start
 DELAY = 100_000  # clock cycles on a GPU, some 50 us
+GRACE = 0.2  # seconds that a thread may keep its turn, during which it may wait for one that has none
 PATIENCE = 120  # seconds
 
 
 class Yielding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """After every operation of torch other threads have their turn, and the stream a delay by chance."""
+    """After every operation of torch other threads have their turn."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, give_way: Callable[[Any], None]) -> None:
+        """give_way: called with the result of each operation."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.chance = random.Random(seed)
+        self.give_way = give_way
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.is_cuda and not torch.cuda.is_current_stream_capturing():
-            torch.cuda._sleep(self.chance.randrange(DELAY))  # type: ignore[no-untyped-call]
-        time.sleep(self.chance.random() * PAUSE)
+        self.give_way(result)
         return result
+
+
+class Turns:
+    """One of several threads goes on at a time; which one is drawn, so that the load of the machine changes nothing."""
+
+    def __init__(self, count: int) -> None:
+        self.changed, self.chance = threading.Condition(), random.Random(0)
+        self.there, self.turn = list(range(count)), 0
+
+    def wait(self, own: int) -> None:
+        """Until it is this thread's turn, or the one whose turn it is does not get on."""
+        with self.changed:
+            while self.turn != own:
+                if not self.changed.wait(GRACE):
+                    self._give(own)
+
+    def give_way(self, own: int) -> None:
+        """Another thread goes on, or this one."""
+        with self.changed:
+            self._give(self.chance.choice(self.there))
+        self.wait(own)
+
+    def leave(self, own: int) -> None:
+        """This thread is done."""
+        with self.changed:
+            self.there.remove(own)
+            if self.there:
+                self._give(self.chance.choice(self.there))
+
+    def _give(self, other: int) -> None:
+        self.turn = other
+        self.changed.notify_all()
 
 
 class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,12 +91,15 @@ def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> li
     """
     results: list[Any] = [None] * len(works)
     errors: list[BaseException] = []
-    start = threading.Barrier(len(works))
+    start, turns = threading.Barrier(len(works)), Turns(len(works))
 
     def run(turn: int) -> None:
         try:
             start.wait(PATIENCE)
-            results[turn] = _on_own_stream(works[turn], device, turn)
+            if device.type == "cuda":
+                results[turn] = _on_own_stream(works[turn], device, turn)
+            else:
+                results[turn] = _in_turn(works[turn], turns, turn)
         except BaseException as error:
             errors.append(error)
 
@@ -83,13 +118,27 @@ def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> li
     return results
 
 
+def _in_turn(work: Callable[[], Any], turns: Turns, own: int) -> Any:
+    turns.wait(own)
+    try:
+        with torch.no_grad(), Yielding(lambda result: turns.give_way(own)):
+            return work()
+    finally:
+        turns.leave(own)
+
+
 def _on_own_stream(work: Callable[[], Any], device: torch.device, seed: int) -> Any:
+    chance = random.Random(seed)
+
+    def delay(result: Any) -> None:
+        """Of the stream and of this thread, by chance."""
+        if isinstance(result, torch.Tensor) and result.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda._sleep(chance.randrange(DELAY))  # type: ignore[no-untyped-call]
+        time.sleep(chance.random() * PAUSE)
+
     with torch.no_grad():
-        if device.type != "cuda":
-            with Yielding(seed):
-                return work()
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream), Yielding(seed):
+        with torch.cuda.stream(stream), Yielding(delay):
             result = work()
         stream.synchronize()
         return result

@@ -103,9 +103,9 @@ def test_other_dtypes_come_in_the_layouts_that_depend_on_their_size() -> None:
     assert {t.note.partition(": ")[2] for t in made} <= set(layout.BY_SIZE)
 
 
-def alone(base: Trial, **how: Any) -> list[list[str]]:
+def alone(base: Trial, in_turn: bool = False) -> list[list[str]]:
     """Tensor and layout of the trials in which one tensor alone is laid out anew."""
-    told = (trial.note.split(": ") for trial in layout.arrangements(base, everything=True, **how))
+    told = (trial.note.split(": ") for trial in layout.arrangements(base, everything=True, in_turn=in_turn))
     return [parts for parts in told if len(parts) == 2 and "," not in parts[0]]
 
 

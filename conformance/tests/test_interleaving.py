@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
 
+from kernelmux.conformance import interleaving
 from kernelmux.conformance.interleaving import Living, side_by_side
 
 CPU = torch.device("cpu")
@@ -24,6 +26,34 @@ def test_threads_take_turns_between_operations() -> None:
 
     found = side_by_side([lambda v=v: work(v) for v in (1.0, 2.0, 3.0, 4.0)], CPU)  # type: ignore[misc]
     assert not all(found)
+
+
+def test_turns_are_the_same_each_time_whatever_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaving, "GRACE", 30)
+
+    def order(pause: float) -> list[int]:
+        seen: list[int] = []
+
+        def work(own: int) -> None:
+            for _ in range(6):
+                time.sleep(pause * own)
+                seen.append(own)
+                torch.zeros(1)
+
+        side_by_side([lambda i=i: work(i) for i in range(3)], CPU)  # type: ignore[misc]
+        return seen
+
+    assert order(0.0) == order(0.002) and order(0.0) != sorted(order(0.0))
+
+
+def test_a_thread_may_wait_for_one_that_has_no_turn() -> None:
+    lock = threading.Lock()
+
+    def work() -> int:
+        with lock:
+            return int(torch.zeros(3).add(1).sum())
+
+    assert side_by_side([work] * 4, CPU) == [3] * 4
 
 
 def test_results_come_in_order_and_errors_are_raised() -> None:
