@@ -75,6 +75,11 @@ class Watch(_Mode):  # type: ignore[misc]
         self._origins = {id(x): (f"a{i}", x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
         self._seen: list[Any] = []  # kept, so that no other object gets the id of one of them
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would import its compiler only to turn it off here, which takes seconds and sets variables."""
+        return False
+
     def __enter__(self) -> Watch:
         _local.watch = self
         super().__enter__()

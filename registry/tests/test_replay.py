@@ -1,6 +1,8 @@
 """Replays: what is written after a call was watched gives the results of the call, and what must not be replayed is not."""
 
 import ctypes
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -217,6 +219,17 @@ def test_an_optional_tensor_and_numbers_are_constants_of_a_kind(kernel):
     for a, _ in pairs(4):
         torch.testing.assert_close(replayed(a, None, 3.0), 4 * a)
     assert not replayed.problem
+
+
+def test_watching_a_call_does_not_import_the_compiler_of_torch():
+    code = """
+import sys, torch
+from kernelmux.registry import replay
+with replay.Watch((torch.ones(2),)) as watch:
+    torch.empty(3)
+assert len(watch.made) == 1 and "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_threads_are_watched_apart(kernel):
