@@ -272,9 +272,8 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     gpu = torch.cuda.is_available()
-    default = CONTESTANTS if gpu else ("torch_eager", "torch_ref")
     told = f"among {', '.join(CONTESTANTS)} (default: all on a GPU, torch_eager and torch_ref elsewhere)"
-    made.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=default, metavar="NAME", help=told)
+    made.add_argument("--contestants", nargs="+", choices=CONTESTANTS, metavar="NAME", help=told)
     sizes = {"hidden": 4096, "heads": 32, "groups": 8, "inner": 14336, "batch": 4, "length": 4096}
     for name, size in sizes.items():
         made.add_argument(f"--{name}", type=positive, default=size, metavar="N", help=f"default: {size}")
@@ -285,7 +284,8 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     made.add_argument("--seed", type=int, default=0, help="of the parameters and the input (default: 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write sizes, machine, errors and all times as JSON")
     found = made.parse_args(words)
-    found.contestants = list(dict.fromkeys(found.contestants))
+    usual = CONTESTANTS if found.device == "cuda" else ("torch_eager", "torch_ref")
+    found.contestants = list(dict.fromkeys(found.contestants or usual))
     if found.hidden % (2 * found.heads) or found.heads % found.groups:
         made.error("expected hidden a multiple of 2 * heads, and heads a multiple of groups")
     return found

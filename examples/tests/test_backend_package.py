@@ -63,5 +63,5 @@ def test_a_wrong_kernel_fails_it(site: Path, tmp_path: Path) -> None:
     module.write_text(module.read_text().replace("e / e.sum(", "1.01 * e / e.sum("))
     path = os.pathsep.join((str(packages), *(path for path in sys.path if path)))
     command = ["-m", "kernelmux.conformance", "--op", "softmax", "--backend", "numpy", "--check", "accuracy"]
-    told = run(tmp_path, *command, "--tier", "smoke", "-n", "1", path=path)
+    told = run(tmp_path, *command, "--tier", "smoke", "--device", "cpu", "-n", "1", path=path)
     assert told.returncode == 1 and "FAILED softmax-numpy/formula-accuracy" in told.stdout, told.stdout + told.stderr

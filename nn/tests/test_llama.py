@@ -81,7 +81,7 @@ def test_a_patched_llama_runs_on_kernels_that_are_asked_for(model):
     ops = ["rms_norm", "swiglu", "rope"]
     with torch.no_grad():
         logits = model(IDS[:1, :4]).logits
-        with kx.patch(model, ops), kx.use("triton"), warnings.catch_warnings():
+        with kx.patch(model, ops), kx.use("cuda"), warnings.catch_warnings():
             warnings.simplefilter("ignore", kx.EmulationWarning)
             near(model(IDS[:1, :4]).logits, logits)
 

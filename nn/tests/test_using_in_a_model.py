@@ -1,7 +1,9 @@
 """docs/using_in_a_model.md, typed in by a machine: its snippets run in their order, and print what it says."""
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,12 +16,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_snippets_run_and_print_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_snippets_run_and_print_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
     torch.manual_seed(0)
-    scope: dict[str, object] = {"__name__": "page"}
+    page = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)  # the compiler of torch imports where functions come from
     for number, snippet in enumerate(blocks("python"), 1):
-        exec(compile(snippet, f"snippet {number} of using_in_a_model.md", "exec"), scope)
+        exec(compile(snippet, f"snippet {number} of using_in_a_model.md", "exec"), page.__dict__)
     assert len(blocks("python")) == 12
     assert capsys.readouterr().out.startswith(blocks("text")[0])
 
