@@ -16,7 +16,7 @@ from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 
-SIZE, DPI = (13.0, 6.4), 120
+WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of an operator with its bars
 COLOURS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
 MORE_COLOURS = ("#b45309", "#9333ea", "#be123c")
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
@@ -44,7 +44,8 @@ def draw(results: Results, path: Path) -> bool:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, width_ratios=(3, 2), layout="constrained")
+        size = WIDTH, max(HEIGHT, 1 + EACH * len(groups))
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=size, width_ratios=(3, 2), layout="constrained")
         title = f"{results.machine.name}, {results.date}: best variant of each backend, largest workload"
         figure.suptitle(title)
         roofline(left, groups, results.ceilings)
