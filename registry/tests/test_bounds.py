@@ -199,11 +199,11 @@ def test_every_scalar_has_trials_that_the_spec_accepts(op):
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if not isinstance(catalog.spec(op).exact, NoExact)])
-def test_a_smoke_case_has_exact_inputs_in_every_dtype(op):
+def test_a_case_of_tier_ci_has_exact_inputs_in_every_dtype(op):
     spec = catalog.spec(op)
-    smoke = [c for c in spec.cases if c.tier == "smoke"]
+    asked = [c for c in spec.cases if c.tier in ("smoke", "ci")]
     for dtype in spec.dtypes:
-        assert any(spec.exact(c, dtype, cases.generator("smoke", op)) is not None for c in smoke), dtype
+        assert any(spec.exact(c, dtype, cases.generator("exact", op)) is not None for c in asked), dtype
 
 
 @pytest.mark.parametrize("op", OPS)
