@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, catalog, dispatch, inline, requests, torch_ops, tracing
+from kernelmux.registry import autocast, catalog, dispatch, inline, replay, requests, torch_ops, tracing
 from kernelmux.registry.choice import Decision
 from kernelmux.registry.dispatch import Plan
 from kernelmux.registry.dtypes import SHORT
@@ -104,7 +104,7 @@ class BoundCall:
             f"        return _rest(({given_},))",
             *inline.running(plan, arguments, scope, returned),
         ]
-        return inline.defined(spec.name, lines, scope)
+        return replay.defined(spec.name, lines, scope)
 
     def _rest(self, tensors: tuple[Any, ...]) -> Any:
         """A call that the quick comparison did not pass: an error, a trace, or one that differs in nothing that matters."""

@@ -185,9 +185,8 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     device = tensors[0].device
     if any(x.is_meta for x in tensors) and not tracing.traces():
-        return (
-            partial(torch_ops.shapes, spec) if all(x.is_meta for x in tensors) else None
-        )  # binding says what is wrong
+        everything = all(x.is_meta for x in tensors)  # if not, binding says what is wrong
+        return partial(torch_ops.shapes, spec) if everything else None
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):

@@ -17,15 +17,13 @@ So it is at least as strict as the key under which an ordinary call is remembere
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import record, selection
-from kernelmux.registry.replay import Replayed
+from kernelmux.registry.replay import Replayed, defined
 from kernelmux.registry.spec import OpSpec, Tensor
 
 if TYPE_CHECKING:
@@ -100,19 +98,6 @@ def running(plan: Plan, arguments: Sequence[str], scope: dict[str, Any], returne
         f"        _record.note(_ran, _copies, ({values},))",
         f"    return {run}({f'({values},)' if whole else values}){returned}",
     ]
-
-
-def defined(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    """The function that the lines define in a scope."""
-    exec(_code("\n".join(lines)), scope)
-    made: Callable[..., Any] = scope[name]
-    return made
-
-
-@lru_cache(maxsize=1024)
-def _code(text: str) -> CodeType:
-    """Calls that differ in their constants alone have one text."""
-    return compile(text, "<inline>", "exec")
 
 
 def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:

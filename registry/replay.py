@@ -195,15 +195,20 @@ def _written(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch,
     ]
     scope: dict[str, Any] = {"plainly": plainly, "index": _index(values), "device": _device, "wake": wake}
     scope |= {"raw_stream": _raw_stream} | writer.scope
+    return defined("replay", lines, scope)
+
+
+def defined(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """The function of that name that the lines define in a scope."""
     exec(_code("\n".join(lines)), scope)
-    made: Callable[..., Any] = scope["replay"]
+    made: Callable[..., Any] = scope[name]
     return made
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=2048)
 def _code(text: str) -> CodeType:
     """Kinds of calls that differ in their constants alone have one text."""
-    return compile(text, "<replay>", "exec")
+    return compile(text, "<call>", "exec")
 
 
 class _Writer:

@@ -19,15 +19,13 @@
 //   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
 // The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
 //
-// us on an H200, bf16, with that second kernel and three rows in the ring (two for the 121); "in turn": one sum of a row
-// after the other, and not side by side. The "staying" of layer_norm was timed with its squares and products read from
-// the row a second time, once the mean was known.
+// us on an H200, bf16, with that second kernel; "in turn": one sum of a row after the other, and not side by side.
 //                                           rms_norm  add_rms_norm  layer_norm
-//     16384 x 8192   staying                     211           272         224
+//     16384 x 8192   staying                     211           269         227
 //                    staying, in turn            230           300         245
-//     2048 x 18432   staying                      90    not timed         160
+//     2048 x 18432   staying                      90           110   not taken
 //                    staying, in turn             99           121         164
-//                    along and descending        107           132         120
+//                    along and descending        107           132         119
 #pragma once
 
 #include "row_parameters.cuh"
