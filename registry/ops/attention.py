@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, causal or not, with grouped queries."""
+"""Scaled dot-product attention: causal or not, in a window or not, with grouped queries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import torch
 
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, Constraint, NoGradient, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.ops.matmul import PRECISION
+from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _heads(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -19,52 +24,91 @@ def _heads(x: torch.Tensor, count: int) -> torch.Tensor:
     return x.repeat_interleave(count // x.shape[1], dim=1) if x.shape[1] else x
 
 
-def visible(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """Which key each query sees: the last query sees every key, each earlier one a key less."""
-    i, j = torch.arange(rows, device=device), torch.arange(columns, device=device)
-    return j[None, :] <= i[:, None] + columns - rows
-
-
-def weights(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    """The attention matrix p [B, H, M, N]."""
-    s = torch.einsum("bhmd,bhnd->bhmn", q, _heads(k, q.shape[1])) * scale
+def visible(rows: int, columns: int, causal: bool, window: int | None, device: torch.device) -> torch.Tensor:
+    """Which key each query sees [M N]: positions are aligned so that the last query stands at the last key."""
+    at = torch.arange(rows, device=device)[:, None] + columns - rows
+    j = torch.arange(columns, device=device)[None, :]
+    seen = torch.ones(rows, columns, dtype=torch.bool, device=device)
     if causal:
-        s = torch.where(visible(s.shape[-2], s.shape[-1], s.device), s, -math.inf)
-    e = torch.exp(s - s.amax(-1, keepdim=True))
-    return e / e.sum(-1, keepdim=True)
+        seen = seen & (j <= at)
+    return seen if window is None else seen & (j > at - window)
 
 
-def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return weights(q, k, causal, scale) @ _heads(v, q.shape[1])
+def scores(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """scale * q k^T [B H M N], -inf for keys that are not seen, and what the sums behind them would be without signs."""
+    k = _heads(k, q.shape[1])
+    seen = visible(q.shape[2], k.shape[2], causal, window, q.device)
+    s = torch.where(seen, torch.einsum("bhmd,bhnd->bhmn", q, k) * scale, -math.inf)
+    return s, torch.einsum("bhmd,bhnd->bhmn", q.abs(), k.abs()) * abs(scale)
 
 
-def magnitude(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def normalised(s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(s) [B H M N] and log(sum(exp(s))) [B H M]; zeros and -inf for a row that sees no key."""
+    if not s.shape[-1]:
+        return s, s.new_full(s.shape[:-1], -math.inf)
+    top = s.amax(-1, keepdim=True)
+    top = torch.where(top == -math.inf, 0.0, top)
+    e = torch.exp(s - top)
+    total = e.sum(-1, keepdim=True)
+    return e / torch.where(total == 0, 1.0, total), (top + total.log())[..., 0]
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    p, lse = normalised(scores(q, k, causal, scale, window)[0])
+    return p @ _heads(v, q.shape[1]), lse
+
+
+def magnitude(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> torch.Tensor:
     """The scores' error enters through exp: p * (1 + sum|q||k| * scale) @ |v|.
 
     A score may be off by some 64 * 2^-23 of what it is summed from, so that p may be exp of twice that larger. It hardly
     differs from p, but for scores beyond 10^4, where rounding decides which key weighs most.
     """
-    spread = torch.einsum("bhmd,bhnd->bhmn", q.abs(), _heads(k, q.shape[1]).abs()) * abs(scale)
-    p = weights(q, k, causal, scale) * torch.exp((spread * 2.0**-16).clamp(max=600))
+    s, spread = scores(q, k, causal, scale, window)
+    p = normalised(s)[0] * torch.exp((spread * 2.0**-16).clamp(max=600))
     return (p.clamp(max=1) * (1 + spread)) @ _heads(v, q.shape[1]).abs()
 
 
-def rounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def magnitude_lse(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> torch.Tensor:
+    """The largest score, the logarithm of a sum that has a relative error, and the scores' error, weighed by p."""
+    s, spread = scores(q, k, causal, scale, window)
+    p, lse = normalised(s)
+    if not s.shape[-1]:
+        return torch.zeros_like(lse)
+    share = (p * spread * torch.exp((spread * 2.0**-16).clamp(max=600))).sum(-1)
+    return (lse.abs() + s.amax(-1).abs() + 1 + torch.minimum(share, spread.amax(-1))).nan_to_num(posinf=0.0)
+
+
+def rounded(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> torch.Tensor:
     """Fused kernels round p to the storage dtype before p @ v, and are right (budget 157 without this term)."""
-    return weights(q, k, causal, scale) @ _heads(v, q.shape[1]).abs()
+    return normalised(scores(q, k, causal, scale, window)[0])[0] @ _heads(v, q.shape[1]).abs()
 
 
-def sensitivity(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def sensitivity(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> torch.Tensor:
     """Kernels round exp(s - max s), of which the largest is 1, and divide by the sum at the end: sum|v| / sum of exp."""
-    largest = weights(q, k, causal, scale).amax(-1, keepdim=True)
-    return largest * _heads(v, q.shape[1]).abs().sum(-2, keepdim=True)
+    p = normalised(scores(q, k, causal, scale, window)[0])[0]
+    if not p.shape[-1]:
+        return torch.zeros_like(q)
+    return p.amax(-1, keepdim=True) * _heads(v, q.shape[1]).abs().sum(-2, keepdim=True)
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Zero queries weigh 2^m visible keys equally, and integer values then have means that every format holds."""
     q, k = case.shapes["q"], case.shapes["k"]
     n = k[2]
-    if 0 in q or n & (n - 1) or n > 128 or case.scalars.get("causal"):
+    if 0 in q or n & (n - 1) or not 0 < n <= 128 or case.scalars.get("causal") or case.scalars.get("window"):
         return None
     values = torch.randint(-1, 2, k, generator=rng).to(dtype)
     return {"q": torch.zeros(q, dtype=dtype), "k": torch.randn(k, generator=rng).to(dtype), "v": values}
@@ -75,62 +119,99 @@ def normalise(arguments: dict[str, Any], axes: Mapping[str, Any]) -> None:
         arguments["scale"] = 1 / math.sqrt(axes["D"])
 
 
+def pairs(axes: Mapping[str, Any], causal: bool, window: int | None) -> int:
+    """How many keys all queries of a head see together."""
+    m, n = axes["M"], axes["N"]
+    last = n - m + torch.arange(1, m + 1) if causal else torch.full((m,), n)
+    first = torch.zeros(m, dtype=torch.int64) if window is None else n - m + torch.arange(m) - window + 1
+    return int((last.clamp(0, n) - first.clamp(0, n)).clamp(min=0).sum())
+
+
+def unit(call: Call) -> str:
+    """The units that the products run on."""
+    return "fma" if call.dtype == torch.float32 and call.arguments["precision"] == "ieee" else "tensor"
+
+
 def cost(call: Call) -> Cost:
     b, h, g, m, n, d = (call.axes[axis] for axis in "BHGMND")
-    pairs = m * n - m * (m - 1) // 2 if call.arguments["causal"] else m * n
+    seen = pairs(call.axes, call.arguments["causal"], call.arguments["window"])
     size = call.arguments["q"].element_size()
-    unit = "fma" if call.dtype == torch.float32 else "tensor"
-    return Cost(bytes=(2 * b * h * m * d + 2 * b * g * n * d) * size, flops=4 * b * h * pairs * d, unit=unit)
+    moved = (2 * b * h * m * d + 2 * b * g * min(n, seen) * d) * size + 4 * b * h * m
+    return Cost(bytes=moved, flops=4 * b * h * seen * d, unit=unit(call))
 
 
-def _case(q: str, k: str, more: str = "", **options: Any) -> Case:
+def case(q: str, k: str, more: str = "", **options: Any) -> Case:
+    """A case from the shapes of the queries and of the keys."""
     return Case(f"q={q} k={k} v={k} {more}".strip(), **options)
 
 
+FP32 = (torch.float32,)
 HALVES = (torch.float16, torch.bfloat16)
+
+CAUSAL = Scalar(
+    "causal", bool, False, trials=(True,),
+    doc="the last query sees every key, each earlier one a key less; one that would see less than none sees none",
+)  # fmt: skip
+SCALE = Scalar(
+    "scale", float, None, optional=True, trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
+    doc="None stands for 1/sqrt(D); scaled scores must stay within fp32",
+)  # fmt: skip
+WINDOW = Scalar(
+    "window", int, None, optional=True, range=(1, 2**31 - 1), trials=(1, 7, 100),
+    doc="a query sees no more than so many keys, counted back from its own position; None: all",
+)  # fmt: skip
+CONSTRAINTS = (
+    Constraint("G >= 1", lambda v: v["G"] >= 1),
+    Constraint("H a multiple of G", lambda v: v["H"] % v["G"] == 0),
+    Constraint("D >= 1", lambda v: v["D"] >= 1),
+)
 
 SPEC = OpSpec(
     name="attention",
-    version=1,
+    version=2,
     summary="Scaled dot-product attention; the M x N matrix of weights never reaches memory.",
-    math="y = softmax(scale * q k^T [+ causal mask]) v; key j is visible to query i iff j <= i + N - M",
-    sources=("Dao et al., FlashAttention, 2022", "Dao, FlashAttention-2, 2023", "Ainslie et al., GQA, 2023"),
+    math="y = softmax(scale * q k^T [+ mask]) v; with i' = i + N - M the position of query i among the keys, it sees key j"
+    " iff j <= i' (causal) and j > i' - window; a row that sees none is 0",
+    sources=(
+        "Dao et al., FlashAttention, 2022",
+        "Dao, FlashAttention-2, 2023",
+        "Ainslie et al., GQA, 2023",
+        "Beltagy et al., Longformer, 2020 (window)",
+    ),
     inputs=(
-        Tensor("q", "B H M D", dtypes=HALVES),
+        Tensor("q", "B H M D", dtypes=FLOATS),
         Tensor("k", "B G N D", like="q", doc="G key/value heads, each shared by H/G query heads"),
         Tensor("v", "B G N D", like="q"),
-        Scalar("causal", bool, False, trials=(True,), doc="the last query sees every key, each earlier one a key less"),
-        Scalar(
-            "scale",
-            float,
-            None,
-            optional=True,
-            trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
-            doc="None stands for 1/sqrt(D); scaled scores must stay within fp32",
+        CAUSAL,
+        SCALE,
+        WINDOW,
+        PRECISION,
+    ),
+    outputs=(
+        Output("y", like="q"),
+        Output(
+            "lse", like="q", dims="B H M", dtype=torch.float32, saved=True,
+            doc="log(sum(exp(scale * q k^T))) over the keys that a query sees, -inf if it sees none",
         ),
     ),
-    outputs=(Output("y", like="q"),),
-    constraints=(
-        Constraint("G >= 1", lambda v: v["G"] >= 1),
-        Constraint("H a multiple of G", lambda v: v["H"] % v["G"] == 0),
-        Constraint("N >= 1", lambda v: v["N"] >= 1),
-        Constraint("D >= 1", lambda v: v["D"] >= 1),
-        Constraint("N >= M if causal", lambda v: not v["causal"] or v["N"] >= v["M"]),
-    ),
+    constraints=CONSTRAINTS,
     normalise=normalise,
     reference=reference,
-    arithmetics=("fp32", "mma"),
-    error=ErrorModel(
-        magnitude=magnitude,
-        terms=lambda axes: axes["N"] + axes["D"],
-        intermediate=rounded,
-        sensitivity=sensitivity,
-        flushes=True,
+    arithmetics=("fp32", "fp32_sequential", "mma"),
+    error=(
+        ErrorModel(
+            magnitude=magnitude,
+            terms=lambda axes: axes["N"] + axes["D"],
+            intermediate=rounded,
+            sensitivity=sensitivity,
+            flushes=True,
+        ),
+        ErrorModel(magnitude=magnitude_lse, terms=lambda axes: axes["N"] + axes["D"], flushes=True),
     ),
     exact=exact,
     special=SpecialValues(
         # What lies behind the mask is read by some tilings, and not by others.
-        on=lambda arguments: not arguments["causal"],
+        on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
         undefined={
             "largest": "scores beyond fp32 overflow before the softmax brings them back",
             "inf": "inf - inf and 0 * inf arise at places that depend on the tiling",
@@ -138,37 +219,58 @@ SPEC = OpSpec(
         },
     ),
     cases=(
-        _case("1x2x32x64", "1x2x48x64", tier="smoke"),
-        _case("1x2x17x64", "1x1x64x64", tier="smoke"),
-        _case("1x1x1x64", "1x1x1x64"),
-        _case("1x2x17x64", "1x1x33x64"),
-        _case("2x4x64x128", "2x2x64x128"),
-        _case("1x2x130x64", "1x2x130x64", "causal=True"),
-        _case("1x4x65x128", "1x1x140x128", "causal=True"),
-        _case("1x2x5x64", "1x2x200x64", "causal=True scale=0.5"),
-        _case("1x2x40x64", "1x1x123x64"),
-        _case("1x1x100x64", "1x1x228x64", "causal=True"),
-        _case("1x1x64x64", "1x1x64x64", "causal=True"),
-        _case("2x3x64x64", "2x1x72x64", "causal=True"),
-        _case("1x6x3x72", "1x2x5x72"),
-        _case("1x1x20x64", "1x1x77x64", "scale=0.0"),
-        _case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
-        _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
-        _case("1x1x33x64", "1x1x33x64", "causal=True scale=-0.3"),
-        _case("0x2x5x64", "0x2x7x64"),
-        _case("1x2x0x64", "1x2x7x64"),
-        _case("1x2x40x64", "1x2x100x64", inputs="wide", tags=frozenset({"large scores"})),
-        _case("1x1x33x128", "1x1x108x128", inputs="wide", tags=frozenset({"large scores"})),
-        _case("2x8x1027x64", "2x2x1027x64", "causal=True", tier="full"),
-        _case("2x8x1024x128", "2x8x1024x128", tier="full"),
-        _case("1x4x513x128", "1x4x2049x128", "causal=True", tier="full"),
+        case("1x2x32x64", "1x2x48x64", tier="smoke"),
+        case("1x2x17x64", "1x1x64x64", tier="smoke"),
+        case("1x1x1x64", "1x1x1x64"),
+        case("1x2x17x64", "1x1x33x64"),
+        case("2x4x64x128", "2x2x64x128"),
+        case("1x2x130x64", "1x2x130x64", "causal=True"),
+        case("1x4x65x128", "1x1x140x128", "causal=True"),
+        case("1x2x5x64", "1x2x200x64", "causal=True scale=0.5"),
+        case("1x1x100x64", "1x1x228x64", "causal=True"),
+        case("2x3x64x64", "2x1x72x64", "causal=True"),
+        case("1x6x3x72", "1x2x5x72"),
+        case("1x2x33x16", "1x1x70x16", "causal=True"),
+        case("1x1x40x24", "1x1x40x24"),
+        case("1x2x65x80", "1x1x70x80", "causal=True"),
+        case("1x1x130x96", "1x1x150x96", "causal=True"),
+        case("1x1x20x160", "1x1x66x160"),
+        case("1x1x33x192", "1x1x70x192", "causal=True"),
+        case("1x2x65x256", "1x1x130x256", "causal=True"),
+        case("1x1x100x64", "1x1x150x64", "causal=True window=40"),
+        case("1x2x33x128", "1x1x200x128", "causal=True window=1"),
+        case("1x1x70x64", "1x1x70x64", "window=5"),
+        case("1x1x150x64", "1x1x33x64", "causal=True"),
+        case("1x1x70x128", "1x1x5x128", "causal=True window=3"),
+        case("1x1x33x64", "1x1x70x64", "causal=True precision=tf32", dtypes=FP32),
+        case("1x1x20x64", "1x1x77x64", "scale=0.0"),
+        case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
+        case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
+        case("2x8x1x128", "2x2x700x128"),
+        case("1x4x4x64", "1x1x300x64", "causal=True window=130"),
+        case("0x2x5x64", "0x2x7x64"),
+        case("1x2x0x64", "1x2x7x64"),
+        case("1x2x5x64", "1x2x0x64"),
+        case("1x2x40x64", "1x2x100x64", inputs="wide", tags=frozenset({"large scores"})),
+        case("1x1x33x128", "1x1x108x128", inputs="wide", tags=frozenset({"large scores"})),
+        case("2x8x1027x64", "2x2x1027x64", "causal=True", tier="full"),
+        case("2x8x1024x128", "2x8x1024x128", tier="full"),
+        case("1x4x513x128", "1x4x2049x128", "causal=True", tier="full"),
+        case("1x8x1000x96", "1x2x1500x96", "causal=True", tier="full"),
+        case("1x4x777x256", "1x4x777x256", "causal=True", tier="full"),
+        case("1x4x2048x128", "1x1x2048x128", "causal=True window=512", tier="full"),
+        case("4x32x1x128", "4x8x8192x128", tier="full"),
+        case("1x16x16x64", "1x2x5000x64", "causal=True", tier="full"),
     ),
     workloads=(
-        _case("4x32x4096x128", "4x32x4096x128"),
-        _case("4x32x4096x128", "4x32x4096x128", "causal=True"),
-        _case("4x32x4096x64", "4x32x4096x64"),
-        _case("4x32x4096x128", "4x8x4096x128", "causal=True"),
+        case("4x32x4096x128", "4x32x4096x128", dtypes=HALVES),
+        case("4x32x4096x128", "4x32x4096x128", "causal=True", dtypes=HALVES),
+        case("4x32x4096x64", "4x32x4096x64", dtypes=HALVES),
+        case("4x32x4096x128", "4x8x4096x128", "causal=True", dtypes=HALVES),
+        case("4x16x4096x256", "4x16x4096x256", "causal=True", dtypes=HALVES),
+        case("32x32x1x128", "32x8x8192x128", dtypes=HALVES),
+        case("1x16x1024x64", "1x16x1024x64", "causal=True", dtypes=FP32),
     ),
     cost=cost,
-    gradient=NoGradient("its backward operator is not there yet; torch_ref differentiates it"),
+    gradient=Gradient("attention_backward", wrt=("q", "k", "v"), saves=("y", "lse")),
 )

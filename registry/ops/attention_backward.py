@@ -1,0 +1,236 @@
+"""Gradient of attention, from its output and the logarithms of its sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernelmux.registry.cases import Case
+from kernelmux.registry.cost import Cost
+from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.ops import attention
+from kernelmux.registry.ops.matmul import PRECISION
+from kernelmux.registry.spec import (
+    Call,
+    Computed,
+    NoExact,
+    NoGradient,
+    OpSpec,
+    Output,
+    SpecialValues,
+    Tensor,
+)
+
+T = torch.Tensor
+
+
+def shared(x: T, groups: int) -> T:
+    """The sum over the query heads [B H N D] that share a key/value head [B G N D]."""
+    return x.unflatten(1, (groups, -1)).sum(2) if x.shape[1] else x.new_zeros(x.shape[0], groups, *x.shape[2:])
+
+
+def repeated(x: T, heads: int) -> T:
+    """Each key/value head repeated for the query heads that share it."""
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def parts(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None
+) -> tuple[T, T, T, T, T]:
+    """p, ds, and for their errors: how often p counts its own, |grad_out||v|^T + sum|grad_out * y|, which keys are seen."""
+    s, spread = attention.scores(q, k, causal, scale, window)
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device)
+    # A row that sees no key has lse = -inf and no part in anything.
+    p = torch.where(seen, torch.exp(s - lse[..., None]), 0.0)
+    v = repeated(v, q.shape[1])
+    delta = (grad_out * y).sum(-1, keepdim=True)
+    # NaN where a key that is not seen meets one: what is not seen has no part, whatever stands there.
+    ds = torch.where(seen, p * (grad_out @ v.mT - delta), 0.0)
+    sizes = grad_out.abs() @ v.abs().mT + (grad_out * y).abs().sum(-1, keepdim=True)
+    often = 1 + spread + torch.where(seen, lse[..., None].abs(), 0.0)
+    return p, ds, often, sizes, seen
+
+
+def reference(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> tuple[T, T, T]:
+    p, ds, *_ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
+    groups = k.shape[1]
+    return scale * (ds @ repeated(k, q.shape[1])), shared(scale * (ds.mT @ q), groups), shared(p.mT @ grad_out, groups)
+
+
+def magnitude_q(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    """|scale| * (p * (1 + error of the score) * (|grad_out||v|^T + sum|grad_out * y|)) |k|."""
+    p, _, often, sizes, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
+    return abs(scale) * ((p * often * sizes) @ repeated(k, q.shape[1]).abs())
+
+
+def magnitude_k(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    p, _, often, sizes, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
+    return shared(abs(scale) * ((p * often * sizes).mT @ q.abs()), k.shape[1])
+
+
+def magnitude_v(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    p, _, often, _, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
+    return shared((p * often).mT @ grad_out.abs(), k.shape[1])
+
+
+def rounded_q(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    """ds is rounded to the storage dtype before it meets k."""
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window)[1]
+    return abs(scale) * (ds.abs() @ repeated(k, q.shape[1]).abs())
+
+
+def rounded_k(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window)[1]
+    return shared(abs(scale) * (ds.abs().mT @ q.abs()), k.shape[1])
+
+
+def rounded_v(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    """p is rounded to the storage dtype before it meets grad_out."""
+    p = parts(grad_out, q, k, v, y, lse, causal, scale, window)[0]
+    return shared(p.mT @ grad_out.abs(), k.shape[1])
+
+
+def sensitivity_q(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    return abs(scale) * (seen @ repeated(k, q.shape[1]).abs())
+
+
+def sensitivity_k(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    return shared(abs(scale) * (seen.mT @ q.abs()), k.shape[1])
+
+
+def sensitivity_v(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> T:
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    return shared(seen.mT @ grad_out.abs(), k.shape[1])
+
+
+def cost(call: Call) -> Cost:
+    b, h, g, m, n, d = (call.axes[axis] for axis in "BHGMND")
+    seen = attention.pairs(call.axes, call.arguments["causal"], call.arguments["window"])
+    size = call.arguments["q"].element_size()
+    moved = (4 * b * h * m * d + 4 * b * g * n * d) * size + 4 * b * h * m
+    return Cost(bytes=moved, flops=10 * b * h * seen * d, unit=attention.unit(call))
+
+
+def forward(arguments: Mapping[str, Any]) -> tuple[T, T]:
+    """What the forward call returns and saves."""
+    names = ("q", "k", "v", "causal", "scale", "window", "precision")
+    return attention.reference(*(arguments[name] for name in names))
+
+
+def _case(q: str, k: str, more: str = "", **options: Any) -> Case:
+    lse = q.rsplit("x", 1)[0]
+    return Case(f"grad_out={q} q={q} k={k} v={k} y={q} lse={lse} {more}".strip(), **options)
+
+
+SAME = "as in the forward call"
+ROWS = dict(terms=lambda axes: axes["N"] + 2 * axes["D"], flushes=True)
+COLUMNS = dict(terms=lambda axes: axes["M"] * (axes["H"] // max(axes["G"], 1)) + 2 * axes["D"], flushes=True)
+
+SPEC = OpSpec(
+    name="attention_backward",
+    version=1,
+    summary="Gradients of attention; the M x N matrices are computed again and never reach memory.",
+    math="p = exp(scale * q k^T - lse) where a key is seen, else 0; ds = p * (grad_out v^T - sum(grad_out * y));"
+    " grad_q = scale * ds k; grad_k = scale * ds^T q; grad_v = p^T grad_out, the last two summed over the query heads that"
+    " share a head",
+    sources=("Dao et al., FlashAttention, 2022, appendix B", "Dao, FlashAttention-2, 2023"),
+    inputs=(
+        Tensor("grad_out", "B H M D", dtypes=FLOATS, doc="gradient of the output of attention"),
+        Tensor("q", "B H M D", like="grad_out", doc=SAME),
+        Tensor("k", "B G N D", like="grad_out", doc=SAME),
+        Tensor("v", "B G N D", like="grad_out", doc=SAME),
+        Tensor(
+            "y", "B H M D", like="grad_out", domain=Computed(lambda arguments: forward(arguments)[0]),
+            doc="what the forward call returned",
+        ),
+        Tensor(
+            "lse", "B H M", dtypes=attention.FP32, domain=Computed(lambda arguments: forward(arguments)[1]),
+            doc="what the forward call saved",
+        ),
+        replace(attention.CAUSAL, doc=SAME),
+        replace(attention.SCALE, doc=SAME),
+        replace(attention.WINDOW, doc=SAME),
+        PRECISION,
+    ),
+    outputs=(Output("grad_q", like="q"), Output("grad_k", like="k"), Output("grad_v", like="v")),
+    constraints=attention.CONSTRAINTS,
+    normalise=attention.normalise,
+    reference=reference,
+    arithmetics=("fp32", "fp32_sequential", "mma"),
+    error=(
+        ErrorModel(magnitude=magnitude_q, intermediate=rounded_q, sensitivity=sensitivity_q, **ROWS),
+        ErrorModel(magnitude=magnitude_k, intermediate=rounded_k, sensitivity=sensitivity_k, **COLUMNS),
+        ErrorModel(magnitude=magnitude_v, intermediate=rounded_v, sensitivity=sensitivity_v, **COLUMNS),
+    ),
+    exact=NoExact("lse is the logarithm of a number of keys, which no format holds, but for a single key"),
+    special=SpecialValues(
+        on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
+        undefined=dict.fromkeys(("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"),
+    ),
+    cases=(
+        _case("1x2x32x64", "1x2x48x64", tier="smoke"),
+        _case("1x2x17x64", "1x1x64x64", tier="smoke"),
+        _case("1x1x1x64", "1x1x1x64"),
+        _case("2x4x64x128", "2x2x64x128"),
+        _case("1x2x130x64", "1x2x130x64", "causal=True"),
+        _case("1x4x65x128", "1x1x140x128", "causal=True"),
+        _case("1x2x5x64", "1x2x200x64", "causal=True scale=0.5"),
+        _case("1x6x3x72", "1x2x5x72"),
+        _case("1x2x33x16", "1x1x70x16", "causal=True"),
+        _case("1x1x40x24", "1x1x40x24"),
+        _case("1x2x65x80", "1x1x70x80", "causal=True"),
+        _case("1x1x70x96", "1x1x90x96", "causal=True"),
+        _case("1x1x33x192", "1x1x70x192", "causal=True"),
+        _case("1x2x65x256", "1x1x70x256", "causal=True"),
+        _case("1x1x100x64", "1x1x150x64", "causal=True window=40"),
+        _case("1x1x70x128", "1x1x70x128", "window=5"),
+        _case("1x1x150x64", "1x1x33x64", "causal=True"),
+        _case("1x1x33x64", "1x1x70x64", "causal=True precision=tf32", dtypes=attention.FP32),
+        _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
+        _case("1x1x20x64", "1x1x77x64", "scale=0.0"),
+        _case("0x2x5x64", "0x2x7x64"),
+        _case("1x2x0x64", "1x2x7x64"),
+        _case("1x2x5x64", "1x2x0x64"),
+        _case("2x8x1027x64", "2x2x1027x64", "causal=True", tier="full"),
+        _case("2x4x1024x128", "2x4x1024x128", tier="full"),
+        _case("1x4x513x128", "1x4x2049x128", "causal=True", tier="full"),
+        _case("1x8x1000x96", "1x2x1500x96", "causal=True", tier="full"),
+        _case("1x4x777x256", "1x4x777x256", "causal=True", tier="full"),
+        _case("1x4x2048x128", "1x1x2048x128", "causal=True window=512", tier="full"),
+    ),
+    workloads=(
+        _case("4x32x4096x128", "4x32x4096x128", dtypes=attention.HALVES),
+        _case("4x32x4096x128", "4x32x4096x128", "causal=True", dtypes=attention.HALVES),
+        _case("4x32x4096x64", "4x32x4096x64", dtypes=attention.HALVES),
+        _case("4x32x4096x128", "4x8x4096x128", "causal=True", dtypes=attention.HALVES),
+        _case("1x16x1024x64", "1x16x1024x64", "causal=True", dtypes=attention.FP32),
+    ),
+    cost=cost,
+    gradient=NoGradient("a gradient itself: torch_ref differentiates it"),
+)
