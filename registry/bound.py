@@ -50,10 +50,14 @@ def bind(
 class BoundCall:
     """An operator whose variant and scalars are fixed; called with its tensors, in their order. See `bind`.
 
-    name: of the variant that runs, such as "cuda/rows".
+    name: of the variant that runs, such as "cuda/rows". Each has a class of its own, whose `__call__` is the function that
+    was written for it: no frame lies between.
     """
 
-    __slots__ = ("_at", "_fixed", "_like", "_plan", "_run", "_spec", "name")
+    __slots__ = ("_at", "_fixed", "_like", "_plan", "_spec", "name")
+
+    def __new__(cls, *given: Any) -> BoundCall:
+        return object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__}))
 
     def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: Plan, name: str) -> None:
         self.name = name
@@ -63,10 +67,11 @@ class BoundCall:
         self._fixed = tuple(None if i in self._at else v for i, v in enumerate(values))
         for i, value in plan.scalars:
             self._fixed = (*self._fixed[:i], value, *self._fixed[i + 1 :])
-        self._run = self._compiled([values[i] for i in self._at])
+        type(self).__call__ = self._compiled([values[i] for i in self._at])  # type: ignore[method-assign]
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        return self._run(*tensors)
+        """What the public function returns."""
+        raise NotImplementedError  # in the class of each
 
     def __repr__(self) -> str:
         tensors = (f"{self._spec.inputs[i].name} {f}" for i, f in zip(self._at, self._like, strict=True))
@@ -95,13 +100,12 @@ class BoundCall:
         given_, returned = ", ".join(names), dispatch.returned(spec)
         scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
         scope |= {"_compiling": torch.compiler.is_dynamo_compiling, "_operator": torch_ops.operator(spec.name)}
-        scope |= {"_rest": self._rest}
         lines = [
-            f"def {spec.name}({given_}):",
+            f"def {spec.name}(_bound, {given_}):",
             "    if _compiling():",
             f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
             f"    if not ({' and '.join(_conditions(spec, names, given, self._like, scope))}):",
-            f"        return _rest(({given_},))",
+            f"        return _bound._rest(({given_},))",
             *inline.running(plan, arguments, scope, returned),
         ]
         return replay.defined(spec.name, lines, scope)

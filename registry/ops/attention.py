@@ -15,7 +15,6 @@ from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops.matmul import PRECISION
 from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
 
-
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -190,7 +189,11 @@ SPEC = OpSpec(
     outputs=(
         Output("y", like="q"),
         Output(
-            "lse", like="q", dims="B H M", dtype=torch.float32, saved=True,
+            "lse",
+            like="q",
+            dims="B H M",
+            dtype=torch.float32,
+            saved=True,
             doc="log(sum(exp(scale * q k^T))) over the keys that a query sees, -inf if it sees none",
         ),
     ),

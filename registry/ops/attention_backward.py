@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ T = torch.Tensor
 
 def shared(x: T, groups: int) -> T:
     """The sum over the query heads [B H N D] that share a key/value head [B G N D]."""
-    return x.unflatten(1, (groups, -1)).sum(2) if x.shape[1] else x.new_zeros(x.shape[0], groups, *x.shape[2:])
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]).sum(2)
 
 
 def repeated(x: T, heads: int) -> T:
@@ -149,8 +149,23 @@ def _case(q: str, k: str, more: str = "", **options: Any) -> Case:
 
 
 SAME = "as in the forward call"
-ROWS = dict(terms=lambda axes: axes["N"] + 2 * axes["D"], flushes=True)
-COLUMNS = dict(terms=lambda axes: axes["M"] * (axes["H"] // max(axes["G"], 1)) + 2 * axes["D"], flushes=True)
+
+
+def terms_of_rows(axes: Mapping[str, Any]) -> int:
+    """What is summed for a query: its keys, behind sums over D."""
+    return int(axes["N"] + 2 * axes["D"])
+
+
+def terms_of_columns(axes: Mapping[str, Any]) -> int:
+    """What is summed for a key: the queries of all heads that share it, behind sums over D."""
+    return int(axes["M"] * (axes["H"] // max(axes["G"], 1)) + 2 * axes["D"])
+
+
+def _model(
+    magnitude: Callable[..., T], rounded: Callable[..., T], sensitivity: Callable[..., T], terms: Any
+) -> ErrorModel:
+    return ErrorModel(magnitude=magnitude, terms=terms, intermediate=rounded, sensitivity=sensitivity, flushes=True)
+
 
 SPEC = OpSpec(
     name="attention_backward",
@@ -166,11 +181,17 @@ SPEC = OpSpec(
         Tensor("k", "B G N D", like="grad_out", doc=SAME),
         Tensor("v", "B G N D", like="grad_out", doc=SAME),
         Tensor(
-            "y", "B H M D", like="grad_out", domain=Computed(lambda arguments: forward(arguments)[0]),
+            "y",
+            "B H M D",
+            like="grad_out",
+            domain=Computed(lambda arguments: forward(arguments)[0]),
             doc="what the forward call returned",
         ),
         Tensor(
-            "lse", "B H M", dtypes=attention.FP32, domain=Computed(lambda arguments: forward(arguments)[1]),
+            "lse",
+            "B H M",
+            dtypes=attention.FP32,
+            domain=Computed(lambda arguments: forward(arguments)[1]),
             doc="what the forward call saved",
         ),
         replace(attention.CAUSAL, doc=SAME),
@@ -184,14 +205,16 @@ SPEC = OpSpec(
     reference=reference,
     arithmetics=("fp32", "fp32_sequential", "mma"),
     error=(
-        ErrorModel(magnitude=magnitude_q, intermediate=rounded_q, sensitivity=sensitivity_q, **ROWS),
-        ErrorModel(magnitude=magnitude_k, intermediate=rounded_k, sensitivity=sensitivity_k, **COLUMNS),
-        ErrorModel(magnitude=magnitude_v, intermediate=rounded_v, sensitivity=sensitivity_v, **COLUMNS),
+        _model(magnitude_q, rounded_q, sensitivity_q, terms_of_rows),
+        _model(magnitude_k, rounded_k, sensitivity_k, terms_of_columns),
+        _model(magnitude_v, rounded_v, sensitivity_v, terms_of_columns),
     ),
     exact=NoExact("lse is the logarithm of a number of keys, which no format holds, but for a single key"),
     special=SpecialValues(
         on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
-        undefined=dict.fromkeys(("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"),
+        undefined=dict.fromkeys(
+            ("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"
+        ),
     ),
     cases=(
         _case("1x2x32x64", "1x2x48x64", tier="smoke"),
