@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import random
 import statistics
 import sys
 import time
@@ -234,13 +235,13 @@ def timed(step: Step, device: str) -> float:
 
 
 def race(steps: list[Step], rows: list[Row], shape: argparse.Namespace, console: Console) -> None:
-    """Rounds in which each step runs once, begun by another one each time; the first rounds are not counted."""
-    of = {row.name: row for row in rows}
+    """Rounds in which each step runs once, in an order drawn anew: what a step leaves behind, such as a GPU that has to
+    slow down for its power, meets every other one alike. The first rounds are not counted."""
+    of, order = {row.name: row for row in rows}, random.Random(shape.seed)
     with console.status("timed") as status:
         for number in range(-shape.warmup, shape.rounds):
             status.update(f"round {number + 1} of {shape.rounds}")
-            for i in range(len(steps)):
-                step = steps[(i + number) % len(steps)]
+            for step in order.sample(steps, len(steps)):
                 found = timed(step, shape.device)
                 if number >= 0:
                     of[step.name].times.append(found)

@@ -3,12 +3,14 @@
 Tensor("x", "M N")                                                             any number
 Tensor("scale", "", domain=Positive())                                         a number above 0
 Tensor("target", "M", dtypes=(torch.int64,), domain=Index("V", ("ignore_index",)))   0 to V - 1, or ignore_index
+Tensor("lengths", "B", dtypes=(torch.int32,), domain=Count("L", "S"))          0 to L * S
 Tensor("y", "...", domain=LogProbabilities("axis"))                            logarithms of probabilities
 Tensor("lse", "M", domain=Computed(lambda a: a["logits"].logsumexp(-1)))       what follows from other arguments
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,6 +62,17 @@ class Index:
         return torch.where(inside, x, found)
 
 
+class Count:
+    """Whole numbers from 0 to the product of axes: how many elements of them are in use."""
+
+    def __init__(self, *axes: str) -> None:
+        self.axes = axes
+
+    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        most = math.prod(call.axes[axis] for axis in self.axes)
+        return torch.where((x >= 0) & (x <= most), x, torch.remainder(x.long(), most + 1).to(x.dtype))
+
+
 @dataclass(frozen=True)
 class LogProbabilities:
     """Logarithms of numbers that add up to 1 along the axis that a scalar names; NaN and infinity as they are."""
@@ -95,7 +108,7 @@ class Computed:
         return made.to(x.dtype).to(x.device).contiguous()
 
 
-Domain = Real | Positive | Index | LogProbabilities | Computed
+Domain = Real | Positive | Index | Count | LogProbabilities | Computed
 REAL = Real()
 
 

@@ -26,7 +26,7 @@ from kernelmux.registry import gradient as gradients
 from kernelmux.registry.binding import bind
 from kernelmux.registry.cases import INPUTS, Case, draw
 from kernelmux.registry.cost import Cost
-from kernelmux.registry.domains import Computed, Domain, Index, LogProbabilities, Positive, Real, lawful
+from kernelmux.registry.domains import Computed, Count, Domain, Index, LogProbabilities, Positive, Real, lawful
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.fingerprint import digest
 from kernelmux.registry.gradient import Composed, Differentiable, Gradient, NoGradient
@@ -44,9 +44,9 @@ from kernelmux.registry.signature import (
 )
 
 __all__ = [
-    "REQUIRED", "Axis", "BatchInvariant", "Call", "Composed", "Computed", "Constraint", "Domain", "Gradient", "Index",
-    "LogProbabilities", "NoExact", "NoGradient", "OpSpec", "Output", "PermutationInvariant", "Positive", "Real", "Scalar",
-    "ShiftInvariant", "SpecialValues", "Tensor", "exact_arguments",
+    "REQUIRED", "Axis", "BatchInvariant", "Call", "Composed", "Computed", "Constraint", "Count", "Domain", "Gradient",
+    "Index", "LogProbabilities", "NoExact", "NoGradient", "OpSpec", "Output", "PermutationInvariant", "Positive", "Real",
+    "Scalar", "ShiftInvariant", "SpecialValues", "Tensor", "exact_arguments",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")

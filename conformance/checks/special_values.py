@@ -71,7 +71,8 @@ def strays(base: Trial) -> Iterator[Trial]:
     indices = {t.name: t.domain for t in base.spec.tensors if isinstance(t.domain, Index) and t.name in base.tensors}
     for name, domain in indices.items():
         extra = [base.call.scalars[scalar] for scalar in domain.extra]
-        for value in (-1, base.call.axes[domain.axis], -(2**33) - 7, 2**40):
+        limits = torch.iinfo(base.tensors[name].dtype)
+        for value in (-1, base.call.axes[domain.axis], max(-(2**33) - 7, limits.min), min(2**40, limits.max)):
             places = list(positions(base.tensors[name]).values())
             if value not in extra:
                 made = base.tensors[name].clone(memory_format=torch.contiguous_format)

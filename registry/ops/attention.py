@@ -18,7 +18,7 @@ from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def _heads(x: torch.Tensor, count: int) -> torch.Tensor:
+def repeated(x: torch.Tensor, count: int) -> torch.Tensor:
     """Each key/value head repeated for the query heads that share it."""
     return x.repeat_interleave(count // x.shape[1], dim=1) if x.shape[1] else x
 
@@ -37,7 +37,7 @@ def scores(
     q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """scale * q k^T [B H M N], -inf for keys that are not seen, and what the sums behind them would be without signs."""
-    k = _heads(k, q.shape[1])
+    k = repeated(k, q.shape[1])
     seen = visible(q.shape[2], k.shape[2], causal, window, q.device)
     s = torch.where(seen, torch.einsum("bhmd,bhnd->bhmn", q, k) * scale, -math.inf)
     return s, torch.einsum("bhmd,bhnd->bhmn", q.abs(), k.abs()) * abs(scale)
@@ -58,7 +58,7 @@ def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> Pair:
     p, lse = normalised(scores(q, k, causal, scale, window)[0])
-    return p @ _heads(v, q.shape[1]), lse
+    return p @ repeated(v, q.shape[1]), lse
 
 
 def magnitude(
@@ -71,7 +71,7 @@ def magnitude(
     """
     s, spread = scores(q, k, causal, scale, window)
     p = normalised(s)[0] * torch.exp((spread * 2.0**-16).clamp(max=600))
-    return (p.clamp(max=1) * (1 + spread)) @ _heads(v, q.shape[1]).abs()
+    return (p.clamp(max=1) * (1 + spread)) @ repeated(v, q.shape[1]).abs()
 
 
 def magnitude_lse(
@@ -90,7 +90,7 @@ def rounded(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> torch.Tensor:
     """Fused kernels round p to the storage dtype before p @ v, and are right (budget 157 without this term)."""
-    return normalised(scores(q, k, causal, scale, window)[0])[0] @ _heads(v, q.shape[1]).abs()
+    return normalised(scores(q, k, causal, scale, window)[0])[0] @ repeated(v, q.shape[1]).abs()
 
 
 def sensitivity(
@@ -100,7 +100,7 @@ def sensitivity(
     p = normalised(scores(q, k, causal, scale, window)[0])[0]
     if not p.shape[-1]:
         return torch.zeros_like(q)
-    return p.amax(-1, keepdim=True) * _heads(v, q.shape[1]).abs().sum(-2, keepdim=True)
+    return p.amax(-1, keepdim=True) * repeated(v, q.shape[1]).abs().sum(-2, keepdim=True)
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:

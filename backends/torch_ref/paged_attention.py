@@ -1,0 +1,45 @@
+"""Attention over pages by torch calls: the pages of every sequence are gathered, then it is a softmax and two products."""
+
+import torch
+
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.errors import ArgumentError
+
+
+def paged_attention(
+    q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:  # fmt: skip
+    groups, slots = k_pages.shape[1], page_table.shape[1] * k_pages.shape[2]
+    if not slots or not q.numel():
+        return torch.zeros_like(q, memory_format=torch.contiguous_format)
+    reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
+    used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
+    wrong = _unknown(used, k_pages.shape[0])
+    k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
+    hidden = ~reached[:, None, None]
+    s = q.unflatten(1, (groups, -1)).float() @ k.float().mT
+    # Distances to the largest score are scaled: a scale may overflow them, to a weight of zero, but not meet 0 * inf.
+    s = (s if scale >= 0 else -s).masked_fill(hidden, -torch.inf)
+    top = s.amax(-1, keepdim=True)
+    e = torch.exp(((s - torch.where(top == -torch.inf, 0.0, top)) * abs(scale)).masked_fill(hidden, -torch.inf))
+    p = e / e.sum(-1, keepdim=True).masked_fill(lengths[:, None, None, None] == 0, 1.0)
+    # A weight of 0 would not hide a NaN in a slot that was never written.
+    y = p.to(q.dtype) @ v.masked_fill(hidden.mT, 0.0)
+    return y.flatten(1, 2).masked_fill(wrong.any(1)[:, None, None], torch.nan).contiguous()
+
+
+def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
+    """Which entries are no page; ArgumentError on a CPU: on a GPU to look at them would be to wait for them."""
+    wrong = (used < 0) | (used >= pages)
+    if wrong.device.type == "cpu" and bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        raise ArgumentError(
+            f"paged_attention: page_table: expected 0 <= page < {pages}, got {int(used[row, column])} at [{row}, {column}]"
+        )
+    return wrong
+
+
+VARIANTS = {
+    "eager": Implementation(fn=paged_attention, idea="pages gathered, then softmax and two products", arithmetic="mma")
+}
