@@ -22,6 +22,7 @@ from kernelmux.registry.spec import OpSpec, Scalar
 
 CASES = 6  # small ones, as they are listed
 CLOSE = 1e-7  # of the largest element: float64 leaves 1e-16, which a cancellation makes larger
+NOISE = 2.0**-40  # of the largest element of all gradients, for one that cancels to nothing
 SAVED = 1e-6  # of what is saved in fp32
 Tensors = dict[str, torch.Tensor]
 
@@ -65,8 +66,12 @@ def _compare(judge: Judge, declared: Gradient | Composed) -> None:
         found = torch.autograd.grad(returned, list(leaves.values()), list(grads.values()), allow_unused=True)
     named = dict(zip((o.name for o in spec.outputs), (y.detach() for y in outputs), strict=True))
     got = _given(judge, declared, {**exact, **named}, grads)
-    for (name, leaf), want in zip(leaves.items(), found, strict=True):
-        _close(judge, f"the gradient of {name}", got[name], torch.zeros_like(leaf) if want is None else want, CLOSE)
+    wants = [
+        torch.zeros_like(leaf) if want is None else want for leaf, want in zip(leaves.values(), found, strict=True)
+    ]
+    noise = NOISE * max((float(want.abs().max().nan_to_num()) for want in wants if want.numel()), default=0.0)
+    for name, want in zip(leaves, wants, strict=True):
+        _close(judge, f"the gradient of {name}", got[name], want, CLOSE, noise)
 
 
 def _drawn(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> Tensors:
@@ -114,10 +119,10 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _close(judge: Judge, what: str, got: torch.Tensor, want: torch.Tensor, share: float) -> None:
+def _close(judge: Judge, what: str, got: torch.Tensor, want: torch.Tensor, share: float, noise: float = 0.0) -> None:
     judge.require(got.shape == want.shape, f"{what}: expected shape {list(want.shape)}, got {list(got.shape)}")
     largest = float(want.abs().max()) if want.numel() else 0.0
-    off = (got.to(want) - want).abs() > share * max(largest, torch.finfo(torch.float32).tiny)
+    off = (got.to(want) - want).abs() > share * max(largest, torch.finfo(torch.float32).tiny) + noise
     wrong = (off & want.isfinite()) | (got.isfinite() != want.isfinite())
     judge.require(not bool(wrong.any()), lambda: _difference(what, got, want, wrong))
 

@@ -16,7 +16,9 @@ from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._problem import Problem
 from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, Capability, Condition, Dtypes, OneOf
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, OneOf
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _tile(m: int, n: int, warps: int, stages: int) -> Config:
@@ -27,6 +29,8 @@ def rule(p: Problem) -> Config:
     """64 queries per warpgroup of 4 warps; fewer where the blocks of 128 would not fill the GPU."""
     if p.dtype == torch.float32:
         return _tile(32, 32, warps=4, stages=1)
+    if p.columns > 128:
+        return _tile(64, 32, warps=4, stages=2)
     if p.M <= 64:
         return _tile(64, 64, warps=4, stages=2)
     # H200, 4 x 32 x 4096, D = 128: 479 TFLOP/s. With 4 warps it is 517, but that spills on sm_80 and sm_100.
@@ -38,7 +42,9 @@ def descriptors_rule(p: Problem) -> Config:
 
     Those would spill on sm_100, and where they do not there is the next variant.
     """
-    if p.D == 64 and not p.causal:
+    if p.columns > 128:
+        return _tile(64, 64, warps=4, stages=2)
+    if p.columns <= 64 and not p.causal:
         return _tile(64, 128, warps=4, stages=2)
     return _tile(64, 64, warps=4, stages=3)
 
@@ -48,20 +54,22 @@ def specialised_rule(p: Problem) -> Config:
     return {"BLOCK_N": 64, "STAGES": 4} if p.causal else {"BLOCK_N": 128, "STAGES": 2}
 
 
-def attention_online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return online(q, k, v, causal, scale, rule)
+def attention_online(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    return online(q, k, v, causal, scale, window, precision, rule)
 
 
 def attention_descriptors(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
-) -> torch.Tensor:
-    return descriptors(q, k, v, causal, scale, descriptors_rule)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    return descriptors(q, k, v, causal, scale, window, precision, descriptors_rule)
 
 
 def attention_specialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
-) -> torch.Tensor:
-    return specialised(q, k, v, causal, scale, specialised_rule)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    return specialised(q, k, v, causal, scale, window, precision, specialised_rule)
 
 
 LAST = {"q": "last", "k": "last", "v": "last"}
@@ -70,11 +78,11 @@ ALIGNED: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), *(
 VARIANTS = {
     "online": Implementation(
         fn=attention_online, idea="running maximum and sum",
-        requires=(OneOf("D", 64, 128),), layout=LAST, arithmetic="mma",
+        requires=(AtMost("D", 256),), layout=LAST, arithmetic="mma",
     ),
     "descriptors": Implementation(
         fn=attention_descriptors, idea="the same with TMA loads and stores",
-        requires=(Capability((9, 0)), OneOf("D", 64, 128), *ALIGNED), layout=LAST, arithmetic="mma",
+        requires=(Capability((9, 0)), AtMost("D", 256), *ALIGNED), layout=LAST, arithmetic="mma",
     ),
     # D = 128 only: with half the work per exponential it reaches 398 TFLOP/s on an H200, descriptors 444.
     "specialised": Implementation(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+import triton
 
-from kernelmux.backends.triton._launch import Config, Ints
+from kernelmux.backends.triton._launch import Config, Ints, like
 from kernelmux.backends.triton._strides import contiguous
 
 LOG2E = 1.4426950408889634
@@ -14,7 +15,7 @@ FP32 = torch.finfo(torch.float32)
 
 
 class Problem(NamedTuple):
-    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars."""
+    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars; window: 0 for none."""
 
     device: int
     B: int
@@ -29,6 +30,8 @@ class Problem(NamedTuple):
     dtype: torch.dtype
     causal: bool
     scale: float
+    window: int
+    precision: str
 
     @property
     def shapes(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -42,27 +45,55 @@ class Problem(NamedTuple):
         return contiguous(self.shapes[0]), self.q_strides, self.k_strides, self.v_strides
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, float]:
-        """What every kernel takes: H, query heads per key head, M, N, and the scale of exponents to base 2.
+    def sizes(self) -> tuple[int, int, int, int, int, float]:
+        """What every kernel takes: H, query heads per key head, M, N, window, and the scale of exponents to base 2.
 
         A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
         """
         scale = min(max(abs(self.scale) * LOG2E, FP32.smallest_normal), FP32.max)
-        return self.H, self.H // self.G, self.M, self.N, scale
+        return self.H, self.H // self.G, self.M, self.N, self.window, scale
 
     @property
     def constants(self) -> Config:
         """What every kernel is compiled for. The sign of a negative scale moves to q, so that maxima can be scaled."""
-        return {"CAUSAL": self.causal, "FLIP": self.scale < 0, "D": self.D}
+        return {"CAUSAL": self.causal, "WINDOW": self.window > 0, "FLIP": self.scale < 0, "D": self.D}
+
+    @property
+    def columns(self) -> int:
+        """D up to the next power of two, the width of a tile; what lies beyond D is zero."""
+        return max(16, triton.next_power_of_2(self.D))
 
 
-def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Problem:
-    """The problem of a call."""
+def problem(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Problem:
+    """The problem of a call. A window of all keys is none."""
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
-    return Problem(q.get_device(), B, H, G, M, N, D, q.stride(), k.stride(), v.stride(), q.dtype, causal, scale)
+    found = 0 if window is None or window >= N else window
+    strides = q.stride(), k.stride(), v.stride()
+    return Problem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, causal, scale, found, precision)
+
+
+def outputs(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """y and lse, and whether there is anything to compute: no query sees one of no keys."""
+    y, lse = like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if not k.shape[2]:
+        y.zero_(), lse.fill_(-torch.inf)
+    return y, lse, bool(lse.numel() and k.shape[2])
 
 
 def block_strides(shape: Ints, strides: Ints) -> Ints:
     """Strides for the copy engine: dimensions of size 1 may have any, but it wants multiples of 16 bytes."""
     return (*(s if n > 1 else shape[-1] for s, n in zip(strides[:-1], shape[:-1], strict=True)), 1)
+
+
+class Pointer:
+    """Stands among the maps of a launch for a tensor that goes in as it is."""
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The argument for x."""
+        return x
+
+
+POINTER: Any = Pointer()

@@ -18,9 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, like, plan
-from kernelmux.backends.triton.attention._online import Rule, key_range
-from kernelmux.backends.triton.attention._problem import Problem, block_strides, problem
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
+from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
 
 # Queries of one warpgroup: the rows of one wgmma instruction.
 QUERIES = 64
@@ -31,13 +31,13 @@ LOADER_REGISTERS = gl.constexpr(24)
 @gluon.jit
 def _load(
     q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-    batch, head, group, start_m, blocks,
+    batch, head, group, start_m, first, blocks,
     ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     mbarrier.expect(q_full.index(0), 2 * ROWS * D * 2)
     copy_in(q_desc, [batch, head, start_m, 0], q_full.index(0), q_rows.index(0))
     copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full.index(0), q_rows.index(1))
-    for step in range(0, blocks):
+    for step in range(0, blocks - first):
         slot = step % STAGES
         free = (step // STAGES + 1) & 1
         start_n = (blocks - 1 - step) * BLOCK_N
@@ -61,19 +61,22 @@ def _weights(scores, top, total, scale, MASKED: gl.constexpr):
 
 
 @gluon.jit
-def _mask(scores, start_row, start_n, M, N, CAUSAL: gl.constexpr, layout: gl.constexpr):
+def _mask(scores, start_row, start_n, M, N, window, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, layout: gl.constexpr):
     keys = start_n + gl.arange(0, scores.shape[1], gl.SliceLayout(0, layout))
+    rows = start_row + gl.arange(0, scores.shape[0], gl.SliceLayout(1, layout))
     limit = gl.full([scores.shape[0]], N, gl.int32, gl.SliceLayout(1, layout))
     if CAUSAL:
-        rows = start_row + gl.arange(0, scores.shape[0], gl.SliceLayout(1, layout))
         limit = gl.minimum(limit, rows + (N - M + 1))
+    if WINDOW:
+        scores = gl.where(keys[None, :] > (rows + (N - M - window))[:, None], scores, -float("inf"))
     return gl.where(keys[None, :] < limit[:, None], scores, -float("inf"))
 
 
 @gluon.jit
 def _walk_keys(
-    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N, scale,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N, window,
+    scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
     D: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr,
 ):  # fmt: skip
     """Steps [begin, end): the scores of a step, and the values of the step before it."""
@@ -94,7 +97,7 @@ def _walk_keys(
         if FLIP:
             scores = -scores
         if MASKED:
-            scores = _mask(scores, start_row, (blocks - 1 - step) * BLOCK_N, M, N, CAUSAL, layout)
+            scores = _mask(scores, start_row, (blocks - 1 - step) * BLOCK_N, M, N, window, CAUSAL, WINDOW, layout)
         weights, top, total, fade = _weights(scores, top, total, scale, MASKED)
 
         acc = warpgroup_mma_wait(0, deps=[pending_acc])
@@ -106,16 +109,19 @@ def _walk_keys(
 
 @gluon.jit
 def _attend(
-    out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-    batch, head, start_row, blocks, M, N, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr, FLIP: gl.constexpr,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
+    batch, head, line, start_row, low, blocks, M, N, window, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr,
+    WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     first_row = start_row + HALF * ROWS
-    whole, _ = key_range(first_row, M, N, CAUSAL, ROWS, BLOCK_N)
-    # At least the first step is masked; after it, as many as reach past what every query may see.
-    masked = gl.maximum(blocks - whole // BLOCK_N, 1)
+    _, first, last, _ = key_range(first_row, M, N, window, CAUSAL, WINDOW, ROWS, BLOCK_N)
+    # At least the first step is masked; after it, as many as reach past what every query may see; with a window also
+    # those before what every query sees.
+    steps = blocks - low
+    masked = gl.minimum(gl.maximum(blocks - last // BLOCK_N, 1), steps)
 
     mbarrier.wait(q_full.index(0), 0)
     q = q_rows.index(HALF).reshape([ROWS, D])
@@ -125,7 +131,7 @@ def _attend(
     mbarrier.arrive(k_empty.index(0))
     if FLIP:
         scores = -scores
-    scores = _mask(scores, first_row, (blocks - 1) * BLOCK_N, M, N, CAUSAL, layout)
+    scores = _mask(scores, first_row, (blocks - 1) * BLOCK_N, M, N, window, CAUSAL, WINDOW, layout)
     top = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, layout))
     total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
     weights, top, total, _ = _weights(scores, top, total, scale, True)
@@ -135,38 +141,51 @@ def _attend(
     acc = gl.zeros([ROWS, D], gl.float32, out_layout)
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        1, masked, blocks, first_row, M, N, scale, CAUSAL, True, FLIP, ROWS, BLOCK_N, D, STAGES,
+        1, masked, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, D, STAGES,
         layout, out_layout,
     )  # fmt: skip
+    whole = gl.maximum(masked, gl.minimum(blocks - first // BLOCK_N, steps)) if WINDOW else steps
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        masked, blocks, blocks, first_row, M, N, scale, CAUSAL, False, FLIP, ROWS, BLOCK_N, D, STAGES,
+        masked, whole, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N, D, STAGES,
         layout, out_layout,
     )  # fmt: skip
-    last = (blocks - 1) % STAGES
-    mbarrier.wait(v_full.index(last), ((blocks - 1) // STAGES) & 1)
-    acc = warpgroup_mma(p, v_ring.index(last).reshape([BLOCK_N, D]), acc)
+    if WINDOW:
+        acc, p, top, total = _walk_keys(
+            acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+            whole, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, D, STAGES,
+            layout, out_layout,
+        )  # fmt: skip
+    last_slot = (steps - 1) % STAGES
+    mbarrier.wait(v_full.index(last_slot), ((steps - 1) // STAGES) & 1)
+    acc = warpgroup_mma(p, v_ring.index(last_slot).reshape([BLOCK_N, D]), acc)
 
     # The queries are used up: their memory takes the output, which the copy engine cuts at row M.
-    out = acc / gl.convert_layout(total, gl.SliceLayout(1, out_layout))[:, None]
+    divisor = gl.where(total == 0.0, 1.0, total)
+    out = acc / gl.convert_layout(divisor, gl.SliceLayout(1, out_layout))[:, None]
     q.store(out.to(q.dtype))
     fence_async_shared()
     copy_out(out_desc, [batch, head, first_row, 0], q_rows.index(HALF))
+    rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    gl.store(lse_ptr + line.to(gl.int64) * M + rows, (top + gl.log2(total)) * LN2, mask=rows < M)
     copy_out_wait(0)
 
 
 @gluon.jit
 def attention_specialised_kernel(
-    out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, scale, CAUSAL: gl.constexpr, FLIP: gl.constexpr,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, CAUSAL: gl.constexpr,
+    WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     blocks_m = gl.cdiv(M, 2 * ROWS)
     # The last queries see the most keys, so their programs start first.
     start_m = (blocks_m - 1 - gl.program_id(0) % blocks_m) * 2 * ROWS
-    batch = gl.program_id(0) // blocks_m // H
-    head = gl.program_id(0) // blocks_m % H
-    _, end = key_range(start_m, M, N, CAUSAL, 2 * ROWS, BLOCK_N)
-    blocks = gl.cdiv(end, BLOCK_N)
+    line = gl.program_id(0) // blocks_m
+    batch = line // H
+    head = line % H
+    begin, _, _, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, 2 * ROWS, BLOCK_N)
+    blocks = gl.maximum(gl.cdiv(end, BLOCK_N), 1)  # queries that see no key walk a block that is masked
+    low = gl.minimum(begin // BLOCK_N, blocks - 1)
 
     q_rows = ring(q_desc, 2)
     k_ring = ring(k_desc, STAGES)
@@ -178,12 +197,12 @@ def attention_specialised_kernel(
     v_empty = barriers(STAGES, 2)
     gl.warp_specialize(
         [
-            (_attend, (out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head, start_m,
-                       blocks, M, N, scale, 0, CAUSAL, FLIP, ROWS, BLOCK_N, D, STAGES)),
-            (_attend, (out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head, start_m,
-                       blocks, M, N, scale, 1, CAUSAL, FLIP, ROWS, BLOCK_N, D, STAGES)),
+            (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
+                       line, start_m, low, blocks, M, N, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, D, STAGES)),
+            (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
+                       line, start_m, low, blocks, M, N, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, D, STAGES)),
             (_load, (q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-                     batch, head, head // SHARE, start_m, blocks, ROWS, BLOCK_N, D, STAGES)),
+                     batch, head, head // SHARE, start_m, low, blocks, ROWS, BLOCK_N, D, STAGES)),
         ],
         [4, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS],
@@ -202,14 +221,15 @@ def _plan(p: Problem, rule: Rule) -> Launch:
     )
     grid = (cdiv(p.M, 2 * QUERIES) * p.B * p.H,)
     meta = {**p.constants, **config, "ROWS": QUERIES, "num_warps": 4}
-    return Launch(attention_specialised_kernel, grid, *p.sizes, maps=maps, **meta)
+    return Launch(attention_specialised_kernel, grid, *p.sizes, maps=(POINTER, *maps), **meta)
 
 
 def specialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, rule: Rule
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str,
+    rule: Rule,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention with 128 queries per program, its warps specialised."""
-    out = like(q)
-    if out.numel():
-        _plan(problem(q, k, v, causal, scale), rule)(out, q, k, v)
-    return out
+    out, lse, some = outputs(q, k)
+    if some:
+        _plan(problem(q, k, v, causal, scale, window, precision), rule)(lse, out, q, k, v)
+    return out, lse

@@ -1,0 +1,60 @@
+"""What attention and its gradient share in torch: which keys are seen, what fits into memory, what torch's kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from kernelmux.backends.torch_ref.matmul import _allowed
+from kernelmux.registry.tracing import has_memory
+
+LOWEST = torch.finfo(torch.float32).smallest_normal
+HIGHEST = 2.0**64  # beyond it scores, which reach 2^48 in fp16, times the scale overflow fp32
+PAIRS = 65535  # of batch and head in one call: torch's fused kernels put them into grid.y (torch 2.11)
+ELEMENTS = 2**27  # of a piece of the matrices of scores
+
+
+def wide(x: torch.Tensor, precision: str) -> torch.dtype:
+    """The dtype to compute in: fp64 where torch's flags would give products of fp32 less than the call asks for."""
+    if x.dtype == torch.float64 or (x.dtype == torch.float32 and not _allowed(x, precision)):
+        return torch.float64
+    return torch.float32
+
+
+def hidden(rows: int, columns: int, causal: bool, window: int | None, device: torch.device) -> torch.Tensor | None:
+    """Which keys each query does not see [M, N], or None if it sees all; the last query stands at the last key."""
+    if not causal and window is None:
+        return None
+    everything = torch.ones(rows, columns, dtype=torch.bool, device=device)
+    ahead = everything.triu(columns - rows + 1) if causal else ~everything
+    return ahead if window is None else ahead | everything.tril(columns - rows - min(window, rows + columns))
+
+
+def pieces(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Batches, heads of q and heads of k whose scores fit into memory together."""
+    batches, groups, share = q.shape[0], k.shape[1], q.shape[1] // k.shape[1]
+    each = max(1, share * q.shape[2] * k.shape[2])
+    at_once = max(1, ELEMENTS // each)
+    if at_once >= groups:
+        for b in range(0, batches, at_once // groups):
+            yield slice(b, b + at_once // groups), slice(None), slice(None)
+        return
+    for b in range(batches):
+        for g in range(0, groups, at_once):
+            yield slice(b, b + 1), slice(g * share, (g + at_once) * share), slice(g, g + at_once)
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """A copy of what is not made of rows at multiples of 16 bytes: torch's fused kernels fault there (torch 2.11, H200)."""
+    start = x.data_ptr() if has_memory(x) else x.storage_offset() * x.element_size()
+    places = (start, *(s * x.element_size() for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1))
+    return x.clone(memory_format=torch.contiguous_format) if any(p % 16 for p in places) else x
+
+
+def fits(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None) -> bool:
+    """Whether torch's FlashAttention-2 computes a call as the spec says. It aligns queries and keys at the first key."""
+    if not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16) or q.shape[3] % 8 or q.shape[3] > 256:
+        return False
+    plain = window is None and (not causal or q.shape[2] == k.shape[2])
+    return plain and LOWEST <= abs(scale) <= HIGHEST and q.shape[1] <= PAIRS and q.numel() > 0 < k.numel()

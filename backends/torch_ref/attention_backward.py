@@ -1,0 +1,68 @@
+"""Gradient of attention by torch: as its formula says, or by torch's FlashAttention-2."""
+
+import torch
+
+from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, hidden, pieces, wide
+from kernelmux.registry.backend import Implementation
+
+T = torch.Tensor
+Gradients = tuple[T, T, T]
+
+
+def materialised(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Gradients:
+    grads = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    if not k.numel() or not q.numel():
+        return grads
+    unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
+    found = [
+        (b, h, g, _part(grad_out[b, h], q[b, h], k[b, g], v[b, g], y[b, h], lse[b, h], scale, unseen, kind))
+        for b, h, g in pieces(q, k)
+    ]
+    if len(found) == 1:
+        return found[0][3]
+    for b, h, g, part in found:
+        grads[0][b, h], grads[1][b, g], grads[2][b, g] = part
+    return grads
+
+
+def _part(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, scale: float, unseen: T | None, kind: torch.dtype
+) -> Gradients:  # fmt: skip
+    def grouped(x: T) -> T:  # [B, G, H / G, M, ...]
+        return x.unflatten(1, (k.shape[1], -1)).to(kind)
+
+    q_, g_, k_, v_ = grouped(q), grouped(grad_out), k[:, :, None].to(kind), v[:, :, None].to(kind)
+    p = torch.exp((q_ @ k_.mT) * scale - grouped(lse)[..., None])
+    delta = (g_ * grouped(y)).sum(-1, keepdim=True)
+    ds = p * (g_ @ v_.mT - delta)
+    if unseen is not None:  # a row that sees no key has lse = -inf, and there is no part of p that it has
+        p, ds = p.masked_fill(unseen, 0.0), ds.masked_fill(unseen, 0.0)
+    found = (scale * (ds @ k_)).flatten(1, 2), (scale * (ds.mT @ q_)).sum(2), (p.mT @ g_).sum(2)
+    return tuple(x.to(q.dtype).contiguous() for x in found)  # type: ignore[return-value]
+
+
+def eager(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Gradients:
+    if not fits(q, k, causal, scale, window) or q.shape[0] * q.shape[1] > PAIRS:
+        return materialised(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    flipped = scale < 0
+    grad_out, q, k, v, y = (aligned(x) for x in (grad_out, -q if flipped else q, k, v, y))
+    nothing = torch.zeros((), dtype=torch.int64, device=q.device)
+    grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        grad_out, q, k, v, y, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, nothing, nothing, scale=abs(scale)
+    )
+    return (-grad_q if flipped else grad_q).contiguous(), grad_k.contiguous(), grad_v.contiguous()
+
+
+VARIANTS = {
+    "eager": Implementation(
+        fn=eager,
+        idea="torch's FlashAttention-2 where it computes that, else five products, heads in pieces",
+        layout=dict.fromkeys(("grad_out", "q", "k", "v", "y"), "matrix"),
+        arithmetic="mma",
+        deterministic=False,
+    )
+}
