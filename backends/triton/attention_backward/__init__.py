@@ -1,0 +1,69 @@
+"""attention_backward: gradients of q, k and v, from the output and lse of the forward call (Dao, FlashAttention-2, 2023).
+
+A first kernel sums grad_out * y of each query; then keys and queries get their gradients in a kernel each, so that every
+sum is one program's and the same call gives the same bits.
+
+pointers     loads by pointers
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.backends.triton._launch import Config, like
+from kernelmux.backends.triton.attention_backward._pointers import pointers
+from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
+
+T = torch.Tensor
+
+
+def _tile(m: int, n: int, warps: int, stages: int) -> Config:
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def keys_rule(p: Problem) -> Config:
+    """Two sums of [BLOCK_N, D] stay in registers beside two blocks of scores."""
+    if p.dtype == torch.float32:
+        return _tile(16, 32, warps=4, stages=1)
+    if p.columns > 128:
+        return _tile(32, 64, warps=8, stages=1)
+    return _tile(64, 128 if p.N > 64 else 64, warps=8, stages=2)
+
+
+def queries_rule(p: Problem) -> Config:
+    """One sum of [BLOCK_M, D]."""
+    if p.dtype == torch.float32:
+        return _tile(32, 16, warps=4, stages=1)
+    if p.columns > 128:
+        return _tile(64, 32, warps=8, stages=1)
+    return _tile(128 if p.M > 64 else 64, 64, warps=8, stages=2)
+
+
+def attention_backward(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> tuple[T, T, T]:
+    grads = like(q), like(k), like(v)
+    if not q.numel() or not k.numel():
+        for grad in grads:
+            grad.zero_()
+        return grads
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
+    delta = torch.empty_like(lse, memory_format=torch.contiguous_format)
+    delta_plan(p)(delta, grad_out, y)
+    pointers(p, grads, grad_out, q, k, v, lse, delta, keys_rule, queries_rule)
+    return grads
+
+
+LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
+
+VARIANTS = {
+    "pointers": Implementation(
+        attention_backward,
+        "keys and queries in a kernel each, scores computed again",
+        (AtMost("D", 256),),
+        LAYOUT,
+        "mma",
+    ),
+}
