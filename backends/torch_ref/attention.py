@@ -62,7 +62,7 @@ def eager(
     return found[0].contiguous(), found[1].contiguous()
 
 
-LAYOUT = dict.fromkeys("qkv", "matrix")
+LAYOUT = dict.fromkeys("qkv", "last")
 
 VARIANTS = {
     "materialised": Implementation(

@@ -52,7 +52,21 @@ def eager(
     grad_out, q, k, v, y = (aligned(x) for x in (grad_out, -q if flipped else q, k, v, y))
     nothing = torch.zeros((), dtype=torch.int64, device=q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        grad_out, q, k, v, y, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, nothing, nothing, scale=abs(scale)
+        grad_out,
+        q,
+        k,
+        v,
+        y,
+        lse.contiguous(),
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        0.0,
+        causal,
+        nothing,
+        nothing,
+        scale=abs(scale),
     )
     return (-grad_q if flipped else grad_q).contiguous(), grad_k.contiguous(), grad_v.contiguous()
 
@@ -61,7 +75,7 @@ VARIANTS = {
     "eager": Implementation(
         fn=eager,
         idea="torch's FlashAttention-2 where it computes that, else five products, heads in pieces",
-        layout=dict.fromkeys(("grad_out", "q", "k", "v", "y"), "matrix"),
+        layout=dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last"),
         arithmetic="mma",
         deterministic=False,
     )

@@ -61,16 +61,21 @@ def reference(
     return p @ repeated(v, q.shape[1]), lse
 
 
+def blur(spread: torch.Tensor, precision: str) -> torch.Tensor:
+    """By which factor p may be larger as its score is off, from what the score is summed from without signs.
+
+    A score may be off by some 64 * 2^-23 of that, with operands of tf32 by 2 * 2^-10, and p by exp of twice as much. It is
+    close to 1 but for scores beyond 10^4, where rounding decides which key weighs most.
+    """
+    return torch.exp((spread * (2.0**-8 if precision == "tf32" else 2.0**-16)).clamp(max=600))
+
+
 def magnitude(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> torch.Tensor:
-    """The scores' error enters through exp: p * (1 + sum|q||k| * scale) @ |v|.
-
-    A score may be off by some 64 * 2^-23 of what it is summed from, so that p may be exp of twice that larger. It hardly
-    differs from p, but for scores beyond 10^4, where rounding decides which key weighs most.
-    """
+    """The scores' error enters through exp: p * (1 + sum|q||k| * scale) @ |v|."""
     s, spread = scores(q, k, causal, scale, window)
-    p = normalised(s)[0] * torch.exp((spread * 2.0**-16).clamp(max=600))
+    p = normalised(s)[0] * blur(spread, precision)
     return (p.clamp(max=1) * (1 + spread)) @ repeated(v, q.shape[1]).abs()
 
 
@@ -82,7 +87,7 @@ def magnitude_lse(
     p, lse = normalised(s)
     if not s.shape[-1]:
         return torch.zeros_like(lse)
-    share = (p * spread * torch.exp((spread * 2.0**-16).clamp(max=600))).sum(-1)
+    share = (p * spread * blur(spread, precision)).sum(-1)
     return (lse.abs() + s.amax(-1).abs() + 1 + torch.minimum(share, spread.amax(-1))).nan_to_num(posinf=0.0)
 
 

@@ -26,6 +26,7 @@ from kernelmux.registry.spec import (
 )
 
 T = torch.Tensor
+FLUSHED = 2.0**-105  # added to p: a p below 2^-126 may become zero, and of the bound there are at least 2^-21 of M
 
 
 def shared(x: T, groups: int) -> T:
@@ -39,9 +40,9 @@ def repeated(x: T, heads: int) -> T:
 
 
 def parts(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None
-) -> tuple[T, T, T, T, T]:
-    """p, ds, and for their errors: how often p counts its own, |grad_out||v|^T + sum|grad_out * y|, which keys are seen."""
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> tuple[T, T, T, T]:
+    """p and ds; for their errors the magnitude of p, and |grad_out||v|^T + sum|grad_out * y|."""
     s, spread = attention.scores(q, k, causal, scale, window)
     seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device)
     # A row that sees no key has lse = -inf and no part in anything.
@@ -51,14 +52,14 @@ def parts(
     # NaN where a key that is not seen meets one: what is not seen has no part, whatever stands there.
     ds = torch.where(seen, p * (grad_out @ v.mT - delta), 0.0)
     sizes = grad_out.abs() @ v.abs().mT + (grad_out * y).abs().sum(-1, keepdim=True)
-    often = 1 + spread + torch.where(seen, lse[..., None].abs(), 0.0)
-    return p, ds, often, sizes, seen
+    often = (1 + spread + torch.where(seen, lse[..., None].abs(), 0.0)) * attention.blur(spread, precision)
+    return p, ds, torch.where(seen, (p + FLUSHED) * often, 0.0), sizes
 
 
 def reference(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> tuple[T, T, T]:
-    p, ds, *_ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
+    p, ds, *_ = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
     groups = k.shape[1]
     return scale * (ds @ repeated(k, q.shape[1])), shared(scale * (ds.mT @ q), groups), shared(p.mT @ grad_out, groups)
 
@@ -67,36 +68,36 @@ def magnitude_q(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
     """|scale| * (p * (1 + error of the score) * (|grad_out||v|^T + sum|grad_out * y|)) |k|."""
-    p, _, often, sizes, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
-    return abs(scale) * ((p * often * sizes) @ repeated(k, q.shape[1]).abs())
+    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    return abs(scale) * ((size * sizes) @ repeated(k, q.shape[1]).abs())
 
 
 def magnitude_k(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
-    p, _, often, sizes, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
-    return shared(abs(scale) * ((p * often * sizes).mT @ q.abs()), k.shape[1])
+    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    return shared(abs(scale) * ((size * sizes).mT @ q.abs()), k.shape[1])
 
 
 def magnitude_v(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
-    p, _, often, _, _ = parts(grad_out, q, k, v, y, lse, causal, scale, window)
-    return shared((p * often).mT @ grad_out.abs(), k.shape[1])
+    size = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[2]
+    return shared(size.mT @ grad_out.abs(), k.shape[1])
 
 
 def rounded_q(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
     """ds is rounded to the storage dtype before it meets k."""
-    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window)[1]
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[1]
     return abs(scale) * (ds.abs() @ repeated(k, q.shape[1]).abs())
 
 
 def rounded_k(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
-    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window)[1]
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[1]
     return shared(abs(scale) * (ds.abs().mT @ q.abs()), k.shape[1])
 
 
@@ -104,7 +105,7 @@ def rounded_v(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> T:
     """p is rounded to the storage dtype before it meets grad_out."""
-    p = parts(grad_out, q, k, v, y, lse, causal, scale, window)[0]
+    p = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[0]
     return shared(p.mT @ grad_out.abs(), k.shape[1])
 
 

@@ -55,7 +55,7 @@ def reference(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: fl
 def magnitude(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
     """As in attention."""
     s, spread, v = parts(q, k_pages, v_pages, page_table, lengths, scale)
-    p = attention.normalised(s)[0] * torch.exp((spread * 2.0**-16).clamp(max=600))
+    p = attention.normalised(s)[0] * attention.blur(spread, "ieee")
     return ((p.clamp(max=1) * (1 + spread))[..., None, :] @ v.abs())[..., 0, :]
 
 
