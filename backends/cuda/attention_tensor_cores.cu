@@ -16,10 +16,11 @@
 
 #define THREADS (32 * WARPS)
 #define ATOMS (BLOCK_M / (16 * WARPS))
-#define CHUNKS (HEAD_DIM / 8)  // 16-byte chunks of a row
-#define PITCH (HEAD_DIM * 2)   // bytes of a row in shared memory
+#define CHUNKS (HEAD_DIM / 8)          // 16-byte chunks of a row
+#define STEPS ((HEAD_DIM + 15) / 16)   // products of 16 columns; half of the last one may be zeros
+#define PITCH ((HEAD_DIM + 63) / 64 * 128)  // bytes of a row in shared memory
 #define KEY_TILES (BLOCK_N / 8)
-#define OUT_TILES (HEAD_DIM / 8)
+#define OUT_TILES (2 * STEPS)
 
 // Chunks of eight successive rows land in eight different bank groups, as ldmatrix reads them.
 __device__ __forceinline__ unsigned chunk_address(unsigned tile, int row, int chunk) {
@@ -32,25 +33,26 @@ __device__ __forceinline__ void load_chunk(unsigned target, const Element* sourc
 }
 
 // Rows [first, first + ROWS) of x to shared memory; rows at or past `limit` become zeros, so that 0 * V stays 0.
-// Each thread keeps its chunk and, its rows being a multiple of 8 apart, the chunk's place in the swizzle.
+// Each thread keeps its chunk, of which there may be fewer than threads for it.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(unsigned tile, const Element* x, i64 stride, int first, int limit) {
-    constexpr int STEP = THREADS / CHUNKS;
-    static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "the swizzle must not depend on the iteration");
-    const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    constexpr int SLOTS = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, STEP = THREADS / SLOTS;
+    static_assert(STEP % 4 == 0 && ROWS % STEP == 0, "the swizzle of a row differs from the first one's by row & 4");
+    const int row = threadIdx.x / SLOTS, chunk = threadIdx.x % SLOTS;
+    if (2 * STEPS < SLOTS && chunk >= 2 * STEPS) return;
     const unsigned target = chunk_address(tile, row, chunk);
     const Element* source = x + (first + row) * stride + chunk * 8;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP, source += STEP * stride)
-        load_chunk(target + i * PITCH, source, first + row + i < limit);
+        load_chunk((target ^ (i & 4) << 4) + i * PITCH, source, first + row + i < limit && chunk < CHUNKS);
 }
 
 // Where a lane reads from: its row and chunk of the first 16 x 16 piece of a tile. The piece `column` pieces to the
-// right lies at `^ 32 * column`, as the swizzle only exchanges bits. The compiler would keep all these places in
-// registers, which the accumulators of 128 columns need; what it cannot see through, it computes again.
+// right lies at `^ 32 * column` in lines of 128 bytes, as the swizzle only exchanges bits. The compiler would keep all
+// these places in registers, which the accumulators need; what it cannot see through, it computes again.
 __device__ __forceinline__ unsigned piece(unsigned lane_place, int column) {
-    if constexpr (HEAD_DIM == 128) asm volatile("" : "+r"(lane_place));
-    return lane_place ^ 32 * column;
+    if constexpr (HEAD_DIM > 64) asm volatile("" : "+r"(lane_place));
+    return (lane_place ^ 32 * (column % 4)) + 128 * (column / 4);
 }
 
 // s = Q K^T for this warp's rows. [16 * ATOMS, HEAD_DIM] x [BLOCK_N, HEAD_DIM]^T
@@ -58,7 +60,7 @@ __device__ __forceinline__ void compute_scores(float (&s)[ATOMS][KEY_TILES][4], 
     const int lane = threadIdx.x & 31;
     const unsigned k_place = chunk_address(k_tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
 #pragma unroll
-    for (int kk = 0; kk < HEAD_DIM / 16; kk++) {
+    for (int kk = 0; kk < STEPS; kk++) {
         const unsigned q_piece = piece(q_place, kk), k_piece = piece(k_place, kk);
         unsigned q[ATOMS][4];
 #pragma unroll
@@ -87,7 +89,7 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
 #pragma unroll
     for (int j = 0; j < BLOCK_N / 16; j++) {
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM / 16; d++) {
+        for (int d = 0; d < STEPS; d++) {
             unsigned v[4];  // two tiles of 8 columns: {keys 0-7, keys 8-15} each
             load_matrices<true>(v, piece(v_place, d) + 16 * j * PITCH);
 #pragma unroll
@@ -101,21 +103,21 @@ __device__ __forceinline__ void add_values(float (&o)[ATOMS][OUT_TILES][4], cons
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_tensor_cores(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-                           Element* __restrict__ out, int slices, int section, int heads, int group, int M, int N,
-                           i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch,
-                           i64 v_head, i64 v_row, float scale_log2) {
+                           Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads,
+                           int group, int M, int N, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
+                           i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
-    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N});
+    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, window});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;
     const Element* values = v + place.batch * v_batch + place.kv_head * v_head;
-    const int first_row = place.first_row, tiles = cdiv(place.keys, BLOCK_N);
+    const int first_row = place.first_row, start = place.first_key, tiles = cdiv(place.keys - start, BLOCK_N);
 
     auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
         if (tile < tiles) {
             const unsigned stage = ring + tile % STAGES * stage_bytes;
-            load_tile<BLOCK_N>(stage, keys, k_row, tile * BLOCK_N, N);
-            load_tile<BLOCK_N>(stage + BLOCK_N * PITCH, values, v_row, tile * BLOCK_N, N);
+            load_tile<BLOCK_N>(stage, keys, k_row, start + tile * BLOCK_N, N);
+            load_tile<BLOCK_N>(stage + BLOCK_N * PITCH, values, v_row, start + tile * BLOCK_N, N);
         }
         copy_async_commit();
     };
@@ -132,14 +134,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
         load_stage(tile + STAGES - 1);
         const unsigned stage = ring + tile % STAGES * stage_bytes;
-        const int first_key = tile * BLOCK_N;
+        const int first_key = start + tile * BLOCK_N;
         float s[ATOMS][KEY_TILES][4] = {};
         compute_scores(s, q_place, stage);
 #pragma unroll
         for (int a = 0; a < ATOMS; a++) {
             const int row = first_row + warp_row + 16 * a;
-            if (first_key + BLOCK_N > visible_keys(row, M, N))
-                mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), M, N);
+            if (needs_mask(first_key, row, M, N, window))
+                mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), M, N, window);
             float decay[2];
             rows[a].update(s[a], scale_log2, decay);
             // Most tiles after the first bring no row of the warp a new maximum.
@@ -147,7 +149,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         add_values(o, s, stage + BLOCK_N * PITCH);
     }
-    Element* slice = out + (i64)place.slice * M * HEAD_DIM;
+    const i64 slice = (i64)place.slice * M;
 #pragma unroll
-    for (int a = 0; a < ATOMS; a++) store_rows(slice, o[a], rows[a], first_row + warp_row + 16 * a, M);
+    for (int a = 0; a < ATOMS; a++) {
+        const int row = first_row + warp_row + 16 * a;
+        store_rows(out + slice * HEAD_DIM, o[a], rows[a], row, M);
+        store_logs(lse + slice, rows[a], row, M, scale_log2);
+    }
 }
