@@ -23,7 +23,10 @@
 
 using Element = ELEMENT;
 
-__device__ __forceinline__ unsigned pack(float low, float high) { return pair_from_floats<Element>(low, high); }
+template <typename Half = Element>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    return pair_from_floats<Half>(low, high);
+}
 
 // One past the last key that a query row sees. A row at or past M, which nobody stores, may see zeros past N.
 __device__ __forceinline__ int visible_keys(int row, int M, int N) { return CAUSAL ? row + 1 + N - M : N; }
@@ -160,29 +163,34 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
     }
 }
 
-// out[row..row + 16) = o / sum, rows at or past M left out. A quad writes 64 adjacent bytes of a row at a time.
+// One row of a quad, times `factor`, to `to`; a quad writes 64 adjacent bytes at a time. Lanes of other quads may have
+// nothing to store.
+template <int TILES>
+__device__ __forceinline__ void store_row(Element* to, bool stored, const float (&o)[TILES][4], int r, float factor) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TILES; i += 4) {
+        unsigned word[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float(&tile)[4] = o[min(i + j, TILES - 1)];  // a tile past the last one is not stored
+            word[j] = pack(tile[2 * r] * factor, tile[2 * r + 1] * factor);
+        }
+        transpose_quad(word);
+        const int column = 8 * (i + lane % 4);
+        if (stored && (8 * i + 32 <= HEAD_DIM || column < HEAD_DIM))
+            *reinterpret_cast<uint4*>(to + column) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+// out[row..row + 16) = o / sum, rows at or past M left out.
 template <int TILES>
 __device__ __forceinline__ void store_rows(Element* out, const float (&o)[TILES][4], const RowPair& rows, int row,
                                            int M) {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float inverse = rows.inverse_sum(r);
-        const int target = row + lane / 4 + 8 * r;
-#pragma unroll
-        for (int i = 0; i < TILES; i += 4) {
-            unsigned word[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float(&tile)[4] = o[min(i + j, TILES - 1)];  // a tile past the last one is not stored
-                word[j] = pack(tile[2 * r] * inverse, tile[2 * r + 1] * inverse);
-            }
-            transpose_quad(word);
-            const int column = 8 * (i + lane % 4);
-            uint4* place = reinterpret_cast<uint4*>(out + (i64)target * HEAD_DIM + column);
-            if (target < M && (8 * i + 32 <= HEAD_DIM || column < HEAD_DIM))
-                *place = make_uint4(word[0], word[1], word[2], word[3]);
-        }
+        const int target = row + threadIdx.x % 32 / 4 + 8 * r;
+        store_row(out + (i64)target * HEAD_DIM, target < M, o, r, rows.inverse_sum(r));
     }
 }
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 
+from kernelmux.backends.cuda import _attention_split_keys
 from kernelmux.backends.cuda._attention import (
     SHAPE,
     Call,
@@ -56,6 +57,14 @@ def wgmma(
 ) -> Pair:
     q, scale = _positive(q, scale)
     return _wgmma(call_of(q, k, v, causal, scale, window)).run(q, k, v)
+
+
+def split_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    q, scale = _positive(q, scale)
+    call = call_of(q, k, v, causal, scale, window)
+    return _attention_split_keys.run(call, _vector(call.q, call.k, call.v), q, k, v)
 
 
 def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
@@ -160,5 +169,12 @@ VARIANTS = {
     ),
     "wgmma": Implementation(
         wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_HALVES, *_ON_HOPPER), _LAST, "mma"
+    ),
+    "split_keys": Implementation(
+        split_keys,
+        "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
+        (*_HALVES, _attention_split_keys.FewRows(), Capability((9, 0), below=(12, 0))),
+        _LAST,
+        "mma",
     ),
 }
