@@ -164,5 +164,5 @@ def _key_tiles(call: Call, block_m: int, block_n: int) -> np.ndarray:
     first_rows = np.arange(cdiv(M, block_m)) * block_m
     end = np.minimum(first_rows + block_m, M) + N - M if call.causal else np.full(len(first_rows), N)
     start = np.maximum(first_rows + 1 + N - M - call.window, 0) if call.window else np.zeros_like(end)
-    tiles = -(-np.maximum(end - start, 1) // block_n)
+    tiles: np.ndarray = -(-np.maximum(end - start, 1) // block_n)
     return tiles[::-1] if call.causal else tiles

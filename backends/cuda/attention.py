@@ -111,11 +111,14 @@ def wgmma_config(call: Call) -> Config:
 
     H200, bf16, B H N = 4 32 4096, TFLOP/s: at D = 128 tiles of 176 keys 691, of 128 keys 685; at D = 64 three
     warpgroups 549, two 458. Without turns 50 less throughout. Causal, wide tiles have more to mask: at N = 1024 those
-    of 128 keys reach 465, of 176 keys 428; from 4096 on it is the other way round. Wider heads take what fits into
-    registers and shared memory.
+    of 128 keys reach 465, of 176 keys 428; from 4096 on it is the other way round. At D = 96 three warpgroups and 112
+    keys reach 583, two and 176 keys 542, causal 490 and 544. Wider heads take what fits into shared memory.
     """
     few = call.causal and call.k.shape[2] <= 2048
-    consumers, keys = {64: (3, 128), 128: (2, 128 if few else 176), 192: (2, 112), 256: (2, 80)}[call.width]
+    if 64 < call.q.shape[3] <= 96 and not call.uneven:
+        consumers, keys = 3, 112
+    else:
+        consumers, keys = {64: (3, 128), 128: (2, 128 if few else 176), 192: (2, 112), 256: (2, 80)}[call.width]
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": 1}
 
 
