@@ -1,7 +1,13 @@
 """attention: softmax(scale * q k^T) v without the matrix of scores; grouped queries, causal aligned to the last key.
 
-Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023);
-the last one overlaps the softmax with the products (Shah et al., FlashAttention-3, 2024).
+online        four lanes share a row, on the FP32 pipes; any head size to 256, fp32 too
+tensor_cores  mma.sync behind cp.async
+wgmma         TMA feeds warpgroup products that overlap with the softmax
+split_keys    few queries: bound by reading keys and values, which are split over blocks
+
+Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023) and
+leaves out those that no query of a block sees. The overlap is that of FlashAttention-3 (Shah et al., 2024), the split
+that of Flash-Decoding (Dao et al., 2023).
 """
 
 from __future__ import annotations
