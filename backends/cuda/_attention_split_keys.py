@@ -68,7 +68,11 @@ def _plan(call: Call, vector: int) -> SplitPlan:
 
 
 def config(call: Call) -> Config:
-    """Warps by rows and by keys, keys of a tile, stages of the ring; up to D = 128 two blocks share a multiprocessor."""
+    """Warps by rows and by keys, keys of a tile, stages of the ring; up to D = 128 two blocks share a multiprocessor.
+
+    64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query 240 us,
+    4 queries 242 us, 16 queries 248 us (one block of six stages 320 us), which is 4.5 to 4.3 TB/s.
+    """
     rows = call.q.shape[2] * call.group
     by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
     blocks = 2 if call.width <= 128 else 1
@@ -78,9 +82,9 @@ def config(call: Call) -> Config:
 
 
 def seen_keys(call: Call) -> int:
-    """Keys that some query sees: all from the first one's window on."""
+    """Keys that some query sees: all from the first one's window on; at least one, without queries too."""
     M, N = call.q.shape[2], call.k.shape[2]
-    return N - max(0, 1 + N - M - call.window) if call.window else N
+    return max(1, N - max(0, 1 + N - M - call.window)) if call.window else N
 
 
 _START = 2.0  # what a split takes besides its tiles, in tiles
@@ -88,7 +92,11 @@ _SECOND_PASS = 3.0
 
 
 def splits(call: Call, block_n: int) -> int:
-    """Pieces of the keys so that all multiprocessors read for about as long."""
+    """Pieces of the keys so that all multiprocessors read for about as long.
+
+    One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
+    68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
+    """
     tiles, slices = cdiv(seen_keys(call), block_n), call.k.shape[0] * call.k.shape[1]
 
     def time(pieces: int) -> float:
