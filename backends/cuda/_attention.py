@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ _L2_SHARE = 16 << 20  # bytes of keys and values that are read at one time and s
 _START = 1.5  # what a work takes besides its key tiles, in key tiles
 
 Config = dict[str, int]
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Call(NamedTuple):
@@ -31,10 +32,22 @@ class Call(NamedTuple):
     causal: bool
     scale: float
     multiprocessors: int
+    window: int = 0  # 0: none
 
     @property
     def defines(self) -> dict[str, object]:
-        return {"ELEMENT": ctype(self.q.dtype), "HEAD_DIM": self.q.shape[3], "CAUSAL": int(self.causal)}
+        flags = {"CAUSAL": int(self.causal), "WINDOW": int(self.window > 0)}
+        return {"ELEMENT": ctype(self.q.dtype), "HEAD_DIM": self.q.shape[3], **flags}
+
+    @property
+    def width(self) -> int:
+        """Columns of a row in shared memory: whole lines of 128 bytes."""
+        return cdiv(self.q.shape[3], 64) * 64
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some queries see more keys than others."""
+        return self.causal or self.window > 0
 
     @property
     def slices(self) -> int:
@@ -70,11 +83,15 @@ class Call(NamedTuple):
     def tile_bytes(self, config: Config) -> int:
         """Shared memory of the query tile and of the ring of key and value tiles."""
         rows = config["BLOCK_M"] + 2 * config["STAGES"] * config["BLOCK_N"]
-        return rows * self.q.shape[3] * self.q.dtype.itemsize
+        return rows * self.width * self.q.dtype.itemsize
 
 
-def call_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
-    return Call(layout(q), layout(k), layout(v), causal, scale, multiprocessors(q))
+def call_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None = None
+) -> Call:
+    """A window as long as the keys is none."""
+    window = window if window and window < k.shape[2] else 0
+    return Call(layout(q), layout(k), layout(v), causal, scale, multiprocessors(q), window)
 
 
 @dataclass(frozen=True)
@@ -84,16 +101,25 @@ class Plan:
     launch: Bound
     tiles: tuple[Tiles, ...] = ()
 
-    def run(self, *inputs: torch.Tensor) -> torch.Tensor:
-        out = inputs[0].new_empty(inputs[0].shape)
-        if out.numel():  # there is no descriptor of nothing
-            self.launch(*((t.of(x) for t, x in zip(self.tiles, inputs, strict=True)) if self.tiles else inputs), out)
-        return out
+    def run(self, *inputs: torch.Tensor) -> Pair:
+        q, k = inputs[:2]
+        if not k.numel():  # there is no descriptor of nothing
+            return nothing_seen(q)
+        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+        if out.numel():
+            maps = (t.of(x) for t, x in zip(self.tiles, inputs, strict=True)) if self.tiles else inputs
+            self.launch(*maps, out, lse)
+        return out, lse
+
+
+def nothing_seen(q: torch.Tensor) -> Pair:
+    """The outputs of queries without keys."""
+    return q.new_zeros(q.shape), q.new_full(q.shape[:3], -inf, dtype=torch.float32)
 
 
 def section_for_l2(call: Call) -> int:
     """Slices of a section for a kernel whose blocks the hardware hands out: what L2 holds; 1 if all works are equal."""
-    return min(call.slices, max(1, _L2_SHARE // call.kv_bytes)) if call.causal and call.slices else 1
+    return min(call.slices, max(1, _L2_SHARE // call.kv_bytes)) if call.uneven and call.slices else 1
 
 
 @lru_cache(maxsize=4096)
@@ -104,7 +130,7 @@ def section_for_balance(call: Call, block_m: int, block_n: int) -> int:
     and 132 multiprocessors: 461 TFLOP/s instead of 638); a counter in global memory would balance any, but must be
     reset between launches.
     """
-    if not call.causal or call.slices < 2:
+    if not call.uneven or call.slices < 2:
         return 1
     return min(_sections(call), key=lambda s: _longest(call, block_m, block_n, s) * _l2_factor(s * call.kv_bytes))
 
@@ -122,12 +148,21 @@ def _l2_factor(size: int) -> float:
 
 def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
     """Key tiles of the busiest multiprocessor, with the order of `locate` and `work_index` in the kernels."""
-    M, N, sms = call.q.shape[2], call.k.shape[2], call.multiprocessors
-    last_rows = np.minimum(np.arange(cdiv(M, block_m), 0, -1) * block_m, M)  # longest first
-    tiles = -(-(last_rows + N - M) // block_n) + _START
+    sms = call.multiprocessors
+    tiles = _key_tiles(call, block_m, block_n) + _START
     rest = call.slices % section
     works = np.concatenate([np.tile(tiles.repeat(section), call.slices // section), tiles.repeat(rest)])
     waves = np.zeros((cdiv(len(works), sms), sms))
     waves.ravel()[: len(works)] = works
     waves[1::2] = waves[1::2, ::-1]
     return float(waves.sum(0).max())
+
+
+def _key_tiles(call: Call, block_m: int, block_n: int) -> np.ndarray:
+    """Tiles of keys that each tile of rows reads, in the order of `locate`: longest first if causal."""
+    M, N = call.q.shape[2], call.k.shape[2]
+    first_rows = np.arange(cdiv(M, block_m)) * block_m
+    end = np.minimum(first_rows + block_m, M) + N - M if call.causal else np.full(len(first_rows), N)
+    start = np.maximum(first_rows + 1 + N - M - call.window, 0) if call.window else np.zeros_like(end)
+    tiles: np.ndarray = -(-np.maximum(end - start, 1) // block_n)
+    return tiles[::-1] if call.causal else tiles

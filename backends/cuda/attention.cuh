@@ -17,22 +17,33 @@
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
+#ifndef WINDOW
+#define WINDOW 0  // whether a query sees only the last `window` keys up to its own position
+#endif
 
 using Element = ELEMENT;
 
-__device__ __forceinline__ unsigned pack(float low, float high) { return pair_from_floats<Element>(low, high); }
+template <typename Half = Element>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+    return pair_from_floats<Half>(low, high);
+}
 
 // One past the last key that a query row sees. A row at or past M, which nobody stores, may see zeros past N.
 __device__ __forceinline__ int visible_keys(int row, int M, int N) { return CAUSAL ? row + 1 + N - M : N; }
 
+// The first key that a query row sees.
+__device__ __forceinline__ int first_visible_key(int row, int M, int N, int window) {
+    return WINDOW ? max(0, row + 1 + N - M - window) : 0;
+}
+
 // The shape of a call; a slice is one (batch, head), and `group` heads of q share one of k and v.
 struct Shape {
-    int slices, section, heads, group, M, N;
+    int slices, section, heads, group, M, N, window;
 };
 
-// What one turn of work is: BLOCK_M rows of one slice, and how many keys they see.
+// What one turn of work is: BLOCK_M rows of one slice, which see keys of [first_key, keys).
 struct Place {
-    int slice, batch, head, kv_head, first_row, keys;
+    int slice, batch, head, kv_head, first_row, keys, first_key;
 };
 
 // Work number `index`. Slices come in sections whose keys and values fit into L2 together; within one, causal work goes
@@ -44,11 +55,21 @@ __device__ __forceinline__ Place locate(int index, const Shape& shape) {
     const int slice = first + within % together, head = slice % shape.heads;
     const int first_row = (CAUSAL ? row_tiles - 1 - tile : tile) * BLOCK_M;
     const int last_row = min(first_row + BLOCK_M, shape.M) - 1;
-    return {slice, slice / shape.heads, head, head / shape.group, first_row, visible_keys(last_row, shape.M, shape.N)};
+    const int keys = visible_keys(last_row, shape.M, shape.N);
+    const int first_key = first_visible_key(first_row, shape.M, shape.N, shape.window);
+    return {slice, slice / shape.heads, head, head / shape.group, first_row, keys, first_key};
 }
 
 // What to subtract from scores: a row without a finite score so far gets 0, since -inf - -inf would be NaN.
 __device__ __forceinline__ float finite_offset(float highest) { return highest == -infinity() ? 0.0f : highest; }
+
+// What to scale a row with: one that sees no key has a sum of 0 and stays 0.
+__device__ __forceinline__ float inverse_or_zero(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+// log(sum(exp(x))), from the largest x and the sum, both for powers of two; -inf for a row that sees no key.
+__device__ __forceinline__ float log_of_sum(float largest_log2, float sum) {
+    return sum == 0.0f ? -infinity() : (largest_log2 + __log2f(sum)) * 0.69314718055994531f;
+}
 
 // The online softmax of the two rows (g and g + 8) that a lane shares in a 16-row accumulator fragment. `maximum` is of
 // raw scores, over all keys so far; `sum` is this lane's part, combined once at the end.
@@ -80,22 +101,34 @@ struct RowPair {
         }
     }
 
-    __device__ __forceinline__ float inverse_sum(int r) const { return 1.0f / warp_reduce<4>(sum[r], Sum()); }
+    __device__ __forceinline__ float whole_sum(int r) const { return warp_reduce<4>(sum[r], Sum()); }
+
+    __device__ __forceinline__ float inverse_sum(int r) const { return inverse_or_zero(whole_sum(r)); }
 };
 
-// Removes the keys that row (upper half) and row + 8 (lower half) must not see: -inf is exp2's exact 0. `key` is the
-// lane's first of the tile; its others follow 1 and multiples of 8 later.
+// Removes the keys outside [low, high) from row r of a pair: -inf is exp2's exact 0. `key` is the lane's first of the
+// tile; its others follow 1 and multiples of 8 later.
 template <int TILES>
-__device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int row, int M, int N) {
+__device__ __forceinline__ void mask_row(float (&s)[TILES][4], int r, int key, int low, int high) {
+    const int hidden = low - key, left = high - key;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int left = visible_keys(row + 8 * r, M, N) - key;
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            if (8 * i >= left) s[i][2 * r] = -infinity();
-            if (8 * i + 1 >= left) s[i][2 * r + 1] = -infinity();
-        }
+    for (int i = 0; i < TILES; i++) {
+        if (8 * i >= left || (WINDOW && 8 * i < hidden)) s[i][2 * r] = -infinity();
+        if (8 * i + 1 >= left || (WINDOW && 8 * i + 1 < hidden)) s[i][2 * r + 1] = -infinity();
     }
+}
+
+// The same for what row (upper half) and row + 8 (lower half) must not see.
+template <int TILES>
+__device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int row, int M, int N, int window = 0) {
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        mask_row(s, r, key, first_visible_key(row + 8 * r, M, N, window), visible_keys(row + 8 * r, M, N));
+}
+
+// Whether some of the rows [row, row + 16) does not see all of the keys [key, key + BLOCK_N).
+__device__ __forceinline__ bool needs_mask(int key, int row, int M, int N, int window) {
+    return key + BLOCK_N > visible_keys(row, M, N) || (WINDOW && key < first_visible_key(row + 15, M, N, window));
 }
 
 template <int TILES>
@@ -130,23 +163,44 @@ __device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
     }
 }
 
-// out[row..row + 16) = o / sum, rows at or past M left out. A quad writes 64 adjacent bytes of a row at a time.
+// One row of a quad, times `factor`, to `to`; a quad writes 64 adjacent bytes at a time. Lanes of other quads may have
+// nothing to store.
+template <int TILES>
+__device__ __forceinline__ void store_row(Element* to, bool stored, const float (&o)[TILES][4], int r, float factor) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TILES; i += 4) {
+        unsigned word[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float(&tile)[4] = o[min(i + j, TILES - 1)];  // a tile past the last one is not stored
+            word[j] = pack(tile[2 * r] * factor, tile[2 * r + 1] * factor);
+        }
+        transpose_quad(word);
+        const int column = 8 * (i + lane % 4);
+        if (stored && (8 * i + 32 <= HEAD_DIM || column < HEAD_DIM))
+            *reinterpret_cast<uint4*>(to + column) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+// out[row..row + 16) = o / sum, rows at or past M left out.
 template <int TILES>
 __device__ __forceinline__ void store_rows(Element* out, const float (&o)[TILES][4], const RowPair& rows, int row,
                                            int M) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int target = row + threadIdx.x % 32 / 4 + 8 * r;
+        store_row(out + (i64)target * HEAD_DIM, target < M, o, r, rows.inverse_sum(r));
+    }
+}
+
+// lse[row..row + 16), rows at or past M left out.
+__device__ __forceinline__ void store_logs(float* lse, const RowPair& rows, int row, int M, float scale_log2) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float inverse = rows.inverse_sum(r);
+        const float sum = rows.whole_sum(r);
         const int target = row + lane / 4 + 8 * r;
-#pragma unroll
-        for (int i = 0; i < TILES; i += 4) {
-            unsigned word[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) word[j] = pack(o[i + j][2 * r] * inverse, o[i + j][2 * r + 1] * inverse);
-            transpose_quad(word);
-            uint4* place = reinterpret_cast<uint4*>(out + (i64)target * (8 * TILES) + 8 * (i + lane % 4));
-            if (target < M) *place = make_uint4(word[0], word[1], word[2], word[3]);
-        }
+        if (lane % 4 == 0 && target < M) lse[target] = log_of_sum(__fmul_rn(rows.maximum[r], scale_log2), sum);
     }
 }

@@ -1,7 +1,13 @@
 """attention: softmax(scale * q k^T) v without the matrix of scores; grouped queries, causal aligned to the last key.
 
-Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023);
-the last one overlaps the softmax with the products (Shah et al., FlashAttention-3, 2024).
+online        four lanes share a row, on the FP32 pipes; any head size to 256, fp32 too
+tensor_cores  mma.sync behind cp.async
+wgmma         TMA feeds warpgroup products that overlap with the softmax
+split_keys    few queries: bound by reading keys and values, which are split over blocks
+
+Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023) and
+leaves out those that no query of a block sees. The overlap is that of FlashAttention-3 (Shah et al., 2024), the split
+that of Flash-Decoding (Dao et al., 2023).
 """
 
 from __future__ import annotations
@@ -10,10 +16,12 @@ from functools import lru_cache
 
 import torch
 
+from kernelmux.backends.cuda import _attention_split_keys
 from kernelmux.backends.cuda._attention import (
     SHAPE,
     Call,
     Config,
+    Pair,
     Plan,
     call_of,
     section_for_balance,
@@ -22,33 +30,47 @@ from kernelmux.backends.cuda._attention import (
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, OneOf
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
 
 _ONLINE = Source(__file__, "attention_online.cu")
 _TENSOR_CORES = Source(__file__, "attention_tensor_cores.cu")
 _WGMMA = Source(__file__, "attention_wgmma.cu")
 
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
-_POINTERS = f"q* k* v* out* {SHAPE} {_STRIDES} scale_log2:f32"
-_MAPS = f"q:map k:map v:map out* {SHAPE} scale_log2:f32 works:i32"
+_POINTERS = f"q* k* v* out* lse* {SHAPE} window:i32 {_STRIDES} scale_log2:f32"
+_MAPS = f"q:map k:map v:map out* lse* {SHAPE} window:i32 scale_log2:f32 works:i32"
 
 _SMALLEST_SCALE = 2.0**-126
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _BARRIER_BYTES = 1024  # behind the tiles; the structure is padded to a whole unit of the swizzle
 
 
-def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return _online(call_of(q, k, v, causal, scale)).run(q, k, v)
+def online(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    return _online(call_of(q, k, v, causal, scale, window)).run(q, k, v)
 
 
-def tensor_cores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def tensor_cores(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
     q, scale = _positive(q, scale)
-    return _tensor_cores(call_of(q, k, v, causal, scale)).run(q, k, v)
+    return _tensor_cores(call_of(q, k, v, causal, scale, window)).run(q, k, v)
 
 
-def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def wgmma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
     q, scale = _positive(q, scale)
-    return _wgmma(call_of(q, k, v, causal, scale)).run(q, k, v)
+    return _wgmma(call_of(q, k, v, causal, scale, window)).run(q, k, v)
+
+
+def split_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    q, scale = _positive(q, scale)
+    call = call_of(q, k, v, causal, scale, window)
+    return _attention_split_keys.run(call, _vector(call.q, call.k, call.v), q, k, v)
 
 
 def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
@@ -62,9 +84,9 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 
 @lru_cache(maxsize=4096)
 def _online(call: Call) -> Plan:
-    lanes, rows = 4, 32
-    kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=32, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
+    lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
+    kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
+    numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
     return Plan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
@@ -82,11 +104,12 @@ def tensor_cores_config(call: Call) -> Config:
     """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
 
     Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
-    D = 128: with masks on top only a narrower tile of keys does not spill.
+    D = 128: with masks on top only a narrower tile of keys does not spill. Beyond, 16 rows are all there is room for.
     """
-    keys = 48 if call.causal and call.q.shape[3] == 128 else 64
+    wide = call.q.shape[3] > 128
+    keys = 32 if wide else 48 if call.uneven and call.q.shape[3] > 64 else 64
     vector = _vector(call.q, call.k, call.v)
-    return {"BLOCK_M": 128, "BLOCK_N": keys, "WARPS": 4, "STAGES": 2, "VECTOR": vector}
+    return {"BLOCK_M": 64 if wide else 128, "BLOCK_N": keys, "WARPS": 4, "STAGES": 2, "VECTOR": vector}
 
 
 def wgmma_config(call: Call) -> Config:
@@ -94,16 +117,20 @@ def wgmma_config(call: Call) -> Config:
 
     H200, bf16, B H N = 4 32 4096, TFLOP/s: at D = 128 tiles of 176 keys 691, of 128 keys 685; at D = 64 three
     warpgroups 549, two 458. Without turns 50 less throughout. Causal, wide tiles have more to mask: at N = 1024 those
-    of 128 keys reach 465, of 176 keys 428; from 4096 on it is the other way round.
+    of 128 keys reach 465, of 176 keys 428; from 4096 on it is the other way round. At D = 96 three warpgroups and 112
+    keys reach 583, two and 176 keys 542, causal 490 and 544. Wider heads take what fits into shared memory.
     """
     few = call.causal and call.k.shape[2] <= 2048
-    consumers, keys = (3, 128) if call.q.shape[3] == 64 else (2, 128 if few else 176)
+    if 64 < call.q.shape[3] <= 96 and not call.uneven:
+        consumers, keys = 3, 112
+    else:
+        consumers, keys = {64: (3, 128), 128: (2, 128 if few else 176), 192: (2, 112), 256: (2, 80)}[call.width]
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": 1}
 
 
 def tensor_cores_plan(call: Call, config: Config) -> Plan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
+    numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
     return Plan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
@@ -114,7 +141,7 @@ def wgmma_plan(call: Call, config: Config) -> Plan:
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
     sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
     grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
-    launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
+    launch = kernel.bind(grid, threads, *sizes, call.window, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return Plan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 
@@ -136,17 +163,27 @@ def _tiles(x: Layout, rows: int) -> Tiles:
 
 _LAST = {"q": "last", "k": "last", "v": "last"}
 _ROWS = (AtMost("M", 2**31 - 512), AtMost("N", 2**31 - 512))  # int, rounded up to whole tiles
-_TYPES: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), OneOf("D", 64, 128), *_ROWS)
+_ANY: tuple[Condition, ...] = (Dtypes("q", torch.float32, torch.float16, torch.bfloat16), AtMost("D", 256), *_ROWS)
+_HALVES: tuple[Condition, ...] = (
+    Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), *_ROWS,
+)  # fmt: skip
 _ON_HOPPER: tuple[Condition, ...] = (Aligned("q"), Aligned("k"), Aligned("v"), Capability((9, 0), below=(10, 0)))
 
 VARIANTS = {
     "online": Implementation(
-        online, "four lanes share a row, a running maximum and sum replace the matrix of scores", _TYPES, _LAST
+        online, "four lanes share a row, a running maximum and sum replace the matrix of scores", _ANY, _LAST
     ),
     "tensor_cores": Implementation(
-        tensor_cores, "mma.sync on registers behind cp.async", (*_TYPES, Capability((8, 0))), _LAST, "mma"
+        tensor_cores, "mma.sync on registers behind cp.async", (*_HALVES, Capability((8, 0))), _LAST, "mma"
     ),
     "wgmma": Implementation(
-        wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_TYPES, *_ON_HOPPER), _LAST, "mma"
+        wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_HALVES, *_ON_HOPPER), _LAST, "mma"
+    ),
+    "split_keys": Implementation(
+        split_keys,
+        "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
+        (*_HALVES, _attention_split_keys.FewRows(), Capability((9, 0), below=(12, 0))),
+        _LAST,
+        "mma",
     ),
 }

@@ -3,7 +3,7 @@
 // t, a warpgroup's other units do the softmax of t + 1; the turns let the groups' softmax phases alternate. Blocks are
 // persistent: the next queries and keys travel while the last output is stored.
 #include "attention.cuh"
-#include "warpgroup.cuh"
+#include "attention_warpgroup.cuh"
 
 #ifndef STAGES
 #define STAGES 2
@@ -18,9 +18,9 @@
 #define THREADS (128 * (CONSUMERS + 1))
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
-#define PANELS (HEAD_DIM / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide
+#define PANELS ((HEAD_DIM + 63) / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide, zeros past HEAD_DIM
 #define KEY_TILES (BLOCK_N / 8)
-#define OUT_TILES (HEAD_DIM / 8)
+#define OUT_TILES ((HEAD_DIM + 15) / 16 * 2)
 
 static_assert(BLOCK_M == 64 * CONSUMERS, "a warpgroup product has 64 rows");
 
@@ -57,6 +57,9 @@ __device__ __forceinline__ int work_index(int wave) {
 __device__ __forceinline__ unsigned stage_of(unsigned count) { return count % STAGES; }
 __device__ __forceinline__ unsigned parity_of(unsigned count) { return count / STAGES & 1; }
 
+// One past the last key that is read: at least one tile, whose keys a row that sees none masks.
+__device__ __forceinline__ int end_of(const Place& place) { return max(place.keys, place.first_key + 1); }
+
 template <int ROWS>
 __device__ __forceinline__ void load_panels(Element (&tile)[PANELS][ROWS][64], const TensorMap& map, Barrier& barrier,
                                             int row, int head, int batch) {
@@ -69,11 +72,11 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& q, cons
     unsigned count = 0;
     for (int wave = 0; work_index(wave) < works; wave++) {
         const Place place = locate(work_index(wave), shape);
-        for (int row = 0; row < place.keys; row += BLOCK_N, count++) {
+        for (int row = place.first_key, end = end_of(place); row < end; row += BLOCK_N, count++) {
             const unsigned stage = stage_of(count), parity = parity_of(count) ^ 1;
             barrier_wait(shared.keys.empty[stage], parity);
             load_panels(shared.k[stage], k, shared.keys.full[stage], row, place.kv_head, place.batch);
-            if (row == 0) {
+            if (row == place.first_key) {
                 barrier_wait(shared.queries_empty, wave & 1 ^ 1);
                 load_panels(shared.q, q, shared.queries_full, place.first_row, place.head, place.batch);
             }
@@ -99,7 +102,7 @@ struct Consumer {
         barrier_wait(shared.keys.full[stage], parity_of(count));
         wgmma_fence();
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM; d += 16)
+        for (int d = 0; d < 8 * OUT_TILES; d += 16)
             wgmma<true, true>(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
                               matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0, Element());
         wgmma_commit();
@@ -132,14 +135,15 @@ struct Consumer {
     }
 
     // Scores to probabilities of the tile that starts at `key`; `decay` is what the earlier output shrinks by.
-    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, int first_row, int M, int N, float scale,
-                                            float (&decay)[2]) {
-        const int row = first_row + 64 * group + 16 * warp;
-        if (key + BLOCK_N > visible_keys(row, M, N)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N);
+    __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, const Place& place, const Shape& shape,
+                                            float scale, float (&decay)[2]) {
+        const int row = place.first_row + 64 * group + 16 * warp, M = shape.M, N = shape.N, window = shape.window;
+        if (needs_mask(key, row, M, N, window)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, M, N, window);
         rows.update(s, scale, decay);
     }
 
-    __device__ __forceinline__ void run(const Place& place, unsigned query_parity, int M, int N, float scale) {
+    __device__ __forceinline__ void run(const Place& place, unsigned query_parity, const Shape& shape, float scale) {
+        const int end = end_of(place);
         float s[KEY_TILES][4], decay[2];
         unsigned p[BLOCK_N / 16][4];
         rows = RowPair();
@@ -150,17 +154,17 @@ struct Consumer {
         issue_scores(s);
         pass_turn();
         wgmma_wait<0>(s);
-        release_scores(place.keys <= BLOCK_N);
-        softmax(s, 0, place.first_row, M, N, scale, decay);
+        release_scores(end - place.first_key <= BLOCK_N);
+        softmax(s, place.first_key, place, shape, scale, decay);
         pack_rows(p, s);
-        for (int key = BLOCK_N; key < place.keys; key += BLOCK_N) {
+        for (int key = place.first_key + BLOCK_N; key < end; key += BLOCK_N) {
             take_turn();
             issue_scores(s);
             issue_values(p);
             pass_turn();
             wgmma_wait<1>(s);
-            release_scores(key + BLOCK_N >= place.keys);
-            softmax(s, key, place.first_row, M, N, scale, decay);
+            release_scores(key + BLOCK_N >= end);
+            softmax(s, key, place, shape, scale, decay);
             wgmma_wait<0>(o);
             release(shared.values.empty[stage_of(count - 2)]);
             scale_rows(o, decay);
@@ -174,11 +178,11 @@ struct Consumer {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-                    const __grid_constant__ TensorMap v, Element* __restrict__ out, int slices, int section, int heads,
-                    int group, int M, int N, float scale_log2, int works) {
+                    const __grid_constant__ TensorMap v, Element* __restrict__ out, float* __restrict__ lse, int slices,
+                    int section, int heads, int group, int M, int N, int window, float scale_log2, int works) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const Shape shape = {slices, section, heads, group, M, N};
+    const Shape shape = {slices, section, heads, group, M, N, window};
     const int warpgroup = threadIdx.x / 128;
     if (threadIdx.x == 0) init_barriers(shared);
     __syncthreads();
@@ -192,9 +196,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_arrive_if(TURNS && warpgroup == CONSUMERS && lane == 0, shared.turn[0]);  // group 0 begins
         for (int wave = 0; work_index(wave) < works; wave++) {
             const Place place = locate(work_index(wave), shape);
-            consumer.run(place, wave & 1, M, N, scale_log2);
+            consumer.run(place, wave & 1, shape, scale_log2);
             const int row = place.first_row + 64 * consumer.group + 16 * warp;
             store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.o, consumer.rows, row, M);
+            store_logs(lse + (i64)place.slice * M, consumer.rows, row, M, scale_log2);
         }
     }
 }

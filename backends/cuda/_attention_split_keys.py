@@ -1,0 +1,125 @@
+"""Attention for few queries: the keys of each head split over blocks, the partial results joined by a second kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from kernelmux.backends.cuda._attention import Call, Config, Pair, nothing_seen
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv
+
+SOURCE = Source(__file__, "attention_split_keys.cu")
+_STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
+_NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 splits:i32 length:i32"
+_POINTERS = f"q* k* v* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
+_MERGE = "out* lse* parts* logs* rows:i64 splits:i32"
+MOST_ROWS = 64
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """The queries of the heads that share keys and values are no more than a tile of rows."""
+
+    maximum: int = MOST_ROWS
+
+    @property
+    def text(self) -> str:
+        return f"M * H / G <= {self.maximum}"
+
+    def check(self, call: Any) -> str | None:
+        """None, or how many rows there are."""
+        rows = call.axes["M"] * (call.axes["H"] // call.axes["G"])
+        return None if rows <= self.maximum else f"M * H / G = {rows}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """A kind of call, ready to run; `merge` is None where no keys are split."""
+
+    launch: Bound
+    merge: Bound | None
+    splits: int
+
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pair:
+        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+        if not out.numel():
+            return out, lse
+        if self.merge is None:
+            self.launch(q, k, v, out, lse, None, None)
+            return out, lse
+        parts = q.new_empty((*q.shape[:3], self.splits, q.shape[3]), dtype=torch.float32)
+        logs = q.new_empty((*q.shape[:3], self.splits), dtype=torch.float32)
+        self.launch(q, k, v, out, lse, parts, logs)
+        self.merge(out, lse, parts, logs)
+        return out, lse
+
+
+def run(call: Call, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pair:
+    return _plan(call, vector).run(q, k, v) if k.numel() else nothing_seen(q)
+
+
+@lru_cache(maxsize=4096)
+def _plan(call: Call, vector: int) -> SplitPlan:
+    chosen = config(call)
+    return plan(call, chosen, vector, splits(call, chosen["BLOCK_N"]))
+
+
+def config(call: Call) -> Config:
+    """Warps by rows and by keys, keys of a tile, stages of the ring; up to D = 128 two blocks share a multiprocessor.
+
+    64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query 240 us,
+    4 queries 242 us, 16 queries 248 us (one block of six stages 320 us), which is 4.5 to 4.3 TB/s.
+    """
+    rows = call.q.shape[2] * call.group
+    by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    blocks = 2 if call.width <= 128 else 1
+    stages = 4 if call.width == 192 else 3
+    keys = 128 if call.width == 64 else 64
+    return {"ROW_WARPS": by_rows, "KEY_WARPS": 4 // by_rows, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": blocks}
+
+
+def seen_keys(call: Call) -> int:
+    """Keys that some query sees: all from the first one's window on; at least one, without queries too."""
+    M, N = call.q.shape[2], call.k.shape[2]
+    return max(1, N - max(0, 1 + N - M - call.window)) if call.window else N
+
+
+_START = 2.0  # what a split takes besides its tiles, in tiles
+_SECOND_PASS = 3.0
+
+
+def splits(call: Call, block_n: int) -> int:
+    """Pieces of the keys so that all multiprocessors read for about as long.
+
+    One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
+    68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
+    """
+    tiles, slices = cdiv(seen_keys(call), block_n), call.k.shape[0] * call.k.shape[1]
+
+    def time(pieces: int) -> float:
+        length = cdiv(tiles, pieces)
+        waves = cdiv(slices * cdiv(tiles, length), call.multiprocessors)
+        return waves * (length + _START) + (_SECOND_PASS if pieces > 1 else 0)
+
+    return min(range(1, min(tiles, 128) + 1), key=time)
+
+
+def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
+    """The plan with a given number of pieces of the keys, or fewer."""
+    (B, H, M, _), (_, G, N, _) = call.q.shape, call.k.shape
+    tiles, block_n = cdiv(seen_keys(call), chosen["BLOCK_N"]), chosen["BLOCK_N"]
+    length = cdiv(tiles, pieces)
+    count = cdiv(tiles, length)
+    kernel = SOURCE.kernel("attention_split_keys", _POINTERS, VECTOR=vector, **chosen, **call.defines)
+    numbers = (G, call.group, M, N, call.window, count, length * block_n, *call.strides, call.scale_log2)
+    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * block_n
+    shared = rows * call.width * call.q.dtype.itemsize
+    threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
+    launch = kernel.bind(B * G * count, threads, *numbers, shared=shared)
+    if count == 1:
+        return SplitPlan(launch, None, 1)
+    merge = SOURCE.kernel("attention_merge", _MERGE, VECTOR=vector, **chosen, **call.defines)
+    return SplitPlan(launch, merge.bind(cdiv(B * H * M, 4), 128, B * H * M, count), count)
