@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
 from typing import Any, NamedTuple
 
 import torch
@@ -18,15 +17,22 @@ import torch
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Condition, Multiple
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
 
 _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
+_WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
+_WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
 _STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
 _SHAPE = "heads:i32 group:i32 M:i32 N:i32 pitch:i32 window:i32 scale:f32 scale_log2:f32"
 _LARGEST = float(torch.finfo(torch.float32).max)
-_PITCH = 128  # rows of offsets come in whole tiles, of any kernel
+_LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
+_PITCH = 128  # a row of offsets goes on behind M for the widest tile that starts before it
+_LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
+_L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
+
+Config = dict[str, int]
 
 
 class Call(NamedTuple):
@@ -45,7 +51,7 @@ class Call(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        return cdiv(self.dims[3], _PITCH) * _PITCH
+        return (self.dims[3] // _PITCH + 2) * _PITCH
 
     @property
     def defines(self) -> dict[str, object]:
@@ -56,7 +62,7 @@ class Call(NamedTuple):
     def numbers(self) -> tuple[int | float, ...]:
         """The numbers of `_SHAPE`."""
         _, heads, kv_heads, M, N, _ = self.dims
-        scales = (max(-_LARGEST, min(self.scale * factor, _LARGEST)) for factor in (1.0, log2(2.718281828459045)))
+        scales = (max(-_LARGEST, min(self.scale * factor, _LARGEST)) for factor in (1.0, _LOG2_E))
         return heads, heads // kv_heads, M, N, self.pitch, self.window, *scales
 
     @property
@@ -146,11 +152,97 @@ def _simple(call: Call) -> Callable[..., None]:
     return launch
 
 
+def keys_config(call: Call) -> Config:
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each."""
+    return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2} if call.dims[5] > 64 else {"TILE": 128, "STAGES": 3, "CONSUMERS": 2}
+
+
+def queries_config(call: Call) -> Config:
+    """Keys of a tile, stages of the ring, warpgroups of 64 queries each."""
+    return {"TILE": 128, "STAGES": 2, "CONSUMERS": 2}
+
+
+def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, D = call.dims
+    own, read = 64 * config["CONSUMERS"], H // G * M
+    maps = _maps(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
+    kernel = _WGMMA_KEYS.kernel(
+        "attention_backward_wgmma_keys",
+        f"grad_out:map q:map k:map v:map offsets* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, _section(call, B * G, read),
+        shared=_shared(call, config) + 8 * config["TILE"] * config["STAGES"],
+    )  # fmt: skip
+
+    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
+
+    return run
+
+
+def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, D = call.dims
+    own = 64 * config["CONSUMERS"]
+    maps = _maps(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
+    kernel = _WGMMA_QUERIES.kernel(
+        "attention_backward_wgmma_queries",
+        f"grad_out:map q:map k:map v:map offsets* grad_q* {_SHAPE} slices:i32 section:i32",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * H * cdiv(M, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H, _section(call, B * H, N * G // H),
+        shared=_shared(call, config),
+    )  # fmt: skip
+
+    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, grads[0])
+
+    return run
+
+
+def _wgmma(call: Call) -> Callable[..., None]:
+    of_keys, of_queries = wgmma_keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
+
+    def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        of_keys(inputs, offsets, *grads)
+        of_queries(inputs, offsets, *grads)
+
+    return launch
+
+
+def _shared(call: Call, config: Config) -> int:
+    """Bytes of the owned rows, of the ring and, with what fills a whole unit of the swizzle, of the barriers."""
+    rows = 2 * 64 * config["CONSUMERS"] + 2 * config["STAGES"] * config["TILE"]
+    return rows * cdiv(call.dims[5], _LINE) * 128 + 1024
+
+
+def _section(call: Call, slices: int, rows: int) -> int:
+    """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
+    size = max(1, 2 * rows * call.dims[5] * 2)
+    return min(slices, max(1, _L2_SHARE // size)) if call.causal else 1
+
+
+def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
+    """Descriptors that load [rows, _LINE] pieces of one (batch, head), of each of the first inputs."""
+    return tuple(
+        Tiles(x.shape, (*_real_strides(x), 1), (1, 1, count, _LINE), swizzle=128)
+        for x, count in zip(call.inputs, rows.values(), strict=False)
+    )
+
+
 _LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
 _SIZES: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256), AtMost("M", 2**30), AtMost("N", 2**30))
+_HALVES: Condition = Dtypes("q", torch.float16, torch.bfloat16)
+_ON_HOPPER: tuple[Condition, ...] = (*map(Aligned, ("grad_out", "q", "k", "v")), Capability((9, 0), below=(10, 0)))
 
 VARIANTS = {
     "simple": Implementation(
         _variant(_simple), "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner", _SIZES, _LAYOUT
+    ),
+    "wgmma": Implementation(
+        _variant(_wgmma), "warpgroup products fed by TMA, the weights transposed for grad_k and grad_v: none leaves the"
+        " registers", (_HALVES, AtMost("D", 128), *_SIZES, *_ON_HOPPER), _LAYOUT, "mma",
     ),
 }
