@@ -28,7 +28,7 @@ _STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
 _SHAPE = "heads:i32 group:i32 M:i32 N:i32 pitch:i32 window:i32 scale:f32 scale_log2:f32"
 _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
-_PITCH = 128  # a row of offsets goes on behind M for the widest tile that starts before it
+_PITCH = 128  # a row of offsets is filled up to a multiple of it, which the kernels' tiles divide
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
 
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        return (self.dims[3] // _PITCH + 2) * _PITCH
+        return cdiv(self.dims[3], _PITCH) * _PITCH
 
     @property
     def defines(self) -> dict[str, object]:
@@ -127,11 +127,10 @@ def _offsets(call: Call) -> Bound:
     B, H, _, M, _, D = call.dims
     kernel = _OFFSETS.kernel(
         "attention_backward_offsets",
-        "grad_out* y* lse* offsets* grad_step:struct y_step:struct rows:i64 heads:i32 M:i32 pitch:i32",
+        "grad_out* y* lse* offsets* grad_step:struct y_step:struct heads:i32 M:i32 pitch:i32",
         ELEMENT=ctype(grad_out.dtype), HEAD_DIM=D, VECTOR=call.vector(grad_out, y),
     )  # fmt: skip
-    rows = B * H * call.pitch
-    return kernel.bind(cdiv(rows, 16), 256, rows, H, M, call.pitch)
+    return kernel.bind(B * H * call.pitch // _PITCH, 256, H, M, call.pitch)
 
 
 def _simple(call: Call) -> Callable[..., None]:
@@ -154,12 +153,13 @@ def _simple(call: Call) -> Callable[..., None]:
 
 def keys_config(call: Call) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each."""
-    return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2} if call.dims[5] > 64 else {"TILE": 128, "STAGES": 3, "CONSUMERS": 2}
+    tile, stages = (64, 4) if call.dims[5] > 64 else (128, 3)
+    return {"TILE": tile, "STAGES": stages, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
 
 
 def queries_config(call: Call) -> Config:
-    """Keys of a tile, stages of the ring, warpgroups of 64 queries each."""
-    return {"TILE": 128, "STAGES": 2, "CONSUMERS": 2}
+    """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each."""
+    return {"TILE": 128, "STAGES": 2, "V_STAGES": 2, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
 
 
 def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
@@ -214,7 +214,8 @@ def _wgmma(call: Call) -> Callable[..., None]:
 
 def _shared(call: Call, config: Config) -> int:
     """Bytes of the owned rows, of the ring and, with what fills a whole unit of the swizzle, of the barriers."""
-    rows = 2 * 64 * config["CONSUMERS"] + 2 * config["STAGES"] * config["TILE"]
+    stages = config["STAGES"] + config.get("V_STAGES", config["STAGES"])
+    rows = 2 * 64 * config["CONSUMERS"] + stages * config["TILE"]
     return rows * cdiv(call.dims[5], _LINE) * 128 + 1024
 
 
@@ -233,16 +234,22 @@ def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
 
 
 _LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
-_SIZES: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256), AtMost("M", 2**30), AtMost("N", 2**30))
+_SIZES: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256))
 _HALVES: Condition = Dtypes("q", torch.float16, torch.bfloat16)
 _ON_HOPPER: tuple[Condition, ...] = (*map(Aligned, ("grad_out", "q", "k", "v")), Capability((9, 0), below=(10, 0)))
 
 VARIANTS = {
     "simple": Implementation(
-        _variant(_simple), "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner", _SIZES, _LAYOUT
+        _variant(_simple),
+        "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner",
+        _SIZES,
+        _LAYOUT,
     ),
     "wgmma": Implementation(
-        _variant(_wgmma), "warpgroup products fed by TMA, the weights transposed for grad_k and grad_v: none leaves the"
-        " registers", (_HALVES, AtMost("D", 128), *_SIZES, *_ON_HOPPER), _LAYOUT, "mma",
+        _variant(_wgmma),
+        "warpgroup products fed by TMA, the weights transposed for grad_k and grad_v: none leaves the registers",
+        (_HALVES, Multiple("D", 8), AtMost("D", 128), *_ON_HOPPER),
+        _LAYOUT,
+        "mma",
     ),
 }

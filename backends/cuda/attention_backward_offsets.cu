@@ -9,32 +9,31 @@
 
 #define LANES 16
 #define THREADS 256
+#define ROWS 128  // of a block, which divides pitch
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_backward_offsets(const Element* __restrict__ grad_out, const Element* __restrict__ y,
                                const float* __restrict__ lse, float* __restrict__ offsets,
                                const __grid_constant__ Strides grad_step, const __grid_constant__ Strides y_step,
-                               i64 rows, int heads, int M, int pitch) {
-    const i64 index = (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-    const int row = index % pitch, lane = threadIdx.x % LANES;
-    const i64 slice = index / pitch, batch = slice / heads, head = slice % heads;
-    const bool inside = index < rows && row < M;
-    float sum = 0.0f;
-    if (inside) {
-        const Element* grad = grad_out + batch * grad_step.batch + head * grad_step.head + row * grad_step.row;
-        const Element* out = y + batch * y_step.batch + head * y_step.head + row * y_step.row;
-        for (int d = VECTOR * lane; d < HEAD_DIM; d += VECTOR * LANES) {
-            float a[VECTOR], b[VECTOR];
-            to_floats(a, load<VECTOR>(grad + d)), to_floats(b, load<VECTOR>(out + d));
+                               int heads, int M, int pitch) {
+    const int tiles = pitch / ROWS, slice = blockIdx.x / tiles, first = blockIdx.x % tiles * ROWS;
+    const i64 batch = slice / heads, head = slice % heads;
+    const int lane = threadIdx.x % LANES;
+    const Element* grads = grad_out + batch * grad_step.batch + head * grad_step.head;
+    const Element* outs = y + batch * y_step.batch + head * y_step.head;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) sum += a[i] * b[i];
+    for (int row = first + threadIdx.x / LANES, i = 0; i < ROWS; i += THREADS / LANES, row += THREADS / LANES) {
+        float sum = 0.0f;
+        for (int d = VECTOR * lane; d < HEAD_DIM && row < M; d += VECTOR * LANES) {
+            float a[VECTOR], b[VECTOR];
+            to_floats(a, load<VECTOR>(grads + row * grad_step.row + d));
+            to_floats(b, load<VECTOR>(outs + row * y_step.row + d));
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) sum += a[j] * b[j];
         }
-    }
-    sum = warp_reduce<LANES>(sum, Sum());
-    if (lane == 0 && index < rows) {
-        const float log_sum = inside ? lse[slice * M + row] : -infinity();
-        float* place = offsets + slice * 2 * pitch + row;
-        place[0] = log_sum == -infinity() ? infinity() : log_sum * 1.4426950408889634f;
-        place[pitch] = sum;
+        sum = warp_reduce<LANES>(sum, Sum());
+        const float log_sum = row < M ? lse[(i64)slice * M + row] : -infinity();
+        float* place = offsets + (i64)slice * 2 * pitch + row;
+        if (lane == 0) place[0] = log_sum == -infinity() ? infinity() : log_sum * 1.4426950408889634f, place[pitch] = sum;
     }
 }

@@ -14,6 +14,12 @@
 #ifndef TILE
 #define TILE 64
 #endif
+#ifndef PIPELINED
+#define PIPELINED 1
+#endif
+#ifndef TURNS
+#define TURNS 1
+#endif
 
 #define OWN (64 * CONSUMERS)
 #define THREADS (128 * (CONSUMERS + 1))
@@ -46,6 +52,25 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, Barrier& b
                  "l"(from), "r"(bytes), "r"(shared_address(&barrier))
                  : "memory");
 }
+
+// Lets the warpgroups issue their products one after the other, so that the exponentials of one meet the products of
+// another; `count` is how many turns this group has had.
+struct Turns {
+    Barrier turn[CONSUMERS];
+
+    __device__ __forceinline__ void init() {
+        for (int group = 0; group < CONSUMERS; group++) barrier_init(turn[group], 4);
+    }
+    __device__ __forceinline__ void begin(int group, bool speaks) {
+        if (TURNS) barrier_arrive_if(speaks && group == CONSUMERS - 1, turn[0]);
+    }
+    __device__ __forceinline__ void take(int group, unsigned count) {
+        if (TURNS) barrier_wait(turn[group], count & 1);
+    }
+    __device__ __forceinline__ void pass(int group, bool speaks) {
+        if (TURNS) barrier_arrive_if(speaks, turn[(group + 1) % CONSUMERS]);
+    }
+};
 
 template <int Rows>
 __device__ __forceinline__ void load_panels(Panels<Rows>& tile, const TensorMap& map, Barrier& barrier, int row,

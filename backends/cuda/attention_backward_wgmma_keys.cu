@@ -8,9 +8,10 @@ struct alignas(1024) Shared {
     Panels<TILE> q[STAGES], grad[STAGES];
     float offsets[STAGES][2][TILE];
     Barrier own, full[STAGES], empty[STAGES];
+    Turns turns;
 };
 
-// The block's keys, and the queries that see any of them, from a multiple of 8 on as copies of offsets want it.
+// The block's keys, and the queries that see any of them, from a whole tile on.
 struct Work {
     int batch, kv_head, first_key;
     Interval queries;
@@ -42,7 +43,8 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
 struct Consumer {
     Shared& shared;
     const int group, lane, warp;
-    float grad_k[COLUMN_TILES][4], grad_v[COLUMN_TILES][4];
+    float grad_k[COLUMN_TILES][4], grad_v[COLUMN_TILES][4], s[TILE / 8][4], dp[TILE / 8][4];
+    unsigned p[TILE / 16][4], ds[TILE / 16][4];
 
     __device__ __forceinline__ float2 offset(int stage, int which, int i) const {
         return *reinterpret_cast<const float2*>(&shared.offsets[stage][which][8 * i + lane % 4 * 2]);
@@ -74,40 +76,79 @@ struct Consumer {
         }
     }
 
+    __device__ __forceinline__ void issue_scores(int stage) {
+        wgmma_fence();
+        issue_rows(s, shared.k, group, shared.q[stage]);
+        issue_rows(dp, shared.v, group, shared.grad[stage]);
+    }
+
+    __device__ __forceinline__ void issue_sums(int stage) {
+        issue_columns(grad_v, p, shared.grad[stage]);
+        issue_columns(grad_k, ds, shared.q[stage]);
+    }
+
+    // The scores of the queries from `query` on to weights and their gradients; Pending products may stay under way.
+    template <int Pending>
+    __device__ __forceinline__ void weigh(int stage, int query, const Work& work, const Shape& shape, float scale_log2) {
+        const int own = work.first_key + 64 * group, key = own + 16 * warp + lane / 4, column = query + lane % 4 * 2;
+        const bool border = !all_seen(query, TILE, own, 64, shape);
+        wgmma_wait<Pending + 1>(s);
+        exponentials(s, stage, scale_log2);
+        if (border) mask(s, 0, queries_of(key, shape), column), mask(s, 1, queries_of(key + 8, shape), column);
+        wgmma_wait<Pending>(dp);
+        differentiate(dp, s, stage);
+        if (border) mask(dp, 0, queries_of(key, shape), column), mask(dp, 1, queries_of(key + 8, shape), column);
+    }
+
     __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2) {
-        float s[TILE / 8][4], dp[TILE / 8][4];
-        unsigned p[TILE / 16][4], ds[TILE / 16][4];
-        const int own = work.first_key + 64 * group, key = own + 16 * warp + lane / 4;
-        const Interval seen[2] = {queries_of(key, shape), queries_of(key + 8, shape)};
+        const bool speaks = lane == 0;
+        const int per_head = max(0, cdiv(work.queries.end - work.queries.first, TILE)), tiles = per_head * shape.group;
         clear(grad_k), clear(grad_v);
+        shared.turns.begin(group, speaks);
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
-        int last = -1;  // the stage that the products under way read
-        for (int head = 0; head < shape.group; head++) {
-            for (int query = work.queries.first; query < work.queries.end; query += TILE, place.advance()) {
-                const int stage = place.stage;
-                barrier_wait(shared.full[stage], place.phase);
-                wgmma_fence();
-                issue_rows(s, shared.k, group, shared.q[stage]);
-                issue_rows(dp, shared.v, group, shared.grad[stage]);
-                wgmma_wait<1>(s);
-                if (last >= 0) barrier_arrive_if(lane == 0, shared.empty[last]);
-                const bool border = !all_seen(query, TILE, own, 64, shape);
-                const int column = query + lane % 4 * 2;
-                exponentials(s, stage, scale_log2);
-                if (border) mask(s, 0, seen[0], column), mask(s, 1, seen[1], column);
-                pack(p, s);
-                issue_columns(grad_v, p, shared.grad[stage]);
-                wgmma_wait<1>(dp);
-                differentiate(dp, s, stage);
-                if (border) mask(dp, 0, seen[0], column), mask(dp, 1, seen[1], column);
-                pack(ds, dp);
-                issue_columns(grad_k, ds, shared.q[stage]);
-                last = stage;
-            }
+        int query = work.queries.first, last = 0;
+        if (tiles == 0) return;
+        auto next = [&] {
+            last = place.stage, place.advance();
+            query = query + TILE < work.queries.end ? query + TILE : work.queries.first;
+        };
+#if PIPELINED
+        barrier_wait(shared.full[0], 0);
+        shared.turns.take(group, 0);
+        issue_scores(0);
+        shared.turns.pass(group, speaks);
+        weigh<0>(0, query, work, shape, scale_log2);
+        pack(p, s), pack(ds, dp);
+        next();
+        for (int tile = 1; tile < tiles; tile++) {
+            barrier_wait(shared.full[place.stage], place.phase);
+            shared.turns.take(group, tile);
+            issue_scores(place.stage);
+            issue_sums(last);
+            shared.turns.pass(group, speaks);
+            weigh<2>(place.stage, query, work, shape, scale_log2);
+            wgmma_wait<0>(grad_k), pin(grad_v);
+            barrier_arrive_if(speaks, shared.empty[last]);
+            pack(p, s), pack(ds, dp);
+            next();
         }
-        wgmma_wait<0>(grad_k);
-        pin(grad_v);
+        issue_sums(last);
+        wgmma_wait<0>(grad_k), pin(grad_v);
+#else
+        for (int tile = 0; tile < tiles; tile++) {
+            barrier_wait(shared.full[place.stage], place.phase);
+            shared.turns.take(group, tile);
+            issue_scores(place.stage);
+            shared.turns.pass(group, speaks);
+            weigh<0>(place.stage, query, work, shape, scale_log2);
+            pack(p, s), pack(ds, dp);
+            issue_sums(place.stage);
+            wgmma_wait<0>(grad_k), pin(grad_v);
+            barrier_arrive_if(speaks, shared.empty[place.stage]);
+            next();
+        }
+#endif
     }
 };
 
@@ -123,9 +164,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Place place = locate(blockIdx.x, slices, section, cdiv(N, OWN));
     const int kv_heads = heads / group, first_key = place.tile * OWN;
     const Interval seen = queries_of_tile(first_key, OWN, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, {seen.first & ~7, seen.end}};
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, {seen.first / TILE * TILE, seen.end}};
     if (threadIdx.x == 0) {
         barrier_init(shared.own, 1);
+        shared.turns.init();
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.full[stage], 1), barrier_init(shared.empty[stage], 4 * CONSUMERS);
         barrier_init_fence();

@@ -3,10 +3,15 @@
 // one tile runs beside the scores of the next.
 #include "attention_backward_wgmma.cuh"
 
+#ifndef V_STAGES
+#define V_STAGES 2
+#endif
+
 struct alignas(1024) Shared {
     Panels<OWN> q, grad;
-    Panels<TILE> k[STAGES], v[STAGES];
-    Barrier own, full[STAGES], empty[STAGES];
+    Panels<TILE> k[STAGES], v[V_STAGES];
+    Barrier own, k_full[STAGES], k_empty[STAGES], v_full[V_STAGES], v_empty[V_STAGES];
+    Turns turns;
 };
 
 struct Work {
@@ -19,13 +24,16 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     barrier_expect(shared.own, sizeof(shared.q) + sizeof(shared.grad));
     load_panels(shared.q, q, shared.own, work.first_query, work.head, work.batch);
     load_panels(shared.grad, grad_out, shared.own, work.first_query, work.head, work.batch);
-    RingPlace<STAGES> place;
-    for (int key = work.keys.first; key < work.keys.end; key += TILE, place.advance()) {
-        const int stage = place.stage;
-        barrier_wait(shared.empty[stage], place.phase ^ 1);
-        barrier_expect(shared.full[stage], 2 * sizeof(shared.k[0]));
-        load_panels(shared.k[stage], k, shared.full[stage], key, work.kv_head, work.batch);
-        load_panels(shared.v[stage], v, shared.full[stage], key, work.kv_head, work.batch);
+    RingPlace<STAGES> k_place;
+    RingPlace<V_STAGES> v_place;
+    for (int key = work.keys.first; key < work.keys.end; key += TILE, k_place.advance(), v_place.advance()) {
+        Barrier &k_full = shared.k_full[k_place.stage], &v_full = shared.v_full[v_place.stage];
+        barrier_wait(shared.k_empty[k_place.stage], k_place.phase ^ 1);
+        barrier_expect(k_full, sizeof(shared.k[0]));
+        load_panels(shared.k[k_place.stage], k, k_full, key, work.kv_head, work.batch);
+        barrier_wait(shared.v_empty[v_place.stage], v_place.phase ^ 1);
+        barrier_expect(v_full, sizeof(shared.v[0]));
+        load_panels(shared.v[v_place.stage], v, v_full, key, work.kv_head, work.batch);
     }
 }
 
@@ -33,44 +41,76 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
 struct Consumer {
     Shared& shared;
     const int group, lane, warp;
-    float grad_q[COLUMN_TILES][4];
+    float grad_q[COLUMN_TILES][4], s[TILE / 8][4], dp[TILE / 8][4], log_sum[2], delta[2];
+    unsigned ds[TILE / 16][4];
+
+    // The scores of the keys from `key` on to their gradients; Pending products may stay under way.
+    template <int Pending>
+    __device__ __forceinline__ void weigh(int v_stage, int key, const Work& work, const Shape& shape, float scale_log2) {
+        const int own = work.first_query + 64 * group, query = own + 16 * warp + lane / 4, column = key + lane % 4 * 2;
+        wgmma_wait<Pending + 1>(s);
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i++)
+            s[i / 4][i % 4] = fast_exp2(s[i / 4][i % 4] * scale_log2 - log_sum[i % 4 / 2]);
+        wgmma_wait<Pending>(dp);
+        barrier_arrive_if(lane == 0, shared.v_empty[v_stage]);
+#pragma unroll
+        for (int i = 0; i < TILE / 2; i++) dp[i / 4][i % 4] = s[i / 4][i % 4] * (dp[i / 4][i % 4] - delta[i % 4 / 2]);
+        if (!all_seen(own, 64, key, TILE, shape))
+            mask(dp, 0, keys_of(query, shape), column), mask(dp, 1, keys_of(query + 8, shape), column);
+    }
 
     __device__ __forceinline__ void run(const Work& work, const Shape& shape, const float* offsets, float scale_log2) {
-        float s[TILE / 8][4], dp[TILE / 8][4], log_sum[2], delta[2];
-        unsigned ds[TILE / 16][4];
-        Interval seen[2];
-        const int own = work.first_query + 64 * group;
+        const bool speaks = lane == 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int query = own + 16 * warp + lane / 4 + 8 * r;
-            seen[r] = keys_of(query, shape);
+            const int query = min(work.first_query + 64 * group + 16 * warp + lane / 4 + 8 * r, shape.pitch - 1);
             log_sum[r] = offsets[query], delta[r] = offsets[shape.pitch + query];
         }
         clear(grad_q);
+        shared.turns.begin(group, speaks);
         barrier_wait(shared.own, 0);
-        RingPlace<STAGES> place;
-        int last = -1;  // the stage that the product under way reads
-        for (int key = work.keys.first; key < work.keys.end; key += TILE, place.advance()) {
-            const int stage = place.stage;
-            barrier_wait(shared.full[stage], place.phase);
+        RingPlace<STAGES> k_place;
+        RingPlace<V_STAGES> v_place;
+        int key = work.keys.first, last = 0;
+        unsigned count = 0;
+        if (key >= work.keys.end) return;
+        auto issue_scores = [&] {
+            barrier_wait(shared.k_full[k_place.stage], k_place.phase);
+            shared.turns.take(group, count);
             wgmma_fence();
-            issue_rows(s, shared.q, group, shared.k[stage]);
-            issue_rows(dp, shared.grad, group, shared.v[stage]);
-            wgmma_wait<1>(s);
-            if (last >= 0) barrier_arrive_if(lane == 0, shared.empty[last]);
-#pragma unroll
-            for (int i = 0; i < TILE / 2; i++)
-                s[i / 4][i % 4] = fast_exp2(s[i / 4][i % 4] * scale_log2 - log_sum[i % 4 / 2]);
-            wgmma_wait<0>(dp);
-#pragma unroll
-            for (int i = 0; i < TILE / 2; i++) dp[i / 4][i % 4] = s[i / 4][i % 4] * (dp[i / 4][i % 4] - delta[i % 4 / 2]);
-            if (!all_seen(own, 64, key, TILE, shape))
-                mask(dp, 0, seen[0], key + lane % 4 * 2), mask(dp, 1, seen[1], key + lane % 4 * 2);
+            issue_rows(s, shared.q, group, shared.k[k_place.stage]);
+            barrier_wait(shared.v_full[v_place.stage], v_place.phase);
+            issue_rows(dp, shared.grad, group, shared.v[v_place.stage]);
+        };
+        auto next = [&] { last = k_place.stage, key += TILE, count++, k_place.advance(), v_place.advance(); };
+#if PIPELINED
+        issue_scores();
+        shared.turns.pass(group, speaks);
+        weigh<0>(v_place.stage, key, work, shape, scale_log2);
+        pack(ds, dp);
+        for (next(); key < work.keys.end; next()) {
+            issue_scores();
+            issue_columns(grad_q, ds, shared.k[last]);
+            shared.turns.pass(group, speaks);
+            weigh<1>(v_place.stage, key, work, shape, scale_log2);
+            wgmma_wait<0>(grad_q);
+            barrier_arrive_if(speaks, shared.k_empty[last]);
             pack(ds, dp);
-            issue_columns(grad_q, ds, shared.k[stage]);
-            last = stage;
         }
+        issue_columns(grad_q, ds, shared.k[last]);
         wgmma_wait<0>(grad_q);
+#else
+        for (; key < work.keys.end; next()) {
+            issue_scores();
+            shared.turns.pass(group, speaks);
+            weigh<0>(v_place.stage, key, work, shape, scale_log2);
+            pack(ds, dp);
+            issue_columns(grad_q, ds, shared.k[k_place.stage]);
+            wgmma_wait<0>(grad_q);
+            barrier_arrive_if(speaks, shared.k_empty[k_place.stage]);
+        }
+#endif
     }
 };
 
@@ -89,8 +129,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Work work = {place.slice / heads, head, head / group, first_query, keys_of_tile(first_query, OWN, shape)};
     if (threadIdx.x == 0) {
         barrier_init(shared.own, 1);
+        shared.turns.init();
         for (int stage = 0; stage < STAGES; stage++)
-            barrier_init(shared.full[stage], 1), barrier_init(shared.empty[stage], 4 * CONSUMERS);
+            barrier_init(shared.k_full[stage], 1), barrier_init(shared.k_empty[stage], 4 * CONSUMERS);
+        for (int stage = 0; stage < V_STAGES; stage++)
+            barrier_init(shared.v_full[stage], 1), barrier_init(shared.v_empty[stage], 4 * CONSUMERS);
         barrier_init_fence();
     }
     __syncthreads();
