@@ -163,7 +163,7 @@ def queries_config(call: Call) -> Config:
 
 
 def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
-    B, H, G, M, N, D = call.dims
+    B, H, G, M, N, _ = call.dims
     own, read = 64 * config["CONSUMERS"], H // G * M
     maps = _maps(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
     kernel = _WGMMA_KEYS.kernel(
@@ -183,7 +183,7 @@ def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
 
 
 def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
-    B, H, G, M, N, D = call.dims
+    B, H, G, M, N, _ = call.dims
     own = 64 * config["CONSUMERS"]
     maps = _maps(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
     kernel = _WGMMA_QUERIES.kernel(

@@ -190,11 +190,7 @@ SPEC = OpSpec(
     outputs=(
         Output("y", like="q"),
         Output(
-            "lse",
-            like="q",
-            dims="B H M",
-            dtype=torch.float32,
-            saved=True,
+            "lse", like="q", dims="B H M", dtype=torch.float32, saved=True,
             doc="log(sum(exp(scale * q k^T))) over the keys that a query sees, -inf if it sees none",
         ),
     ),

@@ -166,17 +166,11 @@ SPEC = OpSpec(
         Tensor("k", "B G N D", like="grad_out", doc=SAME),
         Tensor("v", "B G N D", like="grad_out", doc=SAME),
         Tensor(
-            "y",
-            "B H M D",
-            like="grad_out",
-            domain=Computed(lambda arguments: forward(arguments)[0]),
+            "y", "B H M D", like="grad_out", domain=Computed(lambda arguments: forward(arguments)[0]),
             doc="what the forward call returned",
         ),
         Tensor(
-            "lse",
-            "B H M",
-            dtypes=attention.FP32,
-            domain=Computed(lambda arguments: forward(arguments)[1]),
+            "lse", "B H M", dtypes=attention.FP32, domain=Computed(lambda arguments: forward(arguments)[1]),
             doc="what the forward call saved",
         ),
         replace(attention.CAUSAL, doc=SAME),
@@ -197,9 +191,7 @@ SPEC = OpSpec(
     exact=NoExact("lse is the logarithm of a number of keys, which no format holds, but for a single key"),
     special=SpecialValues(
         on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
-        undefined=dict.fromkeys(
-            ("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"
-        ),
+        undefined=dict.fromkeys(("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"),
     ),
     cases=(
         _case("1x2x32x64", "1x2x48x64", tier="smoke"),
