@@ -21,6 +21,7 @@ from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition
 
 _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
+_TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
 _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
@@ -134,15 +135,31 @@ def _offsets(call: Call) -> Bound:
 
 
 def _simple(call: Call) -> Callable[..., None]:
+    return _two_passes(_SIMPLE, call, 32, 256, 0, {})
+
+
+def _tensor_cores(call: Call) -> Callable[..., None]:
+    """Tiles of 64 rows leave room for two blocks on a multiprocessor at D = 128; of 32 rows they fit at D = 256."""
+    D = call.dims[5]
+    rows = 64 if D <= 128 else 32
+    row_bytes, weight_bytes = cdiv(D, 16) * 32 + 16, 2 * rows + 16
+    shared = 4 * rows * row_bytes + 2 * rows * weight_bytes
+    config = {"OWN": rows, "TILE": rows, "VECTOR": call.vector(*call.inputs[:4])}
+    return _two_passes(_TENSOR_CORES, call, rows, 4 * rows, shared, config)
+
+
+def _two_passes(
+    source: Source, call: Call, rows: int, threads: int, shared: int, config: Config
+) -> Callable[..., None]:
+    """The two kernels of a file, whose blocks own so many keys or queries."""
     B, H, G, M, N, _ = call.dims
-    inputs, rows = "grad_out* q* k* v* offsets*", 32
-    of_keys = _SIMPLE.kernel(
-        "attention_backward_keys", f"{inputs} grad_k* grad_v* {_STRIDES} {_SHAPE}", **call.defines
-    ).bind(B * G * cdiv(N, rows), 256, *call.numbers)
-    of_queries = _SIMPLE.kernel(
-        "attention_backward_queries", f"{inputs} grad_q* {_STRIDES} {_SHAPE}", **call.defines
-    ).bind(B * H * cdiv(M, rows), 256, *call.numbers)
-    steps = call.strides[:4]
+    inputs, defines, steps = "grad_out* q* k* v* offsets*", {**config, **call.defines}, call.strides[:4]
+    of_keys = source.kernel("attention_backward_keys", f"{inputs} grad_k* grad_v* {_STRIDES} {_SHAPE}", **defines).bind(
+        B * G * cdiv(N, rows), threads, *call.numbers, shared=shared
+    )
+    of_queries = source.kernel("attention_backward_queries", f"{inputs} grad_q* {_STRIDES} {_SHAPE}", **defines).bind(
+        B * H * cdiv(M, rows), threads, *call.numbers, shared=shared
+    )
 
     def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
         of_keys(*inputs, offsets, *grads[1:], *steps)
@@ -244,6 +261,13 @@ VARIANTS = {
         "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner",
         _SIZES,
         _LAYOUT,
+    ),
+    "tensor_cores": Implementation(
+        _variant(_tensor_cores),
+        "mma.sync; the weights pass through shared memory, sums are spread over warps by columns",
+        (_HALVES, *_SIZES, Capability((8, 0))),
+        _LAYOUT,
+        "mma",
     ),
     "wgmma": Implementation(
         _variant(_wgmma),
