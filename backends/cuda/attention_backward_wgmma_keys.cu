@@ -113,7 +113,29 @@ struct Consumer {
             last = place.stage, place.advance();
             query = query + TILE < work.queries.end ? query + TILE : work.queries.first;
         };
-#if PIPELINED
+#if PIPELINED == 2
+        barrier_wait(shared.full[0], 0);
+        wgmma_fence();
+        issue_rows(s, shared.k, group, shared.q[0]);
+        wgmma_wait<0>(s);
+        for (int tile = 0; tile < tiles; tile++) {
+            wgmma_fence();
+            issue_rows(dp, shared.v, group, shared.grad[place.stage]);
+            weigh<0>(place.stage, query, work, shape, scale_log2);
+            pack(p, s), pack(ds, dp);
+            next();
+            if (tile + 1 < tiles) barrier_wait(shared.full[place.stage], place.phase);
+            shared.turns.take(group, tile);
+            issue_sums(last);
+            // Behind the last tile the stage holds an earlier one: what is computed of it nobody reads.
+            wgmma_fence();
+            issue_rows(s, shared.k, group, shared.q[place.stage]);
+            shared.turns.pass(group, speaks);
+            wgmma_wait<1>(grad_k), pin(grad_v);
+            barrier_arrive_if(speaks, shared.empty[last]);
+            wgmma_wait<0>(s);
+        }
+#elif PIPELINED
         barrier_wait(shared.full[0], 0);
         shared.turns.take(group, 0);
         issue_scores(0);
