@@ -34,6 +34,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         sum = warp_reduce<LANES>(sum, Sum());
         const float log_sum = row < M ? lse[(i64)slice * M + row] : -infinity();
         float* place = offsets + (i64)slice * 2 * pitch + row;
-        if (lane == 0) place[0] = log_sum == -infinity() ? infinity() : log_sum * 1.4426950408889634f, place[pitch] = sum;
+        if (lane == 0) {
+            place[0] = log_sum == -infinity() ? infinity() : log_sum * 1.4426950408889634f;
+            place[pitch] = sum;
+        }
     }
 }

@@ -1,7 +1,7 @@
-// attention's gradient on mma.sync, for any head size: a block owns OWN keys (or queries) and walks over TILE queries (or
-// keys) at a time. The weights and their gradients are rounded and pass through shared memory, so that the sums of the
-// next products can be spread over the warps by columns: a warp keeps half of the columns of 16 rows, which fit into its
-// registers up to 256 columns.
+// attention's gradient on mma.sync, for any head size: a block owns OWN keys (or queries) and walks over TILE queries
+// (or keys) at a time. The weights and their gradients are rounded and pass through shared memory, so that the sums of
+// the next products can be spread over the warps by columns: a warp keeps half of the columns of 16 rows, which fit into
+// its registers up to 256 columns.
 #include "attention_backward.cuh"
 #include "tensor_cores.cuh"
 
@@ -15,9 +15,9 @@
 #define VECTOR 8  // elements per global load: 8 needs rows aligned to 16 bytes, 1 takes any
 #endif
 
-#define THREADS (4 * OWN)             // for each 16 owned rows two warps: each has half of a tile, then half of the columns
+#define THREADS (4 * OWN)             // two warps for 16 owned rows: half of a tile each, then half of the columns
 #define STEPS ((HEAD_DIM + 15) / 16)  // a product takes 16 columns; behind HEAD_DIM there are zeros
-#define PITCH (32 * STEPS + 16)       // bytes of a row: an odd number of 16-byte chunks, so that eight rows never collide
+#define PITCH (32 * STEPS + 16)       // bytes of a row: an odd number of 16-byte chunks lets no eight rows collide
 #define WEIGHT_PITCH (2 * TILE + 16)
 #define KEEP ((STEPS + 1) / 2)  // of the steps, by one warp
 
@@ -66,7 +66,8 @@ __device__ __forceinline__ void multiply_rows(float (&s)[TILE / 16][4], const un
 }
 
 // sum += weights tile for 16 owned rows and every other 16 columns. [16, TILE] x [TILE, HEAD_DIM]
-__device__ __forceinline__ void add_columns(float (&sum)[2 * KEEP][4], const unsigned char (&weights)[OWN][WEIGHT_PITCH],
+__device__ __forceinline__ void add_columns(float (&sum)[2 * KEEP][4],
+                                            const unsigned char (&weights)[OWN][WEIGHT_PITCH],
                                             const unsigned char (&tile)[TILE][PITCH]) {
     const int lane = threadIdx.x % 32;
     const unsigned a_place = shared_address(&weights[warp_row() + lane % 16][lane / 16 * 16]);
@@ -124,7 +125,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
     const int slice = blockIdx.x % kv_slices, first = blockIdx.x / kv_slices * OWN;  // the most queries first if causal
     const i64 batch = slice / kv_heads, kv_head = slice % kv_heads;
     const int lane = threadIdx.x % 32, key = first + warp_row() + lane / 4;
-    const Interval range = queries_of_tile(first, OWN, shape), seen[2] = {queries_of(key, shape), queries_of(key + 8, shape)};
+    const Interval seen[2] = {queries_of(key, shape), queries_of(key + 8, shape)};
+    const Interval range = queries_of_tile(first, OWN, shape);
     float sum_k[2 * KEEP][4] = {}, sum_v[2 * KEEP][4] = {};
     load_tile(shared.own[0], k + batch * k_step.batch + kv_head * k_step.head, k_step.row, first, N);
     load_tile(shared.own[1], v + batch * v_step.batch + kv_head * v_step.head, v_step.row, first, N);
@@ -133,7 +135,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
         for (int query = range.first / TILE * TILE; query < range.end; query += TILE) {
             __syncthreads();  // all have finished with the last tile
             load_tile(shared.tile[0], q + batch * q_step.batch + head * q_step.head, q_step.row, query, M);
-            load_tile(shared.tile[1], grad_out + batch * grad_step.batch + head * grad_step.head, grad_step.row, query, M);
+            load_tile(shared.tile[1], grad_out + batch * grad_step.batch + head * grad_step.head, grad_step.row, query,
+                      M);
             copy_async_commit(), copy_async_wait<0>();
             __syncthreads();
             float p[TILE / 16][4], ds[TILE / 16][4];
@@ -173,7 +176,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
     const int first = (CAUSAL ? tiles - 1 - blockIdx.x / slices : blockIdx.x / slices) * OWN;
     const i64 batch = slice / heads, head = slice % heads, kv_head = head / group;
     const int lane = threadIdx.x % 32, query = first + warp_row() + lane / 4;
-    const Interval range = keys_of_tile(first, OWN, shape), seen[2] = {keys_of(query, shape), keys_of(query + 8, shape)};
+    const Interval seen[2] = {keys_of(query, shape), keys_of(query + 8, shape)};
+    const Interval range = keys_of_tile(first, OWN, shape);
     const float* place = offsets + (i64)slice * 2 * pitch + query;
     const float lse[2] = {place[0], place[8]}, delta[2] = {place[pitch], place[pitch + 8]};
     float sum[2 * KEEP][4] = {};

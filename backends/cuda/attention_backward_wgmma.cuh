@@ -1,6 +1,6 @@
 // What the two warpgroup kernels of attention's gradient share. A block keeps OWN rows of two tensors in shared memory
-// (keys and values, or queries and gradients) and walks over tiles of TILE rows of the other two, which one thread feeds
-// into a ring of STAGES through TMA. CONSUMERS warpgroups have 64 of the owned rows each and never wait for one another.
+// (keys and values, or queries and gradients) and walks over tiles of TILE rows of the other two, which one thread
+// feeds into a ring of STAGES through TMA. CONSUMERS warpgroups have 64 of the owned rows each and exchange nothing.
 #pragma once
 #include "attention_backward.cuh"
 #include "warpgroup.cuh"

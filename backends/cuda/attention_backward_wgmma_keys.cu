@@ -1,6 +1,6 @@
-// grad_k and grad_v on Hopper's warpgroup products: a block owns keys and walks over the queries of all heads that share
-// them. The scores are computed transposed, keys by queries: then weights and their gradients come out of the tensor
-// cores as the left operand of grad_v += p^T grad_out and grad_k += ds^T q, and never leave the registers.
+// grad_k and grad_v on Hopper's warpgroup products: a block owns keys and walks over the queries of all heads that
+// share them. The scores are computed transposed, keys by queries: then weights and their gradients come out of the
+// tensor cores as the left operand of grad_v += p^T grad_out and grad_k += ds^T q, and never leave the registers.
 #include "attention_backward_wgmma.cuh"
 
 struct alignas(1024) Shared {
@@ -89,7 +89,8 @@ struct Consumer {
 
     // The scores of the queries from `query` on to weights and their gradients; Pending products may stay under way.
     template <int Pending>
-    __device__ __forceinline__ void weigh(int stage, int query, const Work& work, const Shape& shape, float scale_log2) {
+    __device__ __forceinline__ void weigh(int stage, int query, const Work& work, const Shape& shape,
+                                          float scale_log2) {
         const int own = work.first_key + 64 * group, key = own + 16 * warp + lane / 4, column = query + lane % 4 * 2;
         const bool border = !all_seen(query, TILE, own, 64, shape);
         wgmma_wait<Pending + 1>(s);

@@ -46,7 +46,8 @@ struct Consumer {
 
     // The scores of the keys from `key` on to their gradients; Pending products may stay under way.
     template <int Pending>
-    __device__ __forceinline__ void weigh(int v_stage, int key, const Work& work, const Shape& shape, float scale_log2) {
+    __device__ __forceinline__ void weigh(int v_stage, int key, const Work& work, const Shape& shape,
+                                          float scale_log2) {
         const int own = work.first_query + 64 * group, query = own + 16 * warp + lane / 4, column = key + lane % 4 * 2;
         wgmma_wait<Pending + 1>(s);
 #pragma unroll
