@@ -1,7 +1,7 @@
 // attention's gradient on mma.sync, for any head size: a block owns OWN keys (or queries) and walks over TILE queries
-// (or keys) at a time. The weights and their gradients are rounded and pass through shared memory, so that the sums of
-// the next products can be spread over the warps by columns: a warp keeps half of the columns of 16 rows, which fit into
-// its registers up to 256 columns.
+// (or keys) at a time. The weights and their gradients are rounded and pass through shared memory, so that the sums
+// of the next products can be spread over the warps by columns: a warp keeps half of the columns of 16 rows, which fit
+// into its registers up to 256 columns.
 #include "attention_backward.cuh"
 #include "tensor_cores.cuh"
 
