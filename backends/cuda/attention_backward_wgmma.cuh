@@ -14,9 +14,6 @@
 #ifndef TILE
 #define TILE 64
 #endif
-#ifndef PIPELINED
-#define PIPELINED 1
-#endif
 #ifndef TURNS
 #define TURNS 1
 #endif
@@ -31,19 +28,15 @@
 template <int Rows>
 using Panels = Element[PANELS][Rows][64];
 
-// The warpgroup's products with 80 columns, which matmul has no use for.
+// Products with 80 and with 96 columns.
 #define NAMES_80 TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
 #define SUMS_80 SUMS_64, FOUR_SUMS(8), FOUR_SUMS(9)
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
-#define NAMES_112 FIFTY "%50, %51, %52, %53, %54, %55"
-#define SUMS_112 SUMS_64, SIXTEEN_SUMS(8), FOUR_SUMS(12), FOUR_SUMS(13)
 SHARED_PRODUCT(80, 16, "f16", __half, 40, 41, 42, ", %43, %44")
 SHARED_PRODUCT(80, 16, "bf16", __nv_bfloat16, 40, 41, 42, ", %43, %44")
 SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
 SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
-SHARED_PRODUCT(112, 16, "f16", __half, 56, 57, 58, ", %59, %60")
-SHARED_PRODUCT(112, 16, "bf16", __nv_bfloat16, 56, 57, 58, ", %59, %60")
 
 // Bytes to contiguous shared memory; both ends and the size are multiples of 16, the barrier counts them.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, Barrier& barrier, int bytes) {

@@ -11,7 +11,8 @@ struct alignas(1024) Shared {
     Turns turns;
 };
 
-// The block's keys, and the queries that see any of them, from a whole tile on.
+// The block's keys, and the queries that see any of them, from a multiple of 8 on: of their
+// offsets copies want whole 16 bytes.
 struct Work {
     int batch, kv_head, first_key;
     Interval queries;
@@ -114,29 +115,7 @@ struct Consumer {
             last = place.stage, place.advance();
             query = query + TILE < work.queries.end ? query + TILE : work.queries.first;
         };
-#if PIPELINED == 2
-        barrier_wait(shared.full[0], 0);
-        wgmma_fence();
-        issue_rows(s, shared.k, group, shared.q[0]);
-        wgmma_wait<0>(s);
-        for (int tile = 0; tile < tiles; tile++) {
-            wgmma_fence();
-            issue_rows(dp, shared.v, group, shared.grad[place.stage]);
-            weigh<0>(place.stage, query, work, shape, scale_log2);
-            pack(p, s), pack(ds, dp);
-            next();
-            if (tile + 1 < tiles) barrier_wait(shared.full[place.stage], place.phase);
-            shared.turns.take(group, tile);
-            issue_sums(last);
-            // Behind the last tile the stage holds an earlier one: what is computed of it nobody reads.
-            wgmma_fence();
-            issue_rows(s, shared.k, group, shared.q[place.stage]);
-            shared.turns.pass(group, speaks);
-            wgmma_wait<1>(grad_k), pin(grad_v);
-            barrier_arrive_if(speaks, shared.empty[last]);
-            wgmma_wait<0>(s);
-        }
-#elif PIPELINED
+#if PIPELINED
         barrier_wait(shared.full[0], 0);
         shared.turns.take(group, 0);
         issue_scores(0);
@@ -187,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Place place = locate(blockIdx.x, slices, section, cdiv(N, OWN));
     const int kv_heads = heads / group, first_key = place.tile * OWN;
     const Interval seen = queries_of_tile(first_key, OWN, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, {seen.first / TILE * TILE, seen.end}};
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, {seen.first / 8 * 8, seen.end}};
     if (threadIdx.x == 0) {
         barrier_init(shared.own, 1);
         shared.turns.init();

@@ -85,29 +85,6 @@ struct Consumer {
             issue_rows(dp, shared.grad, group, shared.v[v_place.stage]);
         };
         auto next = [&] { last = k_place.stage, key += TILE, count++, k_place.advance(), v_place.advance(); };
-#if PIPELINED == 2
-        barrier_wait(shared.k_full[0], 0);
-        wgmma_fence();
-        issue_rows(s, shared.q, group, shared.k[0]);
-        wgmma_wait<0>(s);
-        while (key < work.keys.end) {
-            barrier_wait(shared.v_full[v_place.stage], v_place.phase);
-            wgmma_fence();
-            issue_rows(dp, shared.grad, group, shared.v[v_place.stage]);
-            weigh<0>(v_place.stage, key, work, shape, scale_log2);
-            pack(ds, dp);
-            next();
-            if (key < work.keys.end) barrier_wait(shared.k_full[k_place.stage], k_place.phase);
-            shared.turns.take(group, count - 1);
-            issue_columns(grad_q, ds, shared.k[last]);
-            wgmma_fence();
-            issue_rows(s, shared.q, group, shared.k[k_place.stage]);
-            shared.turns.pass(group, speaks);
-            wgmma_wait<1>(grad_q);
-            barrier_arrive_if(speaks, shared.k_empty[last]);
-            wgmma_wait<0>(s);
-        }
-#elif PIPELINED
         issue_scores();
         shared.turns.pass(group, speaks);
         weigh<0>(v_place.stage, key, work, shape, scale_log2);
@@ -123,17 +100,6 @@ struct Consumer {
         }
         issue_columns(grad_q, ds, shared.k[last]);
         wgmma_wait<0>(grad_q);
-#else
-        for (; key < work.keys.end; next()) {
-            issue_scores();
-            shared.turns.pass(group, speaks);
-            weigh<0>(v_place.stage, key, work, shape, scale_log2);
-            pack(ds, dp);
-            issue_columns(grad_q, ds, shared.k[k_place.stage]);
-            wgmma_wait<0>(grad_q);
-            barrier_arrive_if(speaks, shared.k_empty[k_place.stage]);
-        }
-#endif
     }
 };
 
