@@ -1,0 +1,292 @@
+"""The gradient of attention on CUDA: the weights are computed again from lse, no M x N matrix reaches memory.
+
+Every rung takes two passes over the weights, one for grad_k and grad_v, one for grad_q, so that each sum has one owner
+and a fixed order (Dao, FlashAttention-2, 2023, has one pass and adds to grad_q by atomics).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
+
+_OFFSETS = Source(__file__, "attention_backward_offsets.cu")
+_SIMPLE = Source(__file__, "attention_backward_simple.cu")
+_TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
+_WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
+_WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
+
+_STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
+_SHAPE = "heads:i32 group:i32 M:i32 N:i32 pitch:i32 window:i32 scale:f32 scale_log2:f32"
+_LARGEST = float(torch.finfo(torch.float32).max)
+_LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
+_PITCH = 128  # rows of offsets of a block, and of the longest tile; tiles begin at multiples of 8
+_LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
+_L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
+
+Config = dict[str, int]
+
+
+class Call(NamedTuple):
+    """All that a plan depends on besides addresses; a window of None or as long as the keys is 0."""
+
+    inputs: tuple[Layout, ...]  # grad_out, q, k, v, y
+    causal: bool
+    scale: float
+    window: int
+
+    @property
+    def dims(self) -> tuple[int, int, int, int, int, int]:
+        """B, H, G, M, N, D."""
+        q, k = self.inputs[1].shape, self.inputs[2].shape
+        return q[0], q[1], k[1], q[2], k[2], q[3]
+
+    @property
+    def pitch(self) -> int:
+        """Rows of offsets that the last tile may read, in whole blocks."""
+        return cdiv((self.dims[3] - 1) // 8 * 8 + _PITCH, _PITCH) * _PITCH
+
+    @property
+    def defines(self) -> dict[str, object]:
+        masks = {"CAUSAL": int(self.causal), "WINDOWED": int(self.window > 0)}
+        return {"ELEMENT": ctype(self.inputs[1].dtype), "HEAD_DIM": self.dims[5], **masks}
+
+    @property
+    def numbers(self) -> tuple[int | float, ...]:
+        """The numbers of `_SHAPE`."""
+        _, heads, kv_heads, M, N, _ = self.dims
+        scales = (max(-_LARGEST, min(self.scale * factor, _LARGEST)) for factor in (1.0, _LOG2_E))
+        return heads, heads // kv_heads, M, N, self.pitch, self.window, *scales
+
+    @property
+    def strides(self) -> tuple[bytes, ...]:
+        """Those of batch, head and row, by input."""
+        return tuple(struct.pack("3q", *x.strides[:3]) for x in self.inputs)
+
+    def vector(self, *inputs: Layout) -> int:
+        """Elements per load: 16 bytes where every row starts at a multiple of that, else 1."""
+        width = 16 // self.inputs[0].dtype.itemsize
+        even = all(not x.offset and not any(s % width for s in _real_strides(x)) for x in inputs)
+        return width if even else 1
+
+
+def _real_strides(x: Layout) -> tuple[int, ...]:
+    """Strides of batch, head and row; an axis of length 1 has none, whatever torch says, and gets a row's length."""
+    return tuple(s if n > 1 else x.shape[3] for s, n in zip(x.strides[:3], x.shape, strict=False))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kind of call, ready to run: first the offsets of the rows, then what computes the gradients."""
+
+    call: Call
+    offsets: Bound
+    launch: Callable[..., None]
+
+    def run(self, grad_out: torch.Tensor, *saved: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, y, lse = saved
+        grads = tuple(x.new_empty(x.shape) for x in (q, k, v))
+        B, H, _, _, _, _ = self.call.dims
+        offsets = lse.new_empty((B * H, 2, self.call.pitch))
+        strides = self.call.strides
+        self.offsets(grad_out, y, lse, offsets, strides[0], strides[4])
+        self.launch((grad_out, q, k, v), offsets, *grads)
+        return grads
+
+
+def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
+    """An implementation from what turns a call into a launch of the kernels behind the offsets."""
+
+    @lru_cache(maxsize=4096)
+    def plan(call: Call) -> Plan:
+        return Plan(call, _offsets(call), make(call))
+
+    def run(
+        grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor,
+        causal: bool, scale: float, window: int | None, precision: str,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        if not q.numel() or not k.numel():
+            return tuple(x.new_zeros(x.shape) for x in (q, k, v))
+        limit = 0 if window is None or window >= k.shape[2] else window
+        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), causal, scale, limit)).run(
+            grad_out, q, k, v, y, lse
+        )
+
+    return run
+
+
+def _offsets(call: Call) -> Bound:
+    grad_out, y = call.inputs[0], call.inputs[4]
+    B, H, _, M, _, D = call.dims
+    kernel = _OFFSETS.kernel(
+        "attention_backward_offsets",
+        "grad_out* y* lse* offsets* grad_step:struct y_step:struct heads:i32 M:i32 pitch:i32",
+        ELEMENT=ctype(grad_out.dtype), HEAD_DIM=D, VECTOR=call.vector(grad_out, y),
+    )  # fmt: skip
+    return kernel.bind(B * H * call.pitch // _PITCH, 256, H, M, call.pitch)
+
+
+def _simple(call: Call) -> Callable[..., None]:
+    return _two_passes(_SIMPLE, call, 32, 256, 0, {})
+
+
+def _tensor_cores(call: Call) -> Callable[..., None]:
+    """Tiles of 64 rows leave room for two blocks on a multiprocessor at D = 128; of 32 rows they fit at D = 256."""
+    D = call.dims[5]
+    rows = 64 if D <= 128 else 32
+    row_bytes, weight_bytes = cdiv(D, 16) * 32 + 16, 2 * rows + 16
+    shared = 4 * rows * row_bytes + 2 * rows * weight_bytes
+    config = {"OWN": rows, "TILE": rows, "VECTOR": call.vector(*call.inputs[:4])}
+    return _two_passes(_TENSOR_CORES, call, rows, 4 * rows, shared, config)
+
+
+def _two_passes(
+    source: Source, call: Call, rows: int, threads: int, shared: int, config: Config
+) -> Callable[..., None]:
+    """The two kernels of a file, whose blocks own so many keys or queries."""
+    B, H, G, M, N, _ = call.dims
+    inputs, defines, steps = "grad_out* q* k* v* offsets*", {**config, **call.defines}, call.strides[:4]
+    of_keys = source.kernel("attention_backward_keys", f"{inputs} grad_k* grad_v* {_STRIDES} {_SHAPE}", **defines).bind(
+        B * G * cdiv(N, rows), threads, *call.numbers, shared=shared
+    )
+    of_queries = source.kernel("attention_backward_queries", f"{inputs} grad_q* {_STRIDES} {_SHAPE}", **defines).bind(
+        B * H * cdiv(M, rows), threads, *call.numbers, shared=shared
+    )
+
+    def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        of_keys(*inputs, offsets, *grads[1:], *steps)
+        of_queries(*inputs, offsets, grads[0], *steps)
+
+    return launch
+
+
+def keys_config(call: Call) -> Config:
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; PIPELINED: the sums of a tile wait for the
+    scores of the next, TURNS: the warpgroups issue their products in turn.
+
+    H200, bf16, 4 x 32 x 4096 x 128, TFLOP/s of these four products: tiles of 80 queries 719 (without turns 692), of 64
+    queries 570 (624). More do not fit into the registers, and with the bounds of a window 80 do not.
+    """
+    if call.dims[5] <= 64:
+        return {"TILE": 128, "STAGES": 3, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
+    if call.window:
+        return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 0}
+    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
+
+
+def queries_config(call: Call) -> Config:
+    """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each.
+
+    H200 as above, TFLOP/s of these three products: tiles of 96 keys 796, without turns 717; at D = 64 of 128 keys 651.
+    """
+    tile = 128 if call.dims[5] <= 64 else 96
+    return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+
+
+def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, _ = call.dims
+    own, read = 64 * config["CONSUMERS"], H // G * M
+    maps = _maps(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
+    kernel = _WGMMA_KEYS.kernel(
+        "attention_backward_wgmma_keys",
+        f"grad_out:map q:map k:map v:map offsets* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, _section(call, B * G, read),
+        shared=_shared(call, config) + 8 * config["TILE"] * config["STAGES"],
+    )  # fmt: skip
+
+    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
+
+    return run
+
+
+def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, _ = call.dims
+    own = 64 * config["CONSUMERS"]
+    maps = _maps(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
+    kernel = _WGMMA_QUERIES.kernel(
+        "attention_backward_wgmma_queries",
+        f"grad_out:map q:map k:map v:map offsets* grad_q* {_SHAPE} slices:i32 section:i32",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * H * cdiv(M, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H, _section(call, B * H, N * G // H),
+        shared=_shared(call, config),
+    )  # fmt: skip
+
+    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, grads[0])
+
+    return run
+
+
+def _wgmma(call: Call) -> Callable[..., None]:
+    of_keys, of_queries = wgmma_keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
+
+    def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        of_keys(inputs, offsets, *grads)
+        of_queries(inputs, offsets, *grads)
+
+    return launch
+
+
+def _shared(call: Call, config: Config) -> int:
+    """Bytes of the owned rows, of the ring and, with what fills a whole unit of the swizzle, of the barriers."""
+    stages = config["STAGES"] + config.get("V_STAGES", config["STAGES"])
+    rows = 2 * 64 * config["CONSUMERS"] + stages * config["TILE"]
+    return rows * cdiv(call.dims[5], _LINE) * 128 + 1024
+
+
+def _section(call: Call, slices: int, rows: int) -> int:
+    """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
+    size = max(1, 2 * rows * call.dims[5] * 2)
+    return min(slices, max(1, _L2_SHARE // size)) if call.causal else 1
+
+
+def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
+    """Descriptors that load [rows, _LINE] pieces of one (batch, head), of each of the first inputs."""
+    return tuple(
+        Tiles(x.shape, (*_real_strides(x), 1), (1, 1, count, _LINE), swizzle=128)
+        for x, count in zip(call.inputs, rows.values(), strict=False)
+    )
+
+
+_LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
+_SIZES: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256))
+_HALVES: Condition = Dtypes("q", torch.float16, torch.bfloat16)
+_ON_HOPPER: tuple[Condition, ...] = (*map(Aligned, ("grad_out", "q", "k", "v")), Capability((9, 0), below=(10, 0)))
+
+VARIANTS = {
+    "simple": Implementation(
+        _variant(_simple),
+        "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner",
+        _SIZES,
+        _LAYOUT,
+    ),
+    "tensor_cores": Implementation(
+        _variant(_tensor_cores),
+        "mma.sync; the weights pass through shared memory, sums are spread over warps by columns",
+        (_HALVES, *_SIZES, Capability((8, 0))),
+        _LAYOUT,
+        "mma",
+    ),
+    "wgmma": Implementation(
+        _variant(_wgmma),
+        "warpgroup products fed by TMA, the weights transposed for grad_k and grad_v: none leaves the registers",
+        (_HALVES, Multiple("D", 8), AtMost("D", 128), *_ON_HOPPER),
+        _LAYOUT,
+        "mma",
+    ),
+}

@@ -1,0 +1,42 @@
+// What is subtracted per query row, for all kernels of attention's gradient: from a score, in powers of two, the
+// logarithm of the row's sum; from a gradient of a weight sum(grad_out * y). Rows that see no key (lse = -inf) and rows
+// past M get +inf, so that their weights are exp2(-inf) = 0. offsets [B * H, 2, pitch]
+#include "attention_backward.cuh"
+
+#ifndef VECTOR
+#define VECTOR 8  // elements per load
+#endif
+
+#define LANES 16
+#define THREADS 256
+#define ROWS 128  // of a block, which divides pitch
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_backward_offsets(const Element* __restrict__ grad_out, const Element* __restrict__ y,
+                               const float* __restrict__ lse, float* __restrict__ offsets,
+                               const __grid_constant__ Strides grad_step, const __grid_constant__ Strides y_step,
+                               int heads, int M, int pitch) {
+    const int tiles = pitch / ROWS, slice = blockIdx.x / tiles, first = blockIdx.x % tiles * ROWS;
+    const i64 batch = slice / heads, head = slice % heads;
+    const int lane = threadIdx.x % LANES;
+    const Element* grads = grad_out + batch * grad_step.batch + head * grad_step.head;
+    const Element* outs = y + batch * y_step.batch + head * y_step.head;
+#pragma unroll
+    for (int row = first + threadIdx.x / LANES, i = 0; i < ROWS; i += THREADS / LANES, row += THREADS / LANES) {
+        float sum = 0.0f;
+        for (int d = VECTOR * lane; d < HEAD_DIM && row < M; d += VECTOR * LANES) {
+            float a[VECTOR], b[VECTOR];
+            to_floats(a, load<VECTOR>(grads + row * grad_step.row + d));
+            to_floats(b, load<VECTOR>(outs + row * y_step.row + d));
+#pragma unroll
+            for (int j = 0; j < VECTOR; j++) sum += a[j] * b[j];
+        }
+        sum = warp_reduce<LANES>(sum, Sum());
+        const float log_sum = row < M ? lse[(i64)slice * M + row] : -infinity();
+        float* place = offsets + (i64)slice * 2 * pitch + row;
+        if (lane == 0) {
+            place[0] = log_sum == -infinity() ? infinity() : log_sum * 1.4426950408889634f;
+            place[pitch] = sum;
+        }
+    }
+}

@@ -1,0 +1,164 @@
+// What the two warpgroup kernels of attention's gradient share. A block keeps OWN rows of two tensors in shared memory
+// (keys and values, or queries and gradients) and walks over tiles of TILE rows of the other two, which one thread
+// feeds into a ring of STAGES through TMA. CONSUMERS warpgroups have 64 of the owned rows each and exchange nothing.
+#pragma once
+#include "attention_backward.cuh"
+#include "warpgroup.cuh"
+
+#ifndef STAGES
+#define STAGES 2
+#endif
+#ifndef CONSUMERS
+#define CONSUMERS 2
+#endif
+#ifndef TILE
+#define TILE 64
+#endif
+#ifndef TURNS
+#define TURNS 1
+#endif
+
+#define OWN (64 * CONSUMERS)
+#define THREADS (128 * (CONSUMERS + 1))
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
+#define PANELS (HEAD_DIM <= 64 ? 1 : 2)  // a TMA box of the 128-byte swizzle is 64 elements wide; zeros behind HEAD_DIM
+#define COLUMN_TILES (8 * PANELS)
+
+template <int Rows>
+using Panels = Element[PANELS][Rows][64];
+
+// Products with 80 and with 96 columns.
+#define NAMES_80 TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
+#define SUMS_80 SUMS_64, FOUR_SUMS(8), FOUR_SUMS(9)
+#define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
+#define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
+SHARED_PRODUCT(80, 16, "f16", __half, 40, 41, 42, ", %43, %44")
+SHARED_PRODUCT(80, 16, "bf16", __nv_bfloat16, 40, 41, 42, ", %43, %44")
+SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
+SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
+
+// Bytes to contiguous shared memory; both ends and the size are multiples of 16, the barrier counts them.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, Barrier& barrier, int bytes) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+                 : "memory");
+}
+
+// Lets the warpgroups issue their products one after the other, so that the exponentials of one meet the products of
+// another; `count` is how many turns this group has had.
+struct Turns {
+    Barrier turn[CONSUMERS];
+
+    __device__ __forceinline__ void init() {
+        for (int group = 0; group < CONSUMERS; group++) barrier_init(turn[group], 4);
+    }
+    __device__ __forceinline__ void begin(int group, bool speaks) {
+        if (TURNS) barrier_arrive_if(speaks && group == CONSUMERS - 1, turn[0]);
+    }
+    __device__ __forceinline__ void take(int group, unsigned count) {
+        if (TURNS) barrier_wait(turn[group], count & 1);
+    }
+    __device__ __forceinline__ void pass(int group, bool speaks) {
+        if (TURNS) barrier_arrive_if(speaks, turn[(group + 1) % CONSUMERS]);
+    }
+};
+
+template <int Rows>
+__device__ __forceinline__ void load_panels(Panels<Rows>& tile, const TensorMap& map, Barrier& barrier, int row,
+                                            int head, int batch) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++) tma_load(tile[panel], map, barrier, 64 * panel, row, head, batch);
+}
+
+// Work number `index`: a tile of a slice. Slices come in sections that L2 holds together; within one, causal work goes
+// from the longest pieces to the shortest, so that these fill the gaps at the end.
+struct Place {
+    int slice, tile;
+};
+__device__ __forceinline__ Place locate(int index, int slices, int section, int tiles) {
+    const int per_section = section * tiles, first = index / per_section * section, within = index % per_section;
+    const int together = min(section, slices - first);
+    return {first + within % together, within / together};
+}
+
+// d = a b^T of 64 owned rows and a tile, in flight on return. [64, HEAD_DIM] x [TILE, HEAD_DIM]^T
+template <int Rows>
+__device__ __forceinline__ void issue_rows(float (&d)[TILE / 8][4], const Panels<OWN>& own, int group,
+                                           const Panels<Rows>& tile) {
+#pragma unroll
+    for (int c = 0; c < HEAD_DIM; c += 16)
+        wgmma<true, true>(d, matrix_descriptor(&own[c / 64][64 * group][c % 64], 0),
+                          matrix_descriptor(&tile[c / 64][0][c % 64], 0), c != 0, Element());
+    wgmma_commit();
+}
+
+// sum += a b, the weights in registers, in flight on return. [64, TILE] x [TILE, HEAD_DIM]
+template <int Rows>
+__device__ __forceinline__ void issue_columns(float (&sum)[COLUMN_TILES][4], unsigned (&weights)[TILE / 16][4],
+                                              const Panels<Rows>& tile) {
+    pin(sum), pin(weights);
+    wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < TILE; n += 16)
+        wgmma(sum, weights[n / 16], matrix_descriptor(tile[0][n], Rows * 128), Element());
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void clear(float (&sum)[COLUMN_TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * COLUMN_TILES; i++) sum[i / 4][i % 4] = 0.0f;
+}
+
+// Weights as the left operand of the next product, rounded to Element: an m16k16 fragment per 16 columns.
+__device__ __forceinline__ void pack(unsigned (&packed)[TILE / 16][4], const float (&s)[TILE / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < TILE / 4; i++)
+        packed[i / 4][i % 4] = pair_from_floats<Element>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]);
+}
+
+// Clears what row `r` of a lane's two must not see; `first` is the lane's first column of the tile, its others follow 1
+// and multiples of 8 later.
+__device__ __forceinline__ void mask(float (&s)[TILE / 8][4], int r, Interval seen, int first) {
+#pragma unroll
+    for (int i = 0; i < TILE / 8; i++) {
+        if (!seen.has(first + 8 * i)) s[i][2 * r] = 0.0f;
+        if (!seen.has(first + 8 * i + 1)) s[i][2 * r + 1] = 0.0f;
+    }
+}
+
+// The quad's 4 x 4 words [tile][lane] transposed: each lane ends with the four words of its own tile.
+__device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (j & step) continue;
+            const unsigned received = __shfl_xor_sync(0xffffffffu, upper ? word[j] : word[j + step], step);
+            (upper ? word[j] : word[j + step]) = received;
+        }
+    }
+}
+
+// out[row..row + 16) = sum * factor; rows at or past `limit` are left out. A quad writes 64 adjacent bytes at a time.
+__device__ __forceinline__ void store_rows(Element* out, const float (&sum)[COLUMN_TILES][4], float factor, int row,
+                                           int limit) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int target = row + lane / 4 + 8 * r;
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES; i += 4) {
+            unsigned word[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                word[j] = pair_from_floats<Element>(sum[i + j][2 * r] * factor, sum[i + j][2 * r + 1] * factor);
+            transpose_quad(word);
+            const int column = 8 * (i + lane % 4);
+            uint4* place = reinterpret_cast<uint4*>(out + (i64)target * HEAD_DIM + column);
+            if (target < limit && column < HEAD_DIM) *place = make_uint4(word[0], word[1], word[2], word[3]);
+        }
+    }
+}
