@@ -3,18 +3,21 @@
 online       a running maximum and sum rescale what was added so far; scores never leave the SM
 descriptors  the same with loads and stores by the copy engine (TMA)
 specialised  one warp only loads; two warpgroups overlap the products of one block with the exponentials of another
+split_keys   for few queries: those of all heads that share keys as one tile, the keys divided among programs
 Blocks of keys that every query of a block may see are walked without a mask; only the rest pay for one.
 """
 
 from __future__ import annotations
 
 import torch
+import triton
 
-from kernelmux.backends.triton._launch import Config
+from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._problem import Problem
 from kernelmux.backends.triton.attention._specialised import specialised
+from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, OneOf
 
@@ -54,6 +57,22 @@ def specialised_rule(p: Problem) -> Config:
     return {"BLOCK_N": 64, "STAGES": 4} if p.causal else {"BLOCK_N": 128, "STAGES": 2}
 
 
+WAVES = 4  # programs per multiprocessor
+SHORTEST = 256  # keys of a split
+MOST_SPLITS = 128
+
+
+def split_keys_rule(p: Problem) -> Config:
+    """As many splits as keep every multiprocessor busy, of `SHORTEST` keys at least; many batches need none."""
+    packed = p.H // p.G * p.M
+    rows = min(64, max(16, triton.next_power_of_2(packed)))
+    seen = min(p.N, p.window + p.M - 1) if p.window else p.N
+    fill = cdiv(WAVES * processors(p.device), p.B * p.G * cdiv(packed, rows))
+    splits = max(1, min(fill, cdiv(seen, SHORTEST), MOST_SPLITS))
+    block = 32 if p.columns > 128 else 64
+    return {"ROWS": rows, "BLOCK_N": block, "SPLITS": splits, "num_warps": 4, "num_stages": 3}
+
+
 def attention_online(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> Pair:
@@ -72,6 +91,12 @@ def attention_specialised(
     return specialised(q, k, v, causal, scale, window, precision, specialised_rule)
 
 
+def attention_split_keys(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    return split_keys(q, k, v, causal, scale, window, precision, split_keys_rule)
+
+
 LAST = {"q": "last", "k": "last", "v": "last"}
 ALIGNED: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), *(Aligned(name) for name in "qkv"))
 
@@ -88,5 +113,9 @@ VARIANTS = {
     "specialised": Implementation(
         fn=attention_specialised, idea="one warp loads, two warpgroups multiply and exponentiate in turn",
         requires=(Capability((9, 0), below=(10, 0)), OneOf("D", 128), *ALIGNED), layout=LAST, arithmetic="mma",
+    ),
+    "split_keys": Implementation(
+        fn=attention_split_keys, idea="few queries: programs divide the keys, which all heads that share them read once",
+        requires=(AtMost("M", QUERIES), AtMost("D", 256), *ALIGNED), layout=LAST, arithmetic="mma",
     ),
 }  # fmt: skip

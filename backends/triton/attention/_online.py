@@ -70,7 +70,7 @@ def finished(acc, top, total):
 
 
 @triton.jit
-def _walk_keys(
+def walk_keys(
     acc, top, total, q, k_ptrs, v_ptrs, begin, end, stride_kn, stride_vn, offs_m, in_columns, M, N, window, scale,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -131,15 +131,15 @@ def attention_online_kernel(
     total = tl.zeros([BLOCK_M], tl.float32)
     begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
-        acc, top, total = _walk_keys(
+        acc, top, total = walk_keys(
             acc, top, total, q, k_ptrs, v_ptrs, begin, tl.minimum(first, end), k_strides[2], v_strides[2], offs_m,
             in_columns, M, N, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
         )  # fmt: skip
-    acc, top, total = _walk_keys(
+    acc, top, total = walk_keys(
         acc, top, total, q, k_ptrs, v_ptrs, first, last, k_strides[2], v_strides[2], offs_m, in_columns, M, N, window,
         scale, CAUSAL, WINDOW, False, PADDED, PRECISION, BLOCK_N,
     )  # fmt: skip
-    acc, top, total = _walk_keys(
+    acc, top, total = walk_keys(
         acc, top, total, q, k_ptrs, v_ptrs, tl.maximum(first, last), end, k_strides[2], v_strides[2], offs_m,
         in_columns, M, N, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
     )  # fmt: skip
