@@ -4,6 +4,7 @@ A first kernel sums grad_out * y of each query; then keys and queries get their 
 sum is one program's and the same call gives the same bits.
 
 pointers     loads by pointers
+descriptors  loads and stores by the copy engine (TMA)
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch import Config, like
+from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
 
 T = torch.Tensor
+Three = tuple[T, T, T]
 
 
 def _tile(m: int, n: int, warps: int, stages: int) -> Config:
@@ -41,18 +44,48 @@ def queries_rule(p: Problem) -> Config:
     return _tile(128 if p.M > 64 else 64, 64, warps=8, stages=2)
 
 
+def keys_descriptors_rule(p: Problem) -> Config:
+    """Two sums of [BLOCK_N, D]."""
+    if p.columns > 128:
+        return _tile(32, 64, warps=8, stages=2)
+    return _tile(64, 128, warps=8, stages=2)
+
+
+def queries_descriptors_rule(p: Problem) -> Config:
+    """One sum of [BLOCK_M, D]."""
+    if p.columns > 128:
+        return _tile(64, 64, warps=8, stages=2)
+    return _tile(128, 64, warps=8, stages=2)
+
+
+def zeros(grads: Three) -> Three:
+    """Gradients where there is no query or no key."""
+    for grad in grads:
+        grad.zero_()
+    return grads
+
+
 def attention_backward(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
-) -> tuple[T, T, T]:
+) -> Three:
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
-        for grad in grads:
-            grad.zero_()
-        return grads
+        return zeros(grads)
     p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
     delta = torch.empty_like(lse, memory_format=torch.contiguous_format)
     delta_plan(p)(delta, grad_out, y)
     pointers(p, grads, grad_out, q, k, v, lse, delta, keys_rule, queries_rule)
+    return grads
+
+
+def attention_backward_descriptors(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    grads = like(q), like(k), like(v)
+    if not q.numel() or not k.numel():
+        return zeros(grads)
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
+    descriptors(p, grads, grad_out, q, k, v, y, lse, keys_descriptors_rule, queries_descriptors_rule)
     return grads
 
 
@@ -63,6 +96,18 @@ VARIANTS = {
         attention_backward,
         "keys and queries in a kernel each, scores computed again",
         (AtMost("D", 256),),
+        LAYOUT,
+        "mma",
+    ),
+    "descriptors": Implementation(
+        attention_backward_descriptors,
+        "the same with TMA loads and stores",
+        (
+            Capability((9, 0)),
+            AtMost("D", 256),
+            Dtypes("q", torch.float16, torch.bfloat16),
+            *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
+        ),
         LAYOUT,
         "mma",
     ),

@@ -1,0 +1,222 @@
+"""The same two kernels over tensor descriptors: the copy engine (TMA) brings the next block while this one is used."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._strides import contiguous
+from kernelmux.backends.triton.attention._online import key_range
+from kernelmux.backends.triton.attention._problem import POINTER, block_strides
+from kernelmux.backends.triton.attention_backward._pointers import Rule
+from kernelmux.backends.triton.attention_backward._problem import ROWS, Problem, load_lse, probabilities, query_range
+
+PADDED = 128  # rows of queries are padded to a multiple of it: no block of them is longer
+
+
+@triton.jit
+def attention_rows_kernel(
+    rows_ptr, g_ptr, y_ptr, lse_ptr, H, M, PITCH, g_strides, y_strides,
+    D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Of each query, lse in units of log(2) and, PITCH further, sum(grad_out * y); inf and 0 behind the last."""
+    blocks = tl.cdiv(PITCH, ROWS)
+    line = (tl.program_id(0) // blocks).to(tl.int64)
+    batch = line // H
+    head = line % H
+    offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    offs_d = tl.arange(0, COLUMNS)
+    there = (offs_m < M)[:, None] & (offs_d < D)[None, :]
+    rows = offs_m.to(tl.int64)[:, None]
+    g_ptrs = g_ptr + batch * g_strides[0] + head * g_strides[1] + rows * g_strides[2] + offs_d[None, :]
+    y_ptrs = y_ptr + batch * y_strides[0] + head * y_strides[1] + rows * y_strides[2] + offs_d[None, :]
+    g = tl.load(g_ptrs, mask=there, other=0.0).to(tl.float32)
+    y = tl.load(y_ptrs, mask=there, other=0.0).to(tl.float32)
+    at = rows_ptr + line * 2 * PITCH + offs_m
+    tl.store(at, load_lse(lse_ptr + line * M, offs_m, M))
+    tl.store(at + PITCH, tl.sum(g * y, 1))
+
+
+@triton.jit
+def _walk_queries(
+    grad_k, grad_v, k, v, g_desc, q_desc, rows_ptr, PITCH, batch, head, begin, end, offs_n, M, N, window, scale_log2,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    for start_m in range(begin, end, BLOCK_M):
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        # [BLOCK_M, COLUMNS]; rows and columns past the end arrive as zeros.
+        q = q_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
+        g = g_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
+        lse = tl.load(rows_ptr + offs_m)
+        delta = tl.load(rows_ptr + PITCH + offs_m)
+        # Transposed, [BLOCK_N, BLOCK_M]: so the weights are the left operand of the products with queries.
+        scores = tl.dot(k, q.T)
+        grad_p = tl.dot(v, g.T)
+        p = probabilities(
+            scores, lse[None, :], offs_m[None, :], offs_n[:, None], M, N, window, scale_log2, CAUSAL, WINDOW, MASKED
+        )
+        grad_v = tl.dot(p.to(g.dtype), g, grad_v)
+        ds = p * (grad_p - delta[None, :])
+        if MASKED:  # what is not seen has no part, whatever stands there
+            ds = tl.where(p == 0.0, 0.0, ds)
+        grad_k = tl.dot(ds.to(q.dtype), q, grad_k)
+    return grad_k, grad_v
+
+
+@triton.jit
+def attention_keys_descriptors_kernel(
+    rows_ptr, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2, PITCH,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    # The first keys are seen by the most queries, and their programs start first.
+    start_n = tl.program_id(0) % blocks_n * BLOCK_N
+    line = tl.program_id(0) // blocks_n
+    groups = H // SHARE
+    batch = line // groups
+    group = line % groups
+    offs_n = start_n + tl.arange(0, BLOCK_N)
+    # [BLOCK_N, COLUMNS]
+    k = k_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
+    v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
+    grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
+    grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
+    begin, first, last, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    for head in range(group * SHARE, (group + 1) * SHARE):
+        rows = rows_ptr + (batch * H + head).to(tl.int64) * 2 * PITCH
+        if CAUSAL:
+            grad_k, grad_v = _walk_queries(
+                grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, tl.minimum(first, end), offs_n,
+                M, N, window, scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_M,
+            )  # fmt: skip
+        grad_k, grad_v = _walk_queries(
+            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, first, last, offs_n, M, N, window,
+            scale_log2, CAUSAL, WINDOW, False, COLUMNS, BLOCK_M,
+        )  # fmt: skip
+        if WINDOW:
+            grad_k, grad_v = _walk_queries(
+                grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, tl.maximum(first, last), end, offs_n,
+                M, N, window, scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_M,
+            )  # fmt: skip
+    at = [batch, group, start_n, 0]
+    grad_k_desc.store(at, (grad_k * scale).to(grad_k_desc.dtype).reshape(1, 1, BLOCK_N, COLUMNS))
+    grad_v_desc.store(at, grad_v.to(grad_v_desc.dtype).reshape(1, 1, BLOCK_N, COLUMNS))
+
+
+@triton.jit
+def _walk_keys(
+    grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, end, offs_m, M, N, window, scale_log2,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    for start_n in range(begin, end, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        # [BLOCK_N, COLUMNS]
+        k = k_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
+        v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
+        # [BLOCK_M, BLOCK_N]
+        scores = tl.dot(q, k.T)
+        grad_p = tl.dot(g, v.T)
+        p = probabilities(
+            scores, lse[:, None], offs_m[:, None], offs_n[None, :], M, N, window, scale_log2, CAUSAL, WINDOW, MASKED
+        )
+        ds = p * (grad_p - delta[:, None])
+        if MASKED:  # what is not seen has no part, whatever stands there
+            ds = tl.where(p == 0.0, 0.0, ds)
+        grad_q = tl.dot(ds.to(k.dtype), k, grad_q)
+    return grad_q
+
+
+@triton.jit
+def attention_queries_descriptors_kernel(
+    rows_ptr, grad_q_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2, PITCH,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    blocks_m = tl.cdiv(M, BLOCK_M)
+    # The last queries see the most keys, so their programs start first.
+    start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
+    line = tl.program_id(0) // blocks_m
+    batch = line // H
+    head = line % H
+    group = head // SHARE
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    # [BLOCK_M, COLUMNS]
+    q = q_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
+    g = g_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
+    rows = rows_ptr + line.to(tl.int64) * 2 * PITCH + offs_m
+    lse = tl.load(rows)
+    delta = tl.load(rows + PITCH)
+    grad_q = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    if WINDOW:
+        grad_q = _walk_keys(
+            grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, M, N, window,
+            scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
+        )  # fmt: skip
+    grad_q = _walk_keys(
+        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, first, last, offs_m, M, N, window, scale_log2, CAUSAL,
+        WINDOW, False, COLUMNS, BLOCK_N,
+    )  # fmt: skip
+    grad_q = _walk_keys(
+        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, tl.maximum(first, last), end, offs_m, M, N, window,
+        scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
+    )  # fmt: skip
+    at = [batch, head, start_m, 0]
+    grad_q_desc.store(at, (grad_q * scale).to(grad_q_desc.dtype).reshape(1, 1, BLOCK_M, COLUMNS))
+
+
+def pitch(p: Problem) -> int:
+    """Queries of a head as `attention_rows_kernel` lays them out."""
+    return cdiv(p.M, PADDED) * PADDED
+
+
+@plan
+def rows_plan(p: Problem) -> Launch:
+    """Launched with the rows [B * H, 2, pitch], grad_out, y and lse."""
+    grid = (cdiv(pitch(p), ROWS) * p.B * p.H,)
+    strides = p.g_strides[:3], p.y_strides[:3]
+    # A product that is fused with the sum of another thread rounds differently in the two of them.
+    meta = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
+    return Launch(attention_rows_kernel, grid, p.H, p.M, pitch(p), *strides, **meta)
+
+
+def maps(p: Problem, names: str, m: int, n: int) -> tuple[Map, ...]:
+    """Of tensors by a letter each: grad_out, q, k, and v in blocks, and in capitals what is written like q and k."""
+    queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
+    kinds = {
+        "g": (queries, p.g_strides, m), "q": (queries, p.q_strides, m), "Q": (queries, contiguous(queries), m),
+        "k": (keys, p.k_strides, n), "v": (keys, p.v_strides, n), "K": (keys, contiguous(keys), n),
+    }  # fmt: skip
+    found = (kinds[name] for name in names)
+    return tuple(Map(shape, block_strides(shape, strides), (1, 1, rows, p.columns)) for shape, strides, rows in found)
+
+
+@plan
+def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Launch]:
+    """Launches for the gradients of keys and values, and for that of queries."""
+    keys, queries = keys_rule(p), queries_rule(p)
+    return (
+        Launch(
+            attention_keys_descriptors_kernel, (cdiv(p.N, keys["BLOCK_N"]) * p.B * p.G,), *p.sizes, pitch(p),
+            maps=(POINTER, *maps(p, "KKgqkv", keys["BLOCK_M"], keys["BLOCK_N"])), **p.constants, **keys,
+        ),
+        Launch(
+            attention_queries_descriptors_kernel, (cdiv(p.M, queries["BLOCK_M"]) * p.B * p.H,), *p.sizes, pitch(p),
+            maps=(POINTER, *maps(p, "Qgqkv", queries["BLOCK_M"], queries["BLOCK_N"])), **p.constants, **queries,
+        ),
+    )  # fmt: skip
+
+
+def descriptors(
+    p: Problem, grads: tuple[torch.Tensor, ...], grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor, keys_rule: Rule, queries_rule: Rule,
+) -> None:  # fmt: skip
+    """Writes grads: of q, k and v."""
+    rows = lse.new_empty(p.B * p.H, 2, pitch(p))
+    rows_plan(p)(rows, grad_out, y, lse)
+    for_keys, for_queries = plans(p, keys_rule, queries_rule)
+    for_keys(rows, grads[1], grads[2], grad_out, q, k, v)
+    for_queries(rows, grads[0], grad_out, q, k, v)
