@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, plan, processors
+from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
@@ -171,6 +172,7 @@ def paged_attention(
     L = page_table.shape[1]
     if not y.numel() or not L * S:
         return y.zero_()
+    q, k_pages, v_pages = apart(q, 1), apart(k_pages), apart(v_pages)
     problem = Problem(
         q.get_device(), B, H, D, P, G, S, L, q.stride(), k_pages.stride(), v_pages.stride(), page_table.stride(0), q.dtype,
         scale,

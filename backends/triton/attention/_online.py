@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton.attention._problem import Problem, outputs, problem
+from kernelmux.backends.triton.attention._problem import Problem, apart, outputs, problem
 
 Rule = Callable[[Problem], Config]
 LN2 = tl.constexpr(0.6931471805599453)
@@ -166,5 +166,6 @@ def online(
     """Attention with one block of queries per program."""
     out, lse, some = outputs(q, k)
     if some:
+        q, k, v = apart(q), apart(k), apart(v)
         _plan(problem(q, k, v, causal, scale, window, precision), rule)(out, lse, q, k, v)
     return out, lse
