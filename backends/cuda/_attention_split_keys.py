@@ -120,17 +120,8 @@ def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     count = cdiv(tiles, length)
     kernel = SOURCE.kernel("attention_split_keys", _POINTERS, VECTOR=vector, **chosen, **call.defines)
     numbers = (
-        G,
-        call.group,
-        M,
-        N,
-        call.window,
-        row_tiles(call),
-        count,
-        length * block_n,
-        *call.strides,
-        call.scale_log2,
-    )
+        G, call.group, M, N, call.window, row_tiles(call), count, length * block_n, *call.strides, call.scale_log2,
+    )  # fmt: skip
     rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * block_n
     shared = rows * call.width * call.q.dtype.itemsize
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
