@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, cdiv
 
 SOURCE = Source(__file__, "attention_split_keys.cu")
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
-_NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 splits:i32 length:i32"
+_NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 row_tiles:i32 splits:i32 length:i32"
 _POINTERS = f"q* k* v* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
 _MERGE = "out* lse* parts* logs* rows:i64 splits:i32"
 MOST_ROWS = 64
@@ -70,8 +70,8 @@ def _plan(call: Call, vector: int) -> SplitPlan:
 def config(call: Call) -> Config:
     """Warps by rows and by keys, keys of a tile, stages of the ring; up to D = 128 two blocks share a multiprocessor.
 
-    64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query 240 us,
-    4 queries 242 us, 16 queries 248 us (one block of six stages 320 us), which is 4.5 to 4.3 TB/s.
+    64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query
+    240 us, 4 queries 242 us, 16 queries 248 us (one block of six stages 320 us), which is 4.5 to 4.3 TB/s.
     """
     rows = call.q.shape[2] * call.group
     by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
@@ -79,6 +79,11 @@ def config(call: Call) -> Config:
     stages = 4 if call.width == 192 else 3
     keys = 128 if call.width == 64 else 64
     return {"ROW_WARPS": by_rows, "KEY_WARPS": 4 // by_rows, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": blocks}
+
+
+def row_tiles(call: Call) -> int:
+    """Tiles of the packed rows of a key/value head; the widest has 64."""
+    return max(1, cdiv(call.q.shape[2] * call.group, 64))
 
 
 def seen_keys(call: Call) -> int:
@@ -97,11 +102,11 @@ def splits(call: Call, block_n: int) -> int:
     One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
     68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
     """
-    tiles, slices = cdiv(seen_keys(call), block_n), call.k.shape[0] * call.k.shape[1]
+    tiles, works = cdiv(seen_keys(call), block_n), call.k.shape[0] * call.k.shape[1] * row_tiles(call)
 
     def time(pieces: int) -> float:
         length = cdiv(tiles, pieces)
-        waves = cdiv(slices * cdiv(tiles, length), call.multiprocessors)
+        waves = cdiv(works * cdiv(tiles, length), call.multiprocessors)
         return waves * (length + _START) + (_SECOND_PASS if pieces > 1 else 0)
 
     return min(range(1, min(tiles, 128) + 1), key=time)
@@ -114,11 +119,13 @@ def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     length = cdiv(tiles, pieces)
     count = cdiv(tiles, length)
     kernel = SOURCE.kernel("attention_split_keys", _POINTERS, VECTOR=vector, **chosen, **call.defines)
-    numbers = (G, call.group, M, N, call.window, count, length * block_n, *call.strides, call.scale_log2)
+    numbers = (
+        G, call.group, M, N, call.window, row_tiles(call), count, length * block_n, *call.strides, call.scale_log2,
+    )  # fmt: skip
     rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * block_n
     shared = rows * call.width * call.q.dtype.itemsize
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
-    launch = kernel.bind(B * G * count, threads, *numbers, shared=shared)
+    launch = kernel.bind(B * G * row_tiles(call) * count, threads, *numbers, shared=shared)
     if count == 1:
         return SplitPlan(launch, None, 1)
     merge = SOURCE.kernel("attention_merge", _MERGE, VECTOR=vector, **chosen, **call.defines)

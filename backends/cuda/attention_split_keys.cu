@@ -1,18 +1,20 @@
 // attention for few queries, which is as fast as keys and values can be read: the rows of all heads that share them are
-// packed into one tile (row = query * group + head), and the keys are split over blocks. A block's warps share its rows
-// (ROW_WARPS) and the keys of a tile (KEY_WARPS), each with a softmax of its own. attention_merge joins the splits.
+// packed into tiles (row = query * group + head), mostly one, and the keys are split over blocks. A block's warps share
+// its rows (ROW_WARPS) and the keys of a tile (KEY_WARPS), each with a softmax of its own. attention_merge joins the
+// splits.
 #define THREADS (32 * ROW_WARPS * KEY_WARPS)
 #define BLOCK_M (16 * ROW_WARPS)
 #include "attention_tiles.cuh"
 
 #define WARP_KEYS (BLOCK_N / KEY_WARPS)
 
-// Where a packed row is in tensors of [batch head M ...].
+// Where a packed row of a block's tile is in tensors of [batch head M ...].
 struct Packed {
-    int batch, kv_head, kv_heads, group, M;
+    int batch, kv_head, first_row, kv_heads, group, M;
 
-    __device__ __forceinline__ int query(int row) const { return row / group; }
-    __device__ __forceinline__ int head(int row) const { return kv_head * group + row % group; }
+    __device__ __forceinline__ bool inside(int row) const { return first_row + row < M * group; }
+    __device__ __forceinline__ int query(int row) const { return (first_row + row) / group; }
+    __device__ __forceinline__ int head(int row) const { return kv_head * group + (first_row + row) % group; }
     __device__ __forceinline__ i64 index(int row) const {
         return ((i64)batch * kv_heads * group + head(row)) * M + query(row);
     }
@@ -22,7 +24,7 @@ __device__ __forceinline__ void load_queries(unsigned tile, const Element* q, co
                                              i64 q_row) {
     for (int i = threadIdx.x; i < BLOCK_M * 2 * STEPS; i += THREADS) {
         const int row = i / (2 * STEPS), chunk = i % (2 * STEPS);
-        const bool inside = row < packed.M * packed.group && chunk < CHUNKS;
+        const bool inside = packed.inside(row) && chunk < CHUNKS;
         const Element* source = q + packed.head(row) * q_head + packed.query(row) * q_row + chunk * 8;
         load_chunk(chunk_address(tile, row, chunk), inside ? source : q, inside);
     }
@@ -78,13 +80,14 @@ __device__ __forceinline__ void store_part(float* parts, float* logs, i64 part, 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_split_keys(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                          Element* __restrict__ out, float* __restrict__ lse, float* __restrict__ parts,
-                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int window, int splits,
-                         int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
+                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int window, int row_tiles,
+                         int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
                          i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
-    const int split = blockIdx.x % splits, slice = blockIdx.x / splits;
-    const Packed packed = {slice / kv_heads, slice % kv_heads, kv_heads, group, M};
+    const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
+    const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
+    const Packed packed = {slice / kv_heads, slice % kv_heads, first_row, kv_heads, group, M};
     const Element* keys = k + packed.batch * k_batch + packed.kv_head * k_head;
     const Element* values = v + packed.batch * v_batch + packed.kv_head * v_head;
     const int start = first_visible_key(0, M, N, window) + split * length;
@@ -137,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float sum = rows.whole_sum(r), largest_log2 = __fmul_rn(rows.maximum[r], scale_log2);
-        const bool stored = row + 8 * r < M * group;
+        const bool stored = packed.inside(row + 8 * r);
         const i64 index = packed.index(row + 8 * r);
         if (splits > 1) {
             if (stored) store_part(parts, logs, index * splits + split, o[0], r, largest_log2, sum);
