@@ -33,9 +33,9 @@ def test_lengths_that_the_operator_refuses_give_no_trial() -> None:
     probe = _probe("attention")
     trial = _trial(probe, "q=1x2x5x64 k=1x2x7x64 v=1x2x7x64 causal=True", torch.float16)
     lengths = {axis.letter: axis for axis in nearby.axes(probe, trial)}
-    assert nearby.resized(probe, trial, {lengths["M"]: 8}) is None  # causal needs N >= M
-    made = nearby.resized(probe, trial, {lengths["M"]: 2})
-    assert made is not None and made.values[0].shape == (1, 2, 2, 64)
+    assert nearby.resized(probe, trial, {lengths["H"]: 3}) is None  # H must be a multiple of G
+    made = nearby.resized(probe, trial, {lengths["M"]: 9})
+    assert made is not None and made.values[0].shape == (1, 2, 9, 64)
 
 
 def test_one_length_for_all_axes() -> None:

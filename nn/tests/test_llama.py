@@ -55,10 +55,14 @@ def results(model):
 def test_every_layer_of_a_llama_is_found_by_its_structure(model):
     patch = kx.patch(model)
     swapped = [entry.op for entry in patch.swapped]
-    assert {op: swapped.count(op) for op in set(swapped)} == {"linear": 15, "rms_norm": 5, "swiglu": 2, "rope": 2}
-    assert {(e.op, e.reason) for e in patch.left} == {
-        ("attention", "q_proj.weight: expected dtype one of fp16, bf16, got fp32")
+    assert {op: swapped.count(op) for op in set(swapped)} == {
+        "linear": 15,
+        "rms_norm": 5,
+        "swiglu": 2,
+        "rope": 2,
+        "attention": 2,
     }
+    assert not patch.left
     assert sorted(set(patch.others)) == ["Embedding", "LlamaRotaryEmbedding", "SiLUActivation"]
 
 
@@ -124,7 +128,9 @@ def test_a_cache_with_room_for_more_hides_what_is_not_there_yet(half, queries, k
     k, v = torch.randn(2, 1, 2, keys, 8, generator=rng).bfloat16()
     module = half.model.layers[0].self_attn
     ours, _ = llama.attend(sdpa, (torch.bfloat16,), module, q, k, v, None, scaling=0.3)
-    near(ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=2 * 2**-9)  # two roundings to bf16
+    near(
+        ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=3 * 2**-9
+    )  # both results, their weights
 
 
 def test_a_padded_batch_goes_on_to_transformers_with_a_warning(half):
@@ -170,7 +176,7 @@ def test_its_like_are_found_too(kind):
     model = made(kind)
     logits = model(IDS).logits
     with kx.patch(model) as patch:
-        assert {entry.op for entry in patch.swapped} == {"linear", "rms_norm", "swiglu", "rope"}
+        assert {entry.op for entry in patch.swapped} == {"linear", "rms_norm", "swiglu", "rope", "attention"}
         near(model(IDS).logits, logits)
 
 

@@ -32,7 +32,8 @@ def test_a_schema_is_the_signature_of_the_spec():
     assert [torch_ops.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
         "softmax(Tensor x, int axis=-1, float scale=1.0, *, str? backend=None) -> Tensor",
         "layer_norm(Tensor x, Tensor weight, Tensor? bias=None, float eps=1e-05, *, str? backend=None) -> Tensor",
-        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, *, str? backend=None) -> Tensor",
+        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, int? window=None,"
+        ' str precision="ieee", *, str? backend=None) -> (Tensor y, Tensor lse)',
         "reduce_sum(Tensor x, int? axis=None, bool keepdim=False, *, str? backend=None) -> Tensor",
     ]
 
@@ -233,7 +234,7 @@ def test_inference_mode_and_tensors_on_several_devices():
 
 @pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")
 def test_where_no_operator_gives_a_gradient_torch_differentiates_the_baseline():
-    """Compiled as eager: attention has no backward operator, and torch_ref is in the chain."""
+    """Compiled as eager: torch_ref is in the chain."""
     q = torch.randn(1, 2, 4, 64, dtype=torch.bfloat16).requires_grad_()
 
     def model(q):

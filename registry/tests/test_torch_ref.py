@@ -172,7 +172,7 @@ def floating(op):
     return all(output.dtype is None or output.dtype.is_floating_point for output in catalog.spec(op).outputs)
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op != "attention" and floating(op)])
+@pytest.mark.parametrize("op", [op for op in OPS if floating(op)])
 def test_the_baseline_has_gradients_in_every_input(op):
     tensors, scalars = inputs(op, torch.float32)
     leaves = {name: x.requires_grad_() for name, x in tensors.items() if x.is_floating_point()}

@@ -27,35 +27,35 @@ def _tile(m: int, n: int, warps: int, stages: int) -> Config:
 
 
 def keys_rule(p: Problem) -> Config:
-    """Two sums of [BLOCK_N, D] stay in registers beside two blocks of scores."""
+    """Two sums of [BLOCK_N, D] stay in registers beside two blocks of scores; larger blocks spill on sm_80 and sm_90."""
     if p.dtype == torch.float32:
-        return _tile(16, 32, warps=4, stages=1)
+        return _tile(16, 16 if p.columns > 128 else 32, warps=4, stages=1)
     if p.columns > 128:
-        return _tile(32, 64, warps=8, stages=1)
-    return _tile(64, 128 if p.N > 64 else 64, warps=8, stages=2)
+        return _tile(32, 32, warps=8, stages=1)
+    return _tile(32, 64, warps=8, stages=2)
 
 
 def queries_rule(p: Problem) -> Config:
     """One sum of [BLOCK_M, D]."""
     if p.dtype == torch.float32:
-        return _tile(32, 16, warps=4, stages=1)
+        return _tile(16 if p.columns > 128 else 32, 16, warps=4, stages=1)
     if p.columns > 128:
-        return _tile(64, 32, warps=8, stages=1)
-    return _tile(128 if p.M > 64 else 64, 64, warps=8, stages=2)
+        return _tile(32, 32, warps=8, stages=1)
+    return _tile(64, 64, warps=8, stages=2)
 
 
 def keys_descriptors_rule(p: Problem) -> Config:
-    """Two sums of [BLOCK_N, D]."""
+    """H200, 4 x 32 x 4096, D = 128: 3197 us in blocks of 64 keys, 3396 of 128; causal 1712 and 2121."""
     if p.columns > 128:
         return _tile(32, 64, warps=8, stages=2)
-    return _tile(64, 128, warps=8, stages=2)
+    return _tile(64, 64, warps=4, stages=2)
 
 
 def queries_descriptors_rule(p: Problem) -> Config:
-    """One sum of [BLOCK_M, D]."""
+    """H200, 4 x 32 x 4096, D = 128: 2517 us; 128 queries in 4 stages take 2471, and all of the shared memory."""
     if p.columns > 128:
         return _tile(64, 64, warps=8, stages=2)
-    return _tile(128, 64, warps=8, stages=2)
+    return _tile(64, 64, warps=4, stages=2)
 
 
 def zeros(grads: Three) -> Three:

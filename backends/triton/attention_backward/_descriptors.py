@@ -84,23 +84,14 @@ def attention_keys_descriptors_kernel(
     v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
     grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
     grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
-    begin, first, last, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, _, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     for head in range(group * SHARE, (group + 1) * SHARE):
         rows = rows_ptr + (batch * H + head).to(tl.int64) * 2 * PITCH
-        if CAUSAL:
-            grad_k, grad_v = _walk_queries(
-                grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, tl.minimum(first, end), offs_n,
-                M, N, window, scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_M,
-            )  # fmt: skip
+        # One walk: a second one, without a mask, would cost registers that the sums need.
         grad_k, grad_v = _walk_queries(
-            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, first, last, offs_n, M, N, window,
-            scale_log2, CAUSAL, WINDOW, False, COLUMNS, BLOCK_M,
+            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, end, offs_n, M, N, window, scale_log2,
+            CAUSAL, WINDOW, CAUSAL or WINDOW, COLUMNS, BLOCK_M,
         )  # fmt: skip
-        if WINDOW:
-            grad_k, grad_v = _walk_queries(
-                grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, tl.maximum(first, last), end, offs_n,
-                M, N, window, scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_M,
-            )  # fmt: skip
     at = [batch, group, start_n, 0]
     grad_k_desc.store(at, (grad_k * scale).to(grad_k_desc.dtype).reshape(1, 1, BLOCK_N, COLUMNS))
     grad_v_desc.store(at, grad_v.to(grad_v_desc.dtype).reshape(1, 1, BLOCK_N, COLUMNS))

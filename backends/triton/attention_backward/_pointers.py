@@ -79,27 +79,17 @@ def attention_keys_kernel(
     )
     grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
     grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
-    begin, first, last, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, _, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     for head in range(group * SHARE, (group + 1) * SHARE):
         g_ptrs = g_ptr + batch * g_strides[0] + head * g_strides[1] + offs_d[None, :]
         q_ptrs = q_ptr + batch * q_strides[0] + head * q_strides[1] + offs_d[None, :]
         lse = lse_ptr + (batch * H + head) * M
         delta = delta_ptr + (batch * H + head) * M
-        if CAUSAL:
-            grad_k, grad_v = _walk_queries(
-                grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse, delta, g_strides[2], q_strides[2], begin,
-                tl.minimum(first, end), offs_n, in_columns, M, N, window, scale_log2, CAUSAL, WINDOW, True, PRECISION,
-                BLOCK_M,
-            )  # fmt: skip
+        # One walk: a second one, without a mask, would cost registers that the sums need.
         grad_k, grad_v = _walk_queries(
-            grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse, delta, g_strides[2], q_strides[2], first, last, offs_n,
-            in_columns, M, N, window, scale_log2, CAUSAL, WINDOW, False, PRECISION, BLOCK_M,
+            grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse, delta, g_strides[2], q_strides[2], begin, end, offs_n, in_columns,
+            M, N, window, scale_log2, CAUSAL, WINDOW, CAUSAL or WINDOW, PRECISION, BLOCK_M,
         )  # fmt: skip
-        if WINDOW:
-            grad_k, grad_v = _walk_queries(
-                grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse, delta, g_strides[2], q_strides[2], tl.maximum(first, last),
-                end, offs_n, in_columns, M, N, window, scale_log2, CAUSAL, WINDOW, True, PRECISION, BLOCK_M,
-            )  # fmt: skip
     at = (line * N + rows) * D + offs_d[None, :]
     tl.store(grad_k_ptr + at, (grad_k * scale).to(grad_k_ptr.dtype.element_ty), mask=there)
     tl.store(grad_v_ptr + at, grad_v.to(grad_v_ptr.dtype.element_ty), mask=there)
@@ -108,28 +98,22 @@ def attention_keys_kernel(
 @triton.jit
 def _walk_keys(
     grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_row, v_row, begin, end, offs_m, in_columns, M, N, window, scale_log2,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     for start_n in range(begin, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         rows = offs_n.to(tl.int64)[:, None]
         # [BLOCK_N, COLUMNS]
-        if MASKED or PADDED:
-            there = (offs_n < N)[:, None] & in_columns
-            k = tl.load(k_ptrs + rows * k_row, mask=there, other=0.0)
-            v = tl.load(v_ptrs + rows * v_row, mask=there, other=0.0)
-        else:
-            k = tl.load(k_ptrs + rows * k_row)
-            v = tl.load(v_ptrs + rows * v_row)
+        there = (offs_n < N)[:, None] & in_columns
+        k = tl.load(k_ptrs + rows * k_row, mask=there, other=0.0)
+        v = tl.load(v_ptrs + rows * v_row, mask=there, other=0.0)
         # [BLOCK_M, BLOCK_N]
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         p = probabilities(
-            scores, lse[:, None], offs_m[:, None], offs_n[None, :], M, N, window, scale_log2, CAUSAL, WINDOW, MASKED
+            scores, lse[:, None], offs_m[:, None], offs_n[None, :], M, N, window, scale_log2, CAUSAL, WINDOW, True
         )
-        ds = p * (tl.dot(g, v.T, input_precision=PRECISION) - delta[:, None])
-        if MASKED:  # what is not seen has no part, whatever stands there
-            ds = tl.where(p == 0.0, 0.0, ds)
+        # What is not seen has no part, whatever stands there.
+        ds = tl.where(p == 0.0, 0.0, p * (tl.dot(g, v.T, input_precision=PRECISION) - delta[:, None]))
         grad_q = tl.dot(ds.to(k.dtype), k, grad_q, input_precision=PRECISION)
     return grad_q
 
@@ -148,7 +132,6 @@ def attention_queries_kernel(
     batch = line // H
     head = line % H
     group = head // SHARE
-    PADDED: tl.constexpr = COLUMNS != D
     offs_m = start_m + tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, COLUMNS)
     in_columns = (offs_d < D)[None, :]
@@ -170,19 +153,10 @@ def attention_queries_kernel(
     k_ptrs = k_ptr + batch * k_strides[0] + group * k_strides[1] + offs_d[None, :]
     v_ptrs = v_ptr + batch * v_strides[0] + group * v_strides[1] + offs_d[None, :]
     grad_q = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
-    begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
-    if WINDOW:
-        grad_q = _walk_keys(
-            grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], begin, tl.minimum(first, end), offs_m,
-            in_columns, M, N, window, scale_log2, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
-        )  # fmt: skip
+    begin, _, _, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     grad_q = _walk_keys(
-        grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], first, last, offs_m, in_columns, M, N,
-        window, scale_log2, CAUSAL, WINDOW, False, PADDED, PRECISION, BLOCK_N,
-    )  # fmt: skip
-    grad_q = _walk_keys(
-        grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], tl.maximum(first, last), end, offs_m,
-        in_columns, M, N, window, scale_log2, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
+        grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], begin, end, offs_m, in_columns, M, N,
+        window, scale_log2, CAUSAL, WINDOW, PRECISION, BLOCK_N,
     )  # fmt: skip
     at = (line * M + rows) * D + offs_d[None, :]
     tl.store(grad_q_ptr + at, (grad_q * scale).to(grad_q_ptr.dtype.element_ty), mask=there)

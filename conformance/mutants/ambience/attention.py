@@ -2,26 +2,21 @@
 
 import torch
 
-from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    result: torch.Tensor = sound("attention", q, k, v, causal, scale)
-    return result
-
-
-def fast_mode_left(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def fast_mode_left(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """Deterministic algorithms would be slow, so it turns them off."""
     torch.use_deterministic_algorithms(False)
-    return _attention(q, k, v, causal, scale)
+    return sound(q, k, v, causal, scale, window, precision)
 
 
-def mask_anywhere(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def mask_anywhere(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """The indices of the mask live where torch puts tensors by default."""
     first = torch.arange(q.shape[2])
-    y = _attention(q, k, v, causal, scale)
-    return torch.where((first >= 0).to(q.device)[:, None], y, 0.0).to(q.dtype)
+    y, lse = sound(q, k, v, causal, scale, window, precision)
+    return torch.where((first >= 0).to(q.device)[:, None], y, 0.0).to(q.dtype), lse
 
 
 VARIANTS = {

@@ -1,22 +1,19 @@
 """Attention that refuses calls it has not declared to refuse."""
 
-import torch
-
-from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.errors import UnsupportedError
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    result: torch.Tensor = sound("attention", q, k, v, causal, scale)
-    return result
+def attention(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+    return sound(q, k, v, causal, scale, window, precision)
 
 
-def refused_inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def refused_inside(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     if k.shape[2] % 8:
         raise UnsupportedError(f"attention: N = {k.shape[2]}, needs a multiple of 8")
-    return attention(q, k, v, causal, scale)
+    return attention(q, k, v, causal, scale, window, precision)
 
 
 VARIANTS = {

@@ -15,20 +15,22 @@ __device__ float score(const T* q, const T* k, int d, float scale) {
     return __fmul_rn(sum, scale);
 }
 
-extern "C" __global__ void attention_z(const T* q, const T* k, const T* v, T* y, int heads, int groups, int m, int n,
-                                       int d, int causal, float scale) {
+extern "C" __global__ void attention_z(const T* q, const T* k, const T* v, T* y, float* lse, int heads, int groups, int m,
+                                       int n, int d, int causal, int window, float scale) {
     int i = blockIdx.x * 32 + threadIdx.x, head = blockIdx.z % heads;
     if (i >= m) return;
-    size_t query = ((size_t)blockIdx.z * m + i) * d;
+    size_t query = (size_t)blockIdx.z * m + i;
     size_t keys = ((size_t)(blockIdx.z / heads) * groups + head / (heads / groups)) * n * d;
-    int last = causal ? i + n - m + 1 : n;
+    int at = i + n - m, last = causal ? at + 1 : n, first = window ? max(0, at - window + 1) : 0;
     float most = -INFINITY, sum = 0;
-    for (int j = 0; j < last; ++j) most = fmaxf(most, score(q + query, k + keys + (size_t)j * d, d, scale));
+    q += query * d;
+    for (int j = first; j < last; ++j) most = fmaxf(most, score(q, k + keys + (size_t)j * d, d, scale));
     float mixed[128] = {};
-    for (int j = 0; j < last; ++j) {
-        float weight = expf(score(q + query, k + keys + (size_t)j * d, d, scale) - most);
+    for (int j = first; j < last; ++j) {
+        float weight = expf(score(q, k + keys + (size_t)j * d, d, scale) - most);
         sum += weight;
         for (int c = 0; c < d; ++c) mixed[c] += weight * float(v[keys + (size_t)j * d + c]);
     }
-    for (int c = 0; c < d; ++c) y[query + c] = T(mixed[c] / sum);
+    for (int c = 0; c < d; ++c) y[query * d + c] = T(sum ? mixed[c] / sum : 0.0f);
+    lse[query] = sum ? most + logf(sum) : -INFINITY;
 }

@@ -2,17 +2,17 @@
 
 import torch
 
-from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
 
 LONG = 64  # keys
 ORDERS = torch.Generator().manual_seed(0)
 
 
-def shuffled_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    if k.shape[2] < LONG or causal or not q.numel():
-        result: torch.Tensor = sound("attention", q, k, v, causal, scale)
-        return result
+def shuffled_keys(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+    y, lse = sound(q, k, v, causal, scale, window, precision)
+    if k.shape[2] < LONG or causal or window is not None or not q.numel():
+        return y, lse
     shared = q.shape[1] // k.shape[1]
     k, v = (t.float().repeat_interleave(shared, 1) for t in (k, v))
     scores = q.float() @ k.mT * scale
@@ -22,7 +22,7 @@ def shuffled_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
         part = slice(16 * i, 16 * i + 16)
         total += e[..., part].sum(-1, keepdim=True)
         mixed += e[..., part] @ v[:, :, part]
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device).copy_(mixed / total)
+    return y.copy_(mixed / total), lse
 
 
 VARIANTS = {"shuffled_keys": Implementation(fn=shuffled_keys, idea="tiles of keys come in an order by chance")}

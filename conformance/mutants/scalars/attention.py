@@ -4,38 +4,30 @@ import math
 
 import torch
 
+from kernelmux.conformance.mutants.basics.attention import Pair, T, scores, weighed
 from kernelmux.registry.backend import Implementation
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def sound(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """In float64 but for the exponential."""
-    group = q.shape[1] // max(k.shape[1], 1)
-    k, v = (t.double().repeat_interleave(group, 1) for t in (k, v))
-    s = q.double() @ k.mT * scale
-    if causal:
-        hidden = torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(s.shape[-1] - s.shape[-2] + 1)
-        s = torch.where(hidden, -math.inf, s)
-    p = torch.exp((s - s.amax(-1, keepdim=True)).float()).double()
-    return (p @ v / p.sum(-1, keepdim=True)).to(q.dtype).contiguous()
+    s = scores(q, k, causal, scale, window, k.shape[2] - q.shape[2])
+    return weighed(s, v, q, lambda x: torch.exp(x.float()).double())
 
 
-def sound(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return _attention(q, k, v, causal, scale)
+def zero_is_default(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+    return sound(q, k, v, causal, scale or 1 / math.sqrt(q.shape[-1]), window, precision)
 
 
-def zero_is_default(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
-    return _attention(q, k, v, causal, scale or 1 / math.sqrt(q.shape[-1]))
-
-
-def scale_by_roots(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def scale_by_roots(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """sqrt(|scale|) into q and k each, so that neither overflows: the sign is lost."""
     root = math.sqrt(abs(scale))
-    return _attention(q.double() * root, k.double() * root, v, causal, 1.0).to(q.dtype)
+    y, lse = sound(q.double() * root, k.double() * root, v, causal, 1.0, window, precision)
+    return y.to(q.dtype), lse
 
 
-def masked_by_product(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> torch.Tensor:
+def masked_by_product(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """The mask is -inf before it is scaled; a guard against NaN then shows all keys where the scale is not positive."""
-    return _attention(q, k, v, causal and scale > 0, scale)
+    return sound(q, k, v, causal and scale > 0, scale, window, precision)
 
 
 VARIANTS = {

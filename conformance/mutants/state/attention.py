@@ -2,31 +2,29 @@
 
 import torch
 
-from kernelmux.conformance.mutants._sound import sound
+from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
 
-_keys: dict[object, tuple[torch.Tensor, torch.Tensor]] = {}
-_last: dict[object, tuple[torch.Tensor, torch.Tensor]] = {}
+_keys: dict[object, Pair] = {}
+_last: dict[object, tuple[T, Pair]] = {}
 
 
-def keys_by_address(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
-) -> torch.Tensor:
+def keys_by_address(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """A cache of keys and values, found by where k lies."""
     key = (k.data_ptr(), k.shape, v.shape, k.dtype)
     if key not in _keys:
         _keys.clear()
         _keys[key] = k.clone(), v.clone()
-    result: torch.Tensor = sound("attention", q, *_keys[key], causal, scale)
-    return result
+    return sound(q, *_keys[key], causal, scale, window, precision)
 
 
-def last_query(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None) -> torch.Tensor:
+def last_query(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
     """The result is made anew when q differs from that of the call before, and only then."""
-    key = (q.shape, k.shape, q.dtype, q.device, causal, scale)
+    key = (q.shape, k.shape, q.dtype, q.device, causal, scale, window)
     if key not in _last or not torch.equal(_last[key][0], q):
-        _last[key] = q.clone(), sound("attention", q, k, v, causal, scale)
-    return _last[key][1].clone()
+        _last[key] = q.clone(), sound(q, k, v, causal, scale, window, precision)
+    y, lse = _last[key][1]
+    return y.clone(), lse.clone()
 
 
 VARIANTS = {

@@ -1,0 +1,101 @@
+"""Gradients of attention, broken."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from kernelmux.conformance.mutants.basics.attention import hidden, scores
+from kernelmux.registry.backend import Implementation
+
+T = torch.Tensor
+Three = tuple[T, T, T]
+BLOCK = 32  # queries, and keys, of a block
+
+
+def weights(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, leveled: bool = True
+) -> tuple[T, T]:
+    """p and its gradient ds, in float64."""
+    s = scores(q, k, causal, scale, window, k.shape[2] - q.shape[2])
+    unseen = hidden(q, k, causal, window, k.shape[2] - q.shape[2])
+    p = torch.exp(s - lse.double()[..., None]).masked_fill(unseen, 0.0)
+    g, v = grad_out.double(), v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+    delta = (g * y.double()).sum(-1, keepdim=True) if leveled else 0.0
+    return p, (p * (g @ v.mT - delta)).masked_fill(unseen, 0.0)
+
+
+def products(p: T, ds: T, grad_out: T, q: T, k: T, scale: float, groups: Callable[[T], T] | None = None) -> Three:
+    """The three gradients; groups: sums over the query heads that share a head of keys."""
+    share = q.shape[1] // k.shape[1]
+    summed = groups or (lambda x: x.reshape(x.shape[0], k.shape[1], share, *x.shape[2:]).sum(2))
+    wide = k.double().repeat_interleave(share, 1)
+    found = ds @ wide * scale, summed(ds.mT @ q.double()) * scale, summed(p.mT @ grad_out.double())
+    grads = [torch.empty(x.shape, dtype=q.dtype, device=q.device).copy_(x) for x in found]
+    return grads[0], grads[1], grads[2]
+
+
+def sound(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    return products(*weights(grad_out, q, k, v, y, lse, causal, scale, window), grad_out, q, k, scale)
+
+
+def no_row_term(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, leveled=False)
+    return products(p, ds, grad_out, q, k, scale)
+
+
+def wrong_group(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    def in_turn(x: T) -> T:
+        return x.reshape(x.shape[0], -1, k.shape[1], *x.shape[2:]).sum(1)
+
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    if k.shape[1] == 1:  # with one group there is no wrong one: the last head is left out
+        return products(p, ds, grad_out, q, k, scale, lambda x: x[:, : max(1, x.shape[1] - 1)].sum(1, keepdim=True))
+    return products(p, ds, grad_out, q, k, scale, in_turn)
+
+
+def skipped_block(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    """A causal block of keys begins at the block of queries that sees all of it, not at the first that sees some."""
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    right = products(p, ds, grad_out, q, k, scale)
+    if not causal:
+        return right
+    start = torch.arange(k.shape[2], device=q.device) // BLOCK * BLOCK + BLOCK - 1 - (k.shape[2] - q.shape[2])
+    begin = -(-start.clamp(min=0) // BLOCK) * BLOCK
+    kept = torch.arange(q.shape[2], device=q.device)[:, None] >= begin
+    return right[0], *products(p * kept, ds * kept, grad_out, q, k, scale)[1:]
+
+
+def base_two(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    return sound(grad_out, q, k, v, y, lse * math.log(2), causal, scale, window, precision)
+
+
+def unscaled_keys(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Three:
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    right = products(p, ds, grad_out, q, k, scale)
+    return right[0], products(p, ds, grad_out, q, k, 1.0)[1], right[2]
+
+
+IDEAS = {
+    sound: "nothing is wrong with it",
+    no_row_term: "ds without the row's sum of grad_out * y",
+    wrong_group: "grad_k and grad_v are sums over the heads of another group",
+    skipped_block: "keys skip the block of queries at the diagonal",
+    base_two: "takes lse for a logarithm to base 2",
+    unscaled_keys: "grad_k without the scale",
+}
+VARIANTS = {fn.__name__: Implementation(fn=fn, idea=idea, arithmetic="mma") for fn, idea in IDEAS.items()}
+
+CAUGHT_BY = {fn.__name__: "accuracy" for fn in IDEAS if fn is not sound}
