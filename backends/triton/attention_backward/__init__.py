@@ -45,17 +45,19 @@ def queries_rule(p: Problem) -> Config:
 
 
 def keys_descriptors_rule(p: Problem) -> Config:
-    """H200, 4 x 32 x 4096, D = 128: 3197 us in blocks of 64 keys, 3396 of 128; causal 1712 and 2121."""
+    """H200, 4 x 32 x 4096: at D = 128 3142 us, 3368 in blocks of 128 keys; at D = 64 1925 us, 2222 in 2 stages."""
     if p.columns > 128:
         return _tile(32, 64, warps=8, stages=2)
-    return _tile(64, 64, warps=4, stages=2)
+    return _tile(64, 64, warps=4, stages=2 if p.columns > 64 else 3)
 
 
 def queries_descriptors_rule(p: Problem) -> Config:
-    """H200, 4 x 32 x 4096, D = 128: 2517 us; 128 queries in 4 stages take 2471, and all of the shared memory."""
+    """H200, 4 x 32 x 4096: at D = 128 2447 us, 2565 in blocks of 64 queries; at D = 64 1218 us, 1253 in blocks of 128."""
     if p.columns > 128:
         return _tile(64, 64, warps=8, stages=2)
-    return _tile(64, 64, warps=4, stages=2)
+    if p.columns > 64 and p.M > 64:
+        return _tile(128, 64, warps=8, stages=3)
+    return _tile(64, 64, warps=4, stages=3)
 
 
 def zeros(grads: Three) -> Three:
