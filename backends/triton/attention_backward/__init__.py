@@ -46,8 +46,8 @@ def queries_rule(p: Problem) -> Config:
 
 def keys_descriptors_rule(p: Problem) -> Config:
     """H200, 4 x 32 x 4096: at D = 128 3142 us, 3368 in blocks of 128 keys; at D = 64 1925 us, 2222 in 2 stages."""
-    if p.columns > 128:
-        return _tile(32, 64, warps=8, stages=2)
+    if p.columns > 128:  # 32 queries spill
+        return _tile(16, 64, warps=8, stages=2)
     return _tile(64, 64, warps=4, stages=2 if p.columns > 64 else 3)
 
 
