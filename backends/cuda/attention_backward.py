@@ -170,23 +170,24 @@ def _two_passes(
 
 
 def keys_config(call: Call) -> Config:
-    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; PIPELINED: the sums of a tile wait for the
-    scores of the next, TURNS: the warpgroups issue their products in turn.
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their scores in turn.
 
-    H200, bf16, 4 x 32 x 4096 x 128, TFLOP/s of these four products: tiles of 80 queries 719 (without turns 692), of 64
-    queries 570 (624). More do not fit into the registers, and with the bounds of a window 80 do not.
+    H200, bf16, 4 x 32 x 4096 x D, TFLOP/s of these four products: at D = 128 tiles of 80 queries 719 (without turns
+    692), of 64 queries 570 (624); wider ones, or 80 with the bounds of a window, need more registers than there are. At
+    D = 64 tiles of 128 queries 615 without turns, 518 to 587 with them.
     """
     if call.dims[5] <= 64:
-        return {"TILE": 128, "STAGES": 3, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
+        return {"TILE": 128, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
     if call.window:
-        return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 0}
-    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "PIPELINED": 0, "TURNS": 1}
+        return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
+    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": 1}
 
 
 def queries_config(call: Call) -> Config:
-    """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each.
+    """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each; TURNS as above.
 
-    H200 as above, TFLOP/s of these three products: tiles of 96 keys 796, without turns 717; at D = 64 of 128 keys 651.
+    H200 as above, TFLOP/s of these three products: at D = 128 tiles of 96 keys 796, without turns 717; at D = 64 tiles
+    of 128 keys 660, without turns 523.
     """
     tile = 128 if call.dims[5] <= 64 else 96
     return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}

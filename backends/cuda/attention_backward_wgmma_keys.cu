@@ -1,6 +1,7 @@
 // grad_k and grad_v on Hopper's warpgroup products: a block owns keys and walks over the queries of all heads that
 // share them. The scores are computed transposed, keys by queries: then weights and their gradients come out of the
-// tensor cores as the left operand of grad_v += p^T grad_out and grad_k += ds^T q, and never leave the registers.
+// tensor cores as the left operand of grad_v += p^T grad_out and grad_k += ds^T q, and never leave the registers. These
+// are then too full for two tiles at a time: what one warpgroup waits for, the other fills.
 #include "attention_backward_wgmma.cuh"
 
 struct alignas(1024) Shared {
@@ -88,16 +89,15 @@ struct Consumer {
         issue_columns(grad_k, ds, shared.q[stage]);
     }
 
-    // The scores of the queries from `query` on to weights and their gradients; Pending products may stay under way.
-    template <int Pending>
+    // The scores of the queries from `query` on to weights, and these to gradients of the scores.
     __device__ __forceinline__ void weigh(int stage, int query, const Work& work, const Shape& shape,
                                           float scale_log2) {
         const int own = work.first_key + 64 * group, key = own + 16 * warp + lane / 4, column = query + lane % 4 * 2;
         const bool border = !all_seen(query, TILE, own, 64, shape);
-        wgmma_wait<Pending + 1>(s);
+        wgmma_wait<1>(s);
         exponentials(s, stage, scale_log2);
         if (border) mask(s, 0, queries_of(key, shape), column), mask(s, 1, queries_of(key + 8, shape), column);
-        wgmma_wait<Pending>(dp);
+        wgmma_wait<0>(dp);
         differentiate(dp, s, stage);
         if (border) mask(dp, 0, queries_of(key, shape), column), mask(dp, 1, queries_of(key + 8, shape), column);
     }
@@ -109,48 +109,19 @@ struct Consumer {
         shared.turns.begin(group, speaks);
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
-        int query = work.queries.first, last = 0;
-        if (tiles == 0) return;
-        auto next = [&] {
-            last = place.stage, place.advance();
-            query = query + TILE < work.queries.end ? query + TILE : work.queries.first;
-        };
-#if PIPELINED
-        barrier_wait(shared.full[0], 0);
-        shared.turns.take(group, 0);
-        issue_scores(0);
-        shared.turns.pass(group, speaks);
-        weigh<0>(0, query, work, shape, scale_log2);
-        pack(p, s), pack(ds, dp);
-        next();
-        for (int tile = 1; tile < tiles; tile++) {
-            barrier_wait(shared.full[place.stage], place.phase);
-            shared.turns.take(group, tile);
-            issue_scores(place.stage);
-            issue_sums(last);
-            shared.turns.pass(group, speaks);
-            weigh<2>(place.stage, query, work, shape, scale_log2);
-            wgmma_wait<0>(grad_k), pin(grad_v);
-            barrier_arrive_if(speaks, shared.empty[last]);
-            pack(p, s), pack(ds, dp);
-            next();
-        }
-        issue_sums(last);
-        wgmma_wait<0>(grad_k), pin(grad_v);
-#else
-        for (int tile = 0; tile < tiles; tile++) {
+        int query = work.queries.first;
+        for (int tile = 0; tile < tiles; tile++, place.advance()) {
             barrier_wait(shared.full[place.stage], place.phase);
             shared.turns.take(group, tile);
             issue_scores(place.stage);
             shared.turns.pass(group, speaks);
-            weigh<0>(place.stage, query, work, shape, scale_log2);
+            weigh(place.stage, query, work, shape, scale_log2);
             pack(p, s), pack(ds, dp);
             issue_sums(place.stage);
             wgmma_wait<0>(grad_k), pin(grad_v);
             barrier_arrive_if(speaks, shared.empty[place.stage]);
-            next();
+            query = query + TILE < work.queries.end ? query + TILE : work.queries.first;  // of the next head
         }
-#endif
     }
 };
 

@@ -243,5 +243,6 @@ def test_where_no_operator_gives_a_gradient_torch_differentiates_the_baseline():
     for chain in ("torch_ref", [*KERNELS, "torch_ref"]):
         with kx.use(chain):
             run = torch.compile(model, fullgraph=True, backend="aot_eager")
-            torch.testing.assert_close(torch.autograd.grad(run(q), q), torch.autograd.grad(model(q), q))
+            (got,), (want,) = torch.autograd.grad(run(q), q), torch.autograd.grad(model(q), q)
+            torch.testing.assert_close(got, want, rtol=0.02, atol=0.02 * float(want.abs().max()))
         torch._dynamo.reset()
