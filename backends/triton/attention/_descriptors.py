@@ -54,8 +54,8 @@ def attention_descriptors_kernel(
     begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
         acc, top, total = _walk_keys(
-            acc, top, total, q, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, M, N, window, scale,
-            CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
+            acc, top, total, q, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, M, N, window,
+            scale, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
         )  # fmt: skip
     acc, top, total = _walk_keys(
         acc, top, total, q, k_desc, v_desc, batch, group, first, last, offs_m, M, N, window, scale, CAUSAL, WINDOW,

@@ -32,9 +32,9 @@ LOADER_REGISTERS = gl.constexpr(24)
 def _load(
     q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
     batch, head, group, start_m, first, blocks,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    mbarrier.expect(q_full.index(0), 2 * ROWS * D * 2)
+    mbarrier.expect(q_full.index(0), 2 * ROWS * COLUMNS * 2)
     copy_in(q_desc, [batch, head, start_m, 0], q_full.index(0), q_rows.index(0))
     copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full.index(0), q_rows.index(1))
     for step in range(0, blocks - first):
@@ -42,10 +42,10 @@ def _load(
         free = (step // STAGES + 1) & 1
         start_n = (blocks - 1 - step) * BLOCK_N
         mbarrier.wait(k_empty.index(slot), free)
-        mbarrier.expect(k_full.index(slot), BLOCK_N * D * 2)
+        mbarrier.expect(k_full.index(slot), BLOCK_N * COLUMNS * 2)
         copy_in(k_desc, [batch, group, start_n, 0], k_full.index(slot), k_ring.index(slot))
         mbarrier.wait(v_empty.index(slot), free)
-        mbarrier.expect(v_full.index(slot), BLOCK_N * D * 2)
+        mbarrier.expect(v_full.index(slot), BLOCK_N * COLUMNS * 2)
         copy_in(v_desc, [batch, group, start_n, 0], v_full.index(slot), v_ring.index(slot))
 
 
@@ -74,22 +74,22 @@ def _mask(scores, start_row, start_n, M, N, window, CAUSAL: gl.constexpr, WINDOW
 
 @gluon.jit
 def _walk_keys(
-    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N, window,
-    scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    D: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr,
+    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, blocks, start_row, M, N,
+    window, scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+    layout: gl.constexpr, out_layout: gl.constexpr,
 ):  # fmt: skip
     """Steps [begin, end): the scores of a step, and the values of the step before it."""
     for step in range(begin, end):
         slot = step % STAGES
         mbarrier.wait(k_full.index(slot), (step // STAGES) & 1)
-        k = k_ring.index(slot).reshape([BLOCK_N, D]).permute((1, 0))
+        k = k_ring.index(slot).reshape([BLOCK_N, COLUMNS]).permute((1, 0))
         nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         pending_scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
 
         old = (step - 1) % STAGES
         mbarrier.wait(v_full.index(old), ((step - 1) // STAGES) & 1)
-        v = v_ring.index(old).reshape([BLOCK_N, D])
+        v = v_ring.index(old).reshape([BLOCK_N, COLUMNS])
         pending_acc = warpgroup_mma(p, v, acc, is_async=True)
 
         scores = warpgroup_mma_wait(1, deps=[pending_scores])
@@ -111,11 +111,11 @@ def _walk_keys(
 def _attend(
     lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
     batch, head, line, start_row, low, blocks, M, N, window, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr,
-    WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
+    WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     first_row = start_row + HALF * ROWS
     _, first, last, _ = key_range(first_row, M, N, window, CAUSAL, WINDOW, ROWS, BLOCK_N)
     # At least the first step is masked; after it, as many as reach past what every query may see; with a window also
@@ -124,10 +124,10 @@ def _attend(
     masked = gl.minimum(gl.maximum(blocks - last // BLOCK_N, 1), steps)
 
     mbarrier.wait(q_full.index(0), 0)
-    q = q_rows.index(HALF).reshape([ROWS, D])
+    q = q_rows.index(HALF).reshape([ROWS, COLUMNS])
     mbarrier.wait(k_full.index(0), 0)
     nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-    scores = warpgroup_mma(q, k_ring.index(0).reshape([BLOCK_N, D]).permute((1, 0)), nothing, use_acc=False)
+    scores = warpgroup_mma(q, k_ring.index(0).reshape([BLOCK_N, COLUMNS]).permute((1, 0)), nothing, use_acc=False)
     mbarrier.arrive(k_empty.index(0))
     if FLIP:
         scores = -scores
@@ -137,28 +137,28 @@ def _attend(
     weights, top, total, _ = _weights(scores, top, total, scale, True)
     p = gl.convert_layout(weights.to(q.dtype), gl.DotOperandLayout(0, out_layout, 2))
 
-    # [ROWS, D]
-    acc = gl.zeros([ROWS, D], gl.float32, out_layout)
+    # [ROWS, COLUMNS]
+    acc = gl.zeros([ROWS, COLUMNS], gl.float32, out_layout)
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        1, masked, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, D, STAGES,
+        1, masked, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, COLUMNS, STAGES,
         layout, out_layout,
     )  # fmt: skip
     whole = gl.maximum(masked, gl.minimum(blocks - first // BLOCK_N, steps)) if WINDOW else steps
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        masked, whole, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N, D, STAGES,
-        layout, out_layout,
+        masked, whole, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N, COLUMNS,
+        STAGES, layout, out_layout,
     )  # fmt: skip
     if WINDOW:
         acc, p, top, total = _walk_keys(
             acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-            whole, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, D, STAGES,
-            layout, out_layout,
+            whole, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, COLUMNS,
+            STAGES, layout, out_layout,
         )  # fmt: skip
     last_slot = (steps - 1) % STAGES
     mbarrier.wait(v_full.index(last_slot), ((steps - 1) // STAGES) & 1)
-    acc = warpgroup_mma(p, v_ring.index(last_slot).reshape([BLOCK_N, D]), acc)
+    acc = warpgroup_mma(p, v_ring.index(last_slot).reshape([BLOCK_N, COLUMNS]), acc)
 
     # The queries are used up: their memory takes the output, which the copy engine cuts at row M.
     divisor = gl.where(total == 0.0, 1.0, total)
@@ -174,8 +174,8 @@ def _attend(
 @gluon.jit
 def attention_specialised_kernel(
     lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, CAUSAL: gl.constexpr,
-    WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr,
+    WINDOW: gl.constexpr, FLIP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
+    COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     blocks_m = gl.cdiv(M, 2 * ROWS)
     # The last queries see the most keys, so their programs start first.
@@ -198,11 +198,13 @@ def attention_specialised_kernel(
     gl.warp_specialize(
         [
             (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, D, STAGES)),
+                       line, start_m, low, blocks, M, N, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS,
+                       STAGES)),
             (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, D, STAGES)),
+                       line, start_m, low, blocks, M, N, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS,
+                       STAGES)),
             (_load, (q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-                     batch, head, head // SHARE, start_m, low, blocks, ROWS, BLOCK_N, D, STAGES)),
+                     batch, head, head // SHARE, start_m, low, blocks, ROWS, BLOCK_N, COLUMNS, STAGES)),
         ],
         [4, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS],
@@ -212,7 +214,7 @@ def attention_specialised_kernel(
 @plan
 def _plan(p: Problem, rule: Rule) -> Launch:
     config = rule(p)
-    queries, keys = [1, 1, QUERIES, p.D], [1, 1, config["BLOCK_N"], p.D]
+    queries, keys = [1, 1, QUERIES, p.columns], [1, 1, config["BLOCK_N"], p.columns]
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
     kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)
     maps = tuple(
@@ -220,8 +222,10 @@ def _plan(p: Problem, rule: Rule) -> Launch:
         for shape, strides, block in kinds
     )
     grid = (cdiv(p.M, 2 * QUERIES) * p.B * p.H,)
-    meta = {**p.constants, **config, "ROWS": QUERIES, "num_warps": 4}
-    return Launch(attention_specialised_kernel, grid, *p.sizes, maps=(POINTER, *maps), **meta)
+    return Launch(
+        attention_specialised_kernel, grid, *p.sizes, maps=(POINTER, *maps), ROWS=QUERIES, COLUMNS=p.columns,
+        num_warps=4, **p.constants, **config,
+    )  # fmt: skip
 
 
 def specialised(

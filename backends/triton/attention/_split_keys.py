@@ -23,15 +23,15 @@ def attention_split_keys_kernel(
     out_ptr, lse_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, window, scale,
     q_eighths, k_eighths, v_eighths, SPLITS,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr, QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    tiles = tl.cdiv(SHARE * M, ROWS)
+    tiles = tl.cdiv(SHARE * M, BLOCK_M)
     split = tl.program_id(0) // tiles % SPLITS
     line = (tl.program_id(0) // tiles // SPLITS).to(tl.int64)
     batch = line // (H // SHARE)
     group = line % (H // SHARE)
 
-    rows = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     heads = group * SHARE + rows // M
     offs_m = rows % M
     offs_d = tl.arange(0, COLUMNS)
@@ -39,7 +39,7 @@ def attention_split_keys_kernel(
     there = (rows < SHARE * M)[:, None] & in_columns
     # Strides are given in units of 16 bytes, so that the compiler knows it may read as many at once.
     q_rows = batch * (q_eighths[0] * 8) + heads * (q_eighths[1] * 8) + offs_m * (q_eighths[2] * 8)
-    # [ROWS, COLUMNS]
+    # [BLOCK_M, COLUMNS]
     q = tl.load(q_ptr + q_rows[:, None] + offs_d[None, :], mask=there, other=0.0)
     if FLIP:
         q = -q
@@ -52,9 +52,9 @@ def attention_split_keys_kernel(
     share = tl.cdiv(tl.cdiv(end - begin, BLOCK_N), SPLITS) * BLOCK_N
     begin += split * share
     end = tl.minimum(end, begin + share)
-    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+    top = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
     PADDED: tl.constexpr = COLUMNS != D
     if WINDOW:
         acc, top, total = walk_keys(
@@ -118,7 +118,7 @@ def attention_merge_kernel(
 def _plan(p: Problem, rule: Rule) -> tuple[Launch, Launch | None, int]:
     config = rule(p)
     splits = config.pop("SPLITS")
-    programs = p.B * p.G * cdiv(p.H // p.G * p.M, config["ROWS"]) * splits
+    programs = p.B * p.G * cdiv(p.H // p.G * p.M, config["BLOCK_M"]) * splits
     eighths = (_eighths(shape, strides) for shape, strides in zip(p.shapes[1:], p.strides[1:], strict=True))
     first = Launch(
         attention_split_keys_kernel, (programs,), *p.sizes, *eighths, splits,

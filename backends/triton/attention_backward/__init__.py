@@ -16,7 +16,7 @@ from kernelmux.backends.triton.attention_backward._descriptors import descriptor
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple
 
 T = torch.Tensor
 Three = tuple[T, T, T]
@@ -108,6 +108,7 @@ VARIANTS = {
         (
             Capability((9, 0), below=(10, 0)),
             AtMost("D", 256),
+            Multiple("D", 8),  # rows of the gradients too
             Dtypes("q", torch.float16, torch.bfloat16),
             *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
         ),
