@@ -31,7 +31,7 @@ def _part(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, unseen: torch.Tensor | None, kind: torch.dtype
 ) -> Pair:
     # [B, G, H / G, M, N]
-    s = (q if scale >= 0 else -q).unflatten(1, (k.shape[1], -1)).to(kind) @ k[:, :, None].to(kind).mT
+    s = torch.unflatten(q if scale >= 0 else -q, 1, (k.shape[1], -1)).to(kind) @ k[:, :, None].to(kind).mT
     if unseen is not None:
         s = s.masked_fill(unseen, -torch.inf)
     top = s.amax(-1, keepdim=True).detach()

@@ -1,5 +1,7 @@
 """Gradient of attention by torch: as its formula says, or by torch's FlashAttention-2."""
 
+from functools import partial
+
 import torch
 
 from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, hidden, pieces, wide
@@ -12,7 +14,8 @@ Gradients = tuple[T, T, T]
 def materialised(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> Gradients:
-    grads = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    zeros = partial(torch.zeros_like, memory_format=torch.contiguous_format)
+    grads = zeros(q), zeros(k), zeros(v)
     if not k.numel() or not q.numel():
         return grads
     unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
@@ -31,7 +34,7 @@ def _part(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, scale: float, unseen: T | None, kind: torch.dtype
 ) -> Gradients:  # fmt: skip
     def grouped(x: T) -> T:  # [B, G, H / G, M, ...]
-        return x.unflatten(1, (k.shape[1], -1)).to(kind)
+        return torch.unflatten(x, 1, (k.shape[1], -1)).to(kind)
 
     q_, g_, k_, v_ = grouped(q), grouped(grad_out), k[:, :, None].to(kind), v[:, :, None].to(kind)
     p = torch.exp((q_ @ k_.mT) * scale - grouped(lse)[..., None])
@@ -39,8 +42,8 @@ def _part(
     ds = p * (g_ @ v_.mT - delta)
     if unseen is not None:  # a row that sees no key has lse = -inf, and there is no part of p that it has
         p, ds = p.masked_fill(unseen, 0.0), ds.masked_fill(unseen, 0.0)
-    found = (scale * (ds @ k_)).flatten(1, 2), (scale * (ds.mT @ q_)).sum(2), (p.mT @ g_).sum(2)
-    return tuple(x.to(q.dtype).contiguous() for x in found)  # type: ignore[return-value]
+    grad_q, grad_k, grad_v = (scale * (ds @ k_)).flatten(1, 2), (scale * (ds.mT @ q_)).sum(2), (p.mT @ g_).sum(2)
+    return grad_q.to(q.dtype).contiguous(), grad_k.to(q.dtype).contiguous(), grad_v.to(q.dtype).contiguous()
 
 
 def eager(

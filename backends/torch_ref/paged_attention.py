@@ -18,7 +18,7 @@ def paged_attention(
     wrong = _unknown(used, k_pages.shape[0])
     k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
     hidden = ~reached[:, None, None]
-    s = q.unflatten(1, (groups, -1)).float() @ k.float().mT
+    s = torch.unflatten(q, 1, (groups, -1)).float() @ k.float().mT
     # Distances to the largest score are scaled: a scale may overflow them, to a weight of zero, but not meet 0 * inf.
     s = (s if scale >= 0 else -s).masked_fill(hidden, -torch.inf)
     top = s.amax(-1, keepdim=True)

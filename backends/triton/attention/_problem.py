@@ -61,7 +61,7 @@ class Problem(NamedTuple):
     @property
     def columns(self) -> int:
         """D up to the next power of two, the width of a tile; what lies beyond D is zero."""
-        return max(16, triton.next_power_of_2(self.D))
+        return max(16, int(triton.next_power_of_2(self.D)))
 
 
 def problem(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch import Config, like
+from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
@@ -73,6 +74,7 @@ def attention_backward(
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
         return zeros(grads)
+    grad_out, q, k, v, y = apart(grad_out), apart(q), apart(k), apart(v), apart(y)
     p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
     delta = torch.empty_like(lse, memory_format=torch.contiguous_format)
     delta_plan(p)(delta, grad_out, y)
@@ -86,6 +88,7 @@ def attention_backward_descriptors(
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
         return zeros(grads)
+    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
     p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
     descriptors(p, grads, grad_out, q, k, v, y, lse, keys_descriptors_rule, queries_descriptors_rule)
     return grads

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Launch, Map, cdiv, plan
 from kernelmux.backends.triton._strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
@@ -170,7 +170,7 @@ def rows_plan(p: Problem) -> Launch:
     grid = (cdiv(pitch(p), ROWS) * p.B * p.H,)
     strides = p.g_strides[:3], p.y_strides[:3]
     # A product that is fused with the sum of another thread rounds differently in the two of them.
-    meta = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
+    meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
     return Launch(attention_rows_kernel, grid, p.H, p.M, pitch(p), *strides, **meta)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -45,7 +45,7 @@ class Problem(NamedTuple):
     @property
     def columns(self) -> int:
         """D up to the next power of two, the width of a tile; what lies beyond D is zero."""
-        return max(16, triton.next_power_of_2(self.D))
+        return max(16, int(triton.next_power_of_2(self.D)))
 
     @property
     def constants(self) -> Config:
@@ -61,8 +61,10 @@ def problem(
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
     found = 0 if window is None or window >= N else window
-    strides: Any = (x.stride() for x in (grad_out, q, k, v, y))
-    return Problem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, causal, scale, found, precision)
+    of_grad_out, of_q, of_k, of_v, of_y = (x.stride() for x in (grad_out, q, k, v, y))
+    return Problem(
+        q.get_device(), B, H, G, M, N, D, of_grad_out, of_q, of_k, of_v, of_y, q.dtype, causal, scale, found, precision
+    )
 
 
 @triton.jit
@@ -136,5 +138,5 @@ def delta_plan(p: Problem) -> Launch:
     grid = (cdiv(p.M, ROWS) * p.B * p.H,)
     strides = p.g_strides[:3], p.y_strides[:3]
     # A product that is fused with the sum of another thread rounds differently in the two of them.
-    meta = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
+    meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
     return Launch(attention_delta_kernel, grid, p.H, p.M, *strides, **meta)
