@@ -78,7 +78,7 @@ def _plan(paged: _Paged) -> SplitPlan:
     call = paged.unpaged
     (B, H, _), (pages, G, S, _) = paged.q.shape, paged.k.shape
     chosen = config(call)
-    count = splits(call, chosen["BLOCK_N"])
+    count = splits(call, chosen["BLOCK_N"], blocks=chosen["BLOCKS"])  # H200, B = 8: 142 us, with one block each 150
     defines = {"VECTOR": paged.vector, "SLOTS": S, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
     strides = (*paged.q.strides[:2], *paged.k.strides[:3], *paged.v.strides[:3])

@@ -255,6 +255,7 @@ SPEC = OpSpec(
         case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
         case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
         case("2x8x1x128", "2x2x700x128"),
+        case("1x6x26x64", "1x2x150x64", "causal=True"),
         case("1x4x4x64", "1x1x300x64", "causal=True window=130"),
         case("0x2x5x64", "0x2x7x64"),
         case("1x2x0x64", "1x2x7x64"),
