@@ -28,7 +28,7 @@ from kernelmux.backends.cuda._attention import (
     section_for_l2,
 )
 from kernelmux.backends.cuda._layout import Layout
-from kernelmux.backends.cuda._runtime import Source, Tiles
+from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
 
@@ -115,17 +115,27 @@ def tensor_cores_config(call: Call) -> Config:
 def wgmma_config(call: Call) -> Config:
     """Warpgroups of 64 queries each, keys of a tile, stages of the ring; TURNS: the softmax phases alternate.
 
-    H200, bf16, B H N = 4 32 4096, TFLOP/s: at D = 128 tiles of 176 keys 691, of 128 keys 685; at D = 64 three
-    warpgroups 549, two 458. Without turns 50 less throughout. Causal, wide tiles have more to mask: at N = 1024 those
-    of 128 keys reach 465, of 176 keys 428; from 4096 on it is the other way round. At D = 96 three warpgroups and 112
-    keys reach 583, two and 176 keys 542, causal 490 and 544. Wider heads take what fits into shared memory.
+    H200, bf16, B H N = 4 32 4096: at D = 64 three warpgroups 549 TFLOP/s, two 458; without turns 50 less. At D = 96
+    three warpgroups and 112 keys reach 583, two and 176 keys 542, causal 490 and 544. At D = 128 wide tiles take fewer
+    steps, but compute more of what lies behind the last key or the diagonal: 4096 keys in tiles of 128 take 1681 us, of
+    160 1766, of 176 1807, causal 916, 951, 950. Wider heads take what fits into shared memory; D = 256 without masks
+    takes 1567 us without turns, 1643 with them.
     """
-    few = call.causal and call.k.shape[2] <= 2048
+    consumers, keys = {64: (3, 128), 128: (2, _keys(call)), 192: (2, 112), 256: (2, 80)}[call.width]
     if 64 < call.q.shape[3] <= 96 and not call.uneven:
         consumers, keys = 3, 112
-    else:
-        consumers, keys = {64: (3, 128), 128: (2, 128 if few else 176), 192: (2, 112), 256: (2, 80)}[call.width]
-    return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": 1}
+    turns = int(call.width < 256 or call.uneven)
+    return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": turns}
+
+
+def _keys(call: Call) -> int:
+    """Keys of a tile at D = 128: the width whose steps, computed in whole and 8 keys dearer each, are least."""
+    N = call.k.shape[2]
+    if call.window:
+        return 128  # wider ones have more to mask
+    if call.causal:
+        return 128 if N <= (4096 if call.q.shape[3] > 96 else 2048) else 176
+    return min((176, 160, 128), key=lambda keys: cdiv(N, keys) * (keys + 8))
 
 
 def tensor_cores_plan(call: Call, config: Config) -> Plan:
