@@ -50,6 +50,17 @@ def test_the_backward_runs_where_the_forward_was_asked_to_run(ran, backend):
     assert ran == [("softmax", backend), ("softmax_backward", backend)] * 2
 
 
+@pytest.mark.parametrize("backend", KERNELS)
+def test_attention_and_its_gradient_run_on_one_backend(ran, backend):
+    q, k = leaf(1, 2, 5, 16), leaf(1, 1, 7, 16, seed=1)
+    with kx.use(backend):
+        kx.attention(q, k, k, causal=True).sum().backward()
+    assert ran == [("attention", backend), ("attention_backward", backend)]
+    (g,) = torch.autograd.grad(kx.attention(q, k, k, backend=backend).square().sum(), q, create_graph=True)
+    with pytest.raises(UnsupportedError, match="attention: its gradient cannot be differentiated again"):
+        g.sum().backward()
+
+
 def test_a_variant_of_the_forward_is_none_of_the_backward(ran):
     for name in KERNELS:
         first = next(iter(registered.variants(name, "softmax")))
@@ -153,6 +164,7 @@ def test_a_node_keeps_what_the_gradient_reads_and_no_more():
     assert autograd.kept("matmul") == (("a", "b"), ())
     assert autograd.kept("cross_entropy") == (("logits", "target", "lse"), ())
     assert autograd.kept("linear") == (("x", "weight", "z"), ("bias",))
+    assert autograd.kept("attention") == (("q", "k", "v", "y", "lse"), ())
 
 
 @pytest.mark.parametrize("op", [op for op in catalog.names() if isinstance(catalog.spec(op).gradient, Gradient)])
