@@ -96,7 +96,7 @@ _START = 2.0  # what a split takes besides its tiles, in tiles
 _SECOND_PASS = 3.0
 
 
-def splits(call: Call, block_n: int) -> int:
+def splits(call: Call, block_n: int, blocks: int = 1) -> int:
     """Pieces of the keys so that all multiprocessors read for about as long.
 
     One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
@@ -106,7 +106,7 @@ def splits(call: Call, block_n: int) -> int:
 
     def time(pieces: int) -> float:
         length = cdiv(tiles, pieces)
-        waves = cdiv(works * cdiv(tiles, length), call.multiprocessors)
+        waves = cdiv(works * cdiv(tiles, length), blocks * call.multiprocessors)
         return waves * (length + _START) + (_SECOND_PASS if pieces > 1 else 0)
 
     return min(range(1, min(tiles, 128) + 1), key=time)

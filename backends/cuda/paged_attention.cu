@@ -13,17 +13,28 @@ struct Pages {
     i64 k_page, k_row, v_page, v_row;
 };
 
+// Side by side, LANES threads load a key and its value, in ROWS steps a tile.
+constexpr int LANES = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, ROW_STEP = THREADS / LANES, ROWS = BLOCK_N / ROW_STEP;
+
+// The pages of the keys that this thread will load of [first, first + BLOCK_N); 0 for those at or past `limit`.
+__device__ __forceinline__ void find_pages(int (&found)[ROWS], const Pages& pages, int first, int limit) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int key = first + threadIdx.x / LANES + i * ROW_STEP;
+        found[i] = key < limit ? pages.table[key / SLOTS] : 0;
+    }
+}
+
 // Keys [first, first + BLOCK_N) and their values to shared memory; those at or past `limit` become zeros. True if one of
 // them lies in a page that there is not.
-__device__ __forceinline__ bool load_pages(unsigned tile, const Element* k, const Element* v, const Pages& pages, int first,
-                                           int limit) {
-    constexpr int LANES = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, STEP = THREADS / LANES;
-    const int lane_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
+__device__ __forceinline__ bool load_pages(unsigned tile, const Element* k, const Element* v, const Pages& pages,
+                                           const int (&found)[ROWS], int first, int limit) {
+    const int chunk = threadIdx.x % LANES;
     if (2 * STEPS < LANES && chunk >= 2 * STEPS) return false;
     bool lost = false;
 #pragma unroll
-    for (int row = lane_row; row < BLOCK_N; row += STEP) {
-        const int key = first + row, slot = key % SLOTS, page = key < limit ? pages.table[key / SLOTS] : 0;
+    for (int i = 0; i < ROWS; i++) {
+        const int row = threadIdx.x / LANES + i * ROW_STEP, key = first + row, slot = key % SLOTS, page = found[i];
         const bool known = page >= 0 && page < pages.count, inside = key < limit && known && chunk < CHUNKS;
         lost |= !known;
         const Element* key_source = k + page * pages.k_page + slot * pages.k_row + chunk * 8;
@@ -52,10 +63,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int start = min(length, split * share), end = min(length, start + share);
     const int tiles = cdiv(end - start, BLOCK_N);
     bool lost = false;
+    int found[ROWS];
+    find_pages(found, pages, start, end);
 
     auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
-        if (tile < tiles)
-            lost |= load_pages(ring + tile % STAGES * stage_bytes, keys, values, pages, start + tile * BLOCK_N, end);
+        const int first = start + tile * BLOCK_N;
+        if (tile < tiles) {
+            lost |= load_pages(ring + tile % STAGES * stage_bytes, keys, values, pages, found, first, end);
+            find_pages(found, pages, first + BLOCK_N, end);  // now, so that the next loads need not wait for the table
+        }
         copy_async_commit();
     };
     load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, 0);

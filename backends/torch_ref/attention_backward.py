@@ -33,10 +33,10 @@ def materialised(
 def _part(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, scale: float, unseen: T | None, kind: torch.dtype
 ) -> Gradients:  # fmt: skip
-    def grouped(x: T) -> T:  # [B, G, H / G, M, ...]
-        return torch.unflatten(x, 1, (k.shape[1], -1)).to(kind)
+    def grouped(x: T) -> T:  # [B, G, H / G, M, ...]; contiguous, as products of torch fault where rows are 2^30 apart
+        return torch.unflatten(x, 1, (k.shape[1], -1)).to(kind).contiguous()
 
-    q_, g_, k_, v_ = grouped(q), grouped(grad_out), k[:, :, None].to(kind), v[:, :, None].to(kind)
+    q_, g_, k_, v_ = (grouped(x) for x in (q, grad_out, k, v))
     p = torch.exp((q_ @ k_.mT) * scale - grouped(lse)[..., None])
     delta = (g_ * grouped(y)).sum(-1, keepdim=True)
     ds = p * (g_ @ v_.mT - delta)
