@@ -172,3 +172,15 @@ def test_what_is_kept_is_what_the_operator_of_gradients_takes(op):
     spec = catalog.spec(op)
     named = {*autograd.kept(op)[0], *(i.name for i in spec.scalars)}
     assert {i.name for i in catalog.spec(spec.gradient.op).inputs if not i.name.startswith("grad_")} <= named
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize(("batch", "rows", "keys"), [(1, 5, 0), (1, 0, 5), (0, 5, 5), (1, 5, 2)])
+def test_attention_of_nothing_and_of_queries_that_see_nothing_has_gradients(backend, batch, rows, keys):
+    q, k, v = leaf(batch, 2, rows, 16), leaf(batch, 1, keys, 16, seed=1), leaf(batch, 1, keys, 16, seed=2)
+    y = kx.attention(q, k, v, causal=True, backend=backend)
+    unseen = max(rows - keys, 0)
+    assert torch.equal(y[:, :, :unseen], torch.zeros(batch, 2, unseen, 16))
+    found = torch.autograd.grad(y.square().sum(), (q, k, v))
+    assert [g.shape for g in found] == [x.shape for x in (q, k, v)] and all(g.isfinite().all() for g in found)
+    assert not found[0][:, :, :unseen].any()
