@@ -177,15 +177,15 @@ def test_attention_trains_on_every_backend(backend, rows, columns, causal):
 
 def test_gradients_of_attention_are_slopes():
     """Of sin of the output along a random direction: differences of the same sum in float64 torch, 1e-3 apart."""
-    tensors = drawn_for_attention(torch.float32, 4, 6)
+    q, k, v = tensors = drawn_for_attention(torch.float32, 4, 6)
     directions = [torch.randn_like(x) for x in tensors]
 
     def loss(step):
-        moved = (x.detach().double() + step * d for x, d in zip(tensors, directions, strict=True))
-        y = torch.nn.functional.scaled_dot_product_attention(*moved, is_causal=True, enable_gqa=True)
+        q, k, v = (x.detach().double() + step * d for x, d in zip(tensors, directions, strict=True))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return y.sin().sum()
 
-    ours = nn.attention(*tensors, is_causal=True, enable_gqa=True).sin().sum()
+    ours = nn.attention(q, k, v, is_causal=True, enable_gqa=True).sin().sum()
     found = torch.autograd.grad(ours, tensors)
     slope = sum(float((g * d).sum()) for g, d in zip(found, directions, strict=True))
     assert slope == pytest.approx(float(loss(1e-3) - loss(-1e-3)) / 2e-3, rel=1e-4, abs=1e-4)
