@@ -9,8 +9,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ class Step:
     def __call__(self) -> torch.Tensor:
         self.x.grad = None
         self.block.zero_grad(set_to_none=True)
-        with chosen(self.name):
+        with kx.use(self.name) if self.name in OURS else nullcontext():
             y: torch.Tensor = self.run(self.x, self.cos, self.sin)
             y.backward(self.incoming)
         return y
@@ -167,17 +167,6 @@ class Step:
         y = self()
         named = {"y": y, "x": self.x.grad, **{n: p.grad for n, p in self.block.named_parameters()}}
         return {name: found.detach().float() for name, found in named.items() if found is not None}
-
-
-@contextmanager
-def chosen(name: str) -> Iterator[None]:
-    """A backend of ours, or the choice by measured times; attention may go to torch_ref, for its gradient."""
-    with ExitStack() as scopes:
-        if name in OURS:
-            scopes.enter_context(kx.use(name))
-            if name != "auto":
-                scopes.enter_context(kx.use([name, "torch_ref"], ops="attention"))
-        yield
 
 
 def lacking(name: str, device: str) -> str:

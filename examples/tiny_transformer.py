@@ -12,7 +12,6 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +35,7 @@ examples:
   python examples/tiny_transformer.py --nudge --out nudged.json          a yardstick for how far runs may be apart
 
 One seed gives the same parameters and the same text for every backend: their curves differ by rounding. Attention runs in
-bf16, all else in fp32; where a backend has no gradient of attention, torch_ref computes attention.
+bf16, all else in fp32. Everything, gradients too, runs on the one backend that is asked for.
 """
 
 
@@ -105,15 +104,6 @@ def batches(rows: int, length: int, seed: int) -> Iterator[torch.Tensor]:
         yield torch.tensor([[LETTERS.index(letter) for letter in line] for line in lines])
 
 
-@contextmanager
-def chosen(backend: str) -> Iterator[None]:
-    """Everything on one backend, or an error; attention may go to torch_ref, which has its gradient."""
-    with ExitStack() as scopes:
-        scopes.enter_context(kx.use(backend))
-        scopes.enter_context(kx.use([backend, "torch_ref"], ops="attention"))
-        yield
-
-
 @torch.no_grad()
 def nudge(training: torch.nn.Module) -> None:
     """Move every parameter to the next number of fp32: what such a run differs by is what rounding explains."""
@@ -131,7 +121,7 @@ def train(arguments: argparse.Namespace, console: Console) -> list[float]:
     step = torch.compile(training, fullgraph=True) if arguments.compile else training
     losses: list[float] = []
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("loss {task.fields[loss]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar, chosen(arguments.backend):
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar, kx.use(arguments.backend):
         task = bar.add_task("training", total=arguments.steps, loss="")
         for text in islice(batches(arguments.batch, arguments.length, arguments.seed), arguments.steps):
             loss = step(text.to(arguments.device))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 import kernelmux as kx
+from kernelmux.nn.module import precision
 
 
 def attention(
@@ -21,25 +23,30 @@ def attention(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> torch.Tensor:
-    """softmax(scale * query key^T) value, of [B, H, M, D] with [B, G, N, D] twice -> [B, H, M, D], in fp16 or bf16.
+    """softmax(scale * query key^T) value, of [B, H, M, D] with [B, G, N, D] twice -> [B, H, M, D].
 
     is_causal means what it means in torch: query i sees keys 0 to i (`kernelmux.attention` aligns to the last key instead).
-    UnsupportedError for a mask, for dropout, and for causal attention of more queries than keys; ArgumentError for H != G
-    without enable_gqa, and for what `kernelmux.attention` does not take.
+    fp32 is multiplied in fp32, or in tf32 where torch's flag for the device allows it, as in `Linear`.
+    UnsupportedError for a mask and for dropout; ArgumentError for H != G without enable_gqa, and for what
+    `kernelmux.attention` does not take.
     """
-    if problem := _unsupported(query, key, attn_mask, dropout_p, is_causal):
+    if problem := _unsupported(query, key, attn_mask, dropout_p):
         raise kx.UnsupportedError(f"kernelmux.nn.attention: {problem}")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         got = f"{query.shape[1]} of queries and {key.shape[1]} of keys"
         raise kx.ArgumentError(f"kernelmux.nn.attention: expected as many heads unless enable_gqa=True, got {got}")
-    if is_causal:  # no query sees a key beyond its own number
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
-    return kx.attention(query, key, value, is_causal, scale, backend=backend)
+    rest: dict[str, Any] = {"scale": scale, "precision": precision(query.is_cuda), "backend": backend}
+    rows, columns = query.shape[2], key.shape[2]
+    if not is_causal:
+        return kx.attention(query, key, value, False, **rest)
+    if rows <= columns:  # no query sees a key beyond its own number
+        return kx.attention(query, key[:, :, :rows], value[:, :, :rows], True, **rest)
+    # Queries beyond the last key see all of them.
+    triangle = kx.attention(query[:, :, :columns], key, value, True, **rest)
+    return torch.cat((triangle, kx.attention(query[:, :, columns:], key, value, False, **rest)), 2)
 
 
-def _unsupported(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, causal: bool
-) -> str | None:
+def _unsupported(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float) -> str | None:
     """Which of torch's arguments the operator has no counterpart for, or None."""
     if mask is not None:
         return "attn_mask: expected None, got a mask: the operator knows is_causal alone"
@@ -47,6 +54,4 @@ def _unsupported(
         return f"dropout_p: expected 0.0, got {dropout}"
     if query.dim() != 4 or key.dim() != 4:
         return f"expected tensors [B H M D], got {list(query.shape)} and {list(key.shape)}"
-    if causal and query.shape[2] > key.shape[2]:
-        return f"is_causal: expected no more queries than keys, got {query.shape[2]} and {key.shape[2]}"
     return None

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import kernelmux as kx
-from kernelmux.nn.module import Ours, unfit
+from kernelmux.nn.module import Ours, precision, unfit
 
 
 class Linear(Ours, torch.nn.Linear):
@@ -36,14 +36,7 @@ class Linear(Ours, torch.nn.Linear):
         return unfit(cls.op, weight=module.weight, bias=module.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return kx.linear(input, self.weight, self.bias, precision=_precision(input.is_cuda))
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _precision(cuda: bool) -> Any:
-    """The precision that torch's own Linear has in fp32: "tf32" where its flag says so, else "ieee"."""
-    flags: Any = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    return "tf32" if flags.fp32_precision == "tf32" else "ieee"
+        return kx.linear(input, self.weight, self.bias, precision=precision(input.is_cuda))
 
 
 class SwiGLU(Ours, torch.nn.Module):

@@ -19,6 +19,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn import templates
+from kernelmux.nn.attention import attention
 from kernelmux.nn.classes import derived
 from kernelmux.nn.module import Ours, outside, unfit
 from kernelmux.registry import catalog
@@ -182,11 +183,10 @@ def attend(
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         result: tuple[torch.Tensor, Any] = otherwise(module, query, key, value, attention_mask, **given)
         return result
-    length = query.shape[2]
-    causal = length > 1 and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
-    if causal and key.shape[2] > length:  # a cache with room for more: its first keys belong to these queries
-        key, value = key[:, :, :length], value[:, :, :length]
-    return kx.attention(query, key, value, causal, scaling).transpose(1, 2).contiguous(), None
+    causal = query.shape[2] > 1 and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
+    # In a cache with room for more the first keys belong to these queries, as is_causal of torch has it.
+    y = attention(query, key, value, is_causal=causal, scale=scaling, enable_gqa=True)
+    return y.transpose(1, 2).contiguous(), None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

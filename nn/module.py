@@ -48,3 +48,10 @@ def outside(op: str, name: str, value: Any) -> str | None:
     if item.range and not item.range[0] <= value <= item.range[1]:
         return f"{name}: expected {item.range[0]} <= {name} <= {item.range[1]}, got {shown(value)}"
     return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def precision(cuda: bool) -> Any:
+    """The precision that torch's own products have in fp32: "tf32" where its flag for the device says so, else "ieee"."""
+    flags: Any = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    return "tf32" if flags.fp32_precision == "tf32" else "ieee"

@@ -27,6 +27,7 @@ examples:
   python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
   python -m kernelmux.perf --op softmax --peers                   beside torch.compile, QuACK, Liger, FlagGems
+  python -m kernelmux.perf --op attention --peers                 beside cuDNN and FlashAttention
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json

@@ -17,8 +17,9 @@ def materialised(
 ) -> Pair:
     """Scores are scaled as distances to the largest one: these may overflow, to a weight of zero."""
     if not k.shape[2] or not q.numel():
-        y = torch.zeros_like(q, memory_format=torch.contiguous_format)
-        return y, torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
+        # Zeros that autograd can follow to q, k and v: a sum of nothing is 0, and one beside an empty q is not looked at.
+        y = q.masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0.0) + (k.sum() + v.sum())
+        return y.contiguous(), torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
     unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
     parts = [_part(q[b, h], k[b, g], v[b, g], scale, unseen, kind) for b, h, g in pieces(q, k)]
     if len(parts) == 1:

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 
 import kernelmux as kx
 from kernelmux.nn.tests.counting import counted
+from kernelmux.registry import backend as registered
 
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 SHORT = ["--steps", "24", "--batch", "8", "--length", "32"]
 
 
@@ -32,6 +35,18 @@ def test_every_operator_of_a_step_is_ours(example, monkeypatch, capsys):
     assert example("tiny_transformer").main(["--steps", "1", "--batch", "1", "--length", "8"]) == 0
     assert called == dict(zip(ops, (5, 1, 11, 4, 2, 2, 4, 1), strict=True))
     assert "torch_ref on cpu: loss 3." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+@pytest.mark.filterwarnings("ignore:.*on the emulator")
+def test_a_step_and_its_gradients_run_on_one_backend(example, tmp_path, backend):
+    module, words = example("tiny_transformer"), ("--steps", "2", "--batch", "1", "--length", "8", "--device", "cpu")
+    with kx.record() as log:
+        found = losses(module, tmp_path, *words, "--backend", backend)
+    assert {entry.variant.partition("/")[0] for entry in log.entries} == {backend}
+    assert {"attention", "attention_backward"} <= {entry.operator for entry in log.entries}
+    # The second loss comes after an update by all gradients; bf16 rounds attention at 2^-9.
+    assert found == pytest.approx(losses(module, tmp_path, *words), rel=1e-3)
 
 
 def test_an_error_of_ours_takes_no_traceback(example, monkeypatch, capsys):

@@ -68,11 +68,11 @@ def test_every_layer_of_a_llama_is_found_by_its_structure(model):
 
 def test_logits_and_gradients_agree_and_undo_gives_the_bits_back(model, monkeypatch):
     logits, gradients = results(model)
-    keys, called = list(model.state_dict()), counted(monkeypatch, "rms_norm", "swiglu", "rope", "linear")
+    keys, called = list(model.state_dict()), counted(monkeypatch, "rms_norm", "swiglu", "rope", "linear", "attention")
     with kx.patch(model):
         assert list(model.state_dict()) == keys
         ours, our_gradients = results(model)
-        assert called == {"rms_norm": 5, "swiglu": 2, "rope": 4, "linear": 15}
+        assert called == {"rms_norm": 5, "swiglu": 2, "rope": 4, "linear": 15, "attention": 2}
     near(ours, logits)
     for name, gradient in gradients.items():
         near(our_gradients[name], gradient)
@@ -82,7 +82,7 @@ def test_logits_and_gradients_agree_and_undo_gives_the_bits_back(model, monkeypa
 
 
 def test_a_patched_llama_runs_on_kernels_that_are_asked_for(model):
-    ops = ["rms_norm", "swiglu", "rope"]
+    ops = ["rms_norm", "swiglu", "rope", "attention"]
     with torch.no_grad():
         logits = model(IDS[:1, :4]).logits
         with kx.patch(model, ops), kx.use("cuda"), warnings.catch_warnings():

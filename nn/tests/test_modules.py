@@ -10,6 +10,9 @@ import torch
 import kernelmux as kx
 from kernelmux import nn
 from kernelmux.nn.tests.counting import counted
+from kernelmux.registry import backend as registered
+
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 
 EPS = torch.finfo(torch.float32).eps
 PAIRS: dict[str, tuple[Any, Any, Any]] = {
@@ -127,18 +130,65 @@ def test_a_change_of_dtype_does_not_round_the_angles():
     assert rotary.state_dict() == {}
 
 
-@pytest.mark.parametrize("columns", [5, 9])
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_means_what_torchs_does(causal, columns):
+# fp16 and bf16: two roundings, of the weights and of the result, on numbers up to 3. fp32: sums of 16 products and more.
+CLOSE = {torch.float32: (1e-5, 1e-5), torch.float16: (2**-9, 2**-8), torch.bfloat16: (2**-7, 2**-6)}
+
+
+def drawn_for_attention(dtype, rows, columns):
     rng = torch.Generator().manual_seed(3)
-    q = torch.randn(2, 4, 5, 16, generator=rng).bfloat16()
-    k, v = torch.randn(2, 2, 2, columns, 16, generator=rng).bfloat16()
-    ours = nn.attention(q, k, v, is_causal=causal, enable_gqa=True)
+    shapes = ((2, 4, rows, 16), (2, 2, columns, 16), (2, 2, columns, 16))
+    return [torch.randn(shape, generator=rng).to(dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("columns", [0, 1, 3, 5, 9])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_means_what_torchs_does(causal, columns, dtype):
+    q, k, v = drawn_for_attention(dtype, 5, columns)
+    rtol, atol = CLOSE[dtype]
     exact = torch.nn.functional.scaled_dot_product_attention(
         q.double(), k.double(), v.double(), is_causal=causal, enable_gqa=True
     )
-    # bf16 rounds the weights and the result: two roundings of 2^-9, on numbers up to 3
-    torch.testing.assert_close(ours.double(), exact, rtol=2**-7, atol=2**-6)
+    ours = nn.attention(q, k, v, is_causal=causal, enable_gqa=True)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), exact, rtol=rtol, atol=atol)
+    wanted = torch.autograd.grad(exact.sin().sum(), (q, k, v))
+    for got, want in zip(torch.autograd.grad(ours.double().sin().sum(), (q, k, v)), wanted, strict=True):
+        # Of four queries with each key and value, and of numbers up to 10.
+        torch.testing.assert_close(got, want, rtol=4 * rtol, atol=10 * atol)
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize(("rows", "columns", "causal"), [(5, 5, True), (3, 6, False), (3, 6, True), (6, 4, True)])
+@pytest.mark.filterwarnings("ignore:.*on the emulator")
+def test_attention_trains_on_every_backend(backend, rows, columns, causal):
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = drawn_for_attention(dtype, rows, columns)
+        rtol, atol = CLOSE[dtype]
+        exact = torch.nn.functional.scaled_dot_product_attention(
+            q.double(), k.double(), v.double(), is_causal=causal, enable_gqa=True, scale=0.3
+        )
+        ours = nn.attention(q, k, v, is_causal=causal, enable_gqa=True, scale=0.3, backend=backend)
+        torch.testing.assert_close(ours.double(), exact, rtol=rtol, atol=atol)
+        wanted = torch.autograd.grad(exact.sin().sum(), (q, k, v))
+        for got, want in zip(torch.autograd.grad(ours.double().sin().sum(), (q, k, v)), wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=4 * rtol, atol=10 * atol)
+
+
+def test_gradients_of_attention_are_slopes():
+    """Of sin of the output along a random direction: differences of the same sum in float64 torch, 1e-3 apart."""
+    q, k, v = tensors = drawn_for_attention(torch.float32, 4, 6)
+    directions = [torch.randn_like(x) for x in tensors]
+
+    def loss(step):
+        q, k, v = (x.detach().double() + step * d for x, d in zip(tensors, directions, strict=True))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return y.sin().sum()
+
+    ours = nn.attention(q, k, v, is_causal=True, enable_gqa=True).sin().sum()
+    found = torch.autograd.grad(ours, tensors)
+    slope = sum(float((g * d).sum()) for g, d in zip(found, directions, strict=True))
+    assert slope == pytest.approx(float(loss(1e-3) - loss(-1e-3)) / 2e-3, rel=1e-4, abs=1e-4)
 
 
 X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
@@ -161,9 +211,6 @@ REFUSED = {
     "attn_mask: expected None": lambda: nn.attention(X, X, X, attn_mask=torch.ones(4, 4).bool()),
     "dropout_p: expected 0.0, got 0.1": lambda: nn.attention(X, X, X, dropout_p=0.1),
     "expected as many heads unless enable_gqa=True": lambda: nn.attention(X, X[:, :1], X[:, :1]),
-    "is_causal: expected no more queries than keys, got 4 and 3": lambda: nn.attention(
-        X, X[:, :, :3], X[:, :, :3], is_causal=True
-    ),
     "expected tensors [B H M D]": lambda: nn.attention(X[0], X[0], X[0]),
     "rms_norm: expected an input [..., 8], got [4]": lambda: nn.RMSNorm(8)(torch.ones(4)),
 }
@@ -176,23 +223,29 @@ def test_what_the_operator_has_not_is_refused_with_its_name(text):
     assert text in str(refusal.value)
 
 
-def test_linear_allows_what_torchs_flag_allows(monkeypatch):
+def test_linear_and_attention_allow_what_torchs_flag_allows(monkeypatch):
     asked = []
 
     def linear(x, weight, bias, precision):
         asked.append(precision)
         return x @ weight.t()
 
+    def attention(q, k, v, causal, scale, precision, backend):
+        asked.append(precision)
+        return q
+
     monkeypatch.setattr(kx, "linear", linear)
-    module, x = nn.Linear(3, 2, bias=False), torch.ones(1, 3)
+    monkeypatch.setattr(kx, "attention", attention)
+    module, x, q = nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(1, 1, 2, 3)
     before = torch.get_float32_matmul_precision()
     try:
         for flag in ("high", "highest"):
             torch.set_float32_matmul_precision(flag)
             module(x)
+            nn.attention(q, q, q)
     finally:
         torch.set_float32_matmul_precision(before)
-    assert asked == ["tf32", "ieee"]
+    assert asked == ["tf32", "tf32", "ieee", "ieee"]
 
 
 def test_the_modules_come_with_the_first_use_of_their_name():

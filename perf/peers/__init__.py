@@ -1,4 +1,5 @@
-"""Other libraries as contestants: torch.compile, QuACK, Liger and FlagGems behind the signatures of the specs.
+"""Other libraries as contestants: torch.compile, QuACK, Liger, FlagGems, cuDNN and FlashAttention behind the signatures
+of the specs.
 
 A backend like any other, but only a run with `--peers` sees it: one module per operator, one variant per library. A
 library that is not installed is left out with that reason. Libraries round more often than a spec allows, so an output

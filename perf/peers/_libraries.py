@@ -23,7 +23,11 @@ class Installed:
     library: str
 
     def check(self, call: Call) -> str | None:
-        return None if importlib.util.find_spec(self.library) else f"{self.library} is not installed"
+        try:
+            found = importlib.util.find_spec(self.library)
+        except ModuleNotFoundError:  # of the package that would hold it
+            found = None
+        return None if found else f"{self.library} is not installed"
 
     @property
     def text(self) -> str:
@@ -55,9 +59,9 @@ def compiled(fn: Callable[..., Any]) -> Implementation:
     return Implementation(fn=_named(call, fn), idea="torch.compile")
 
 
-def library(name: str, fn: Callable[..., Any], *requires: Condition) -> Implementation:
-    """A function that calls the library of that name."""
-    return Implementation(fn=fn, idea=name, requires=(Installed(name), *requires))
+def library(name: str, fn: Callable[..., Any], *requires: Condition, **more: Any) -> Implementation:
+    """A function that calls the library of that name. more: of its implementation."""
+    return Implementation(fn=fn, idea=name, requires=(Installed(name), *requires), **more)
 
 
 def _named(call: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:

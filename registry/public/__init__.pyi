@@ -48,6 +48,7 @@ __all__ = [
     "add_rms_norm_backward",
     "argmax",
     "attention",
+    "attention_backward",
     "backend_names",
     "bind",
     "copy_column",
@@ -67,6 +68,7 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "nn",
+    "paged_attention",
     "patch",
     "polynomial",
     "record",
@@ -114,9 +116,25 @@ def attention(
     v: Tensor,
     causal: bool = False,
     scale: float | None = None,
+    window: int | None = None,
+    precision: Literal["ieee", "tf32"] = "ieee",
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    y: Tensor,
+    lse: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    window: int | None = None,
+    precision: Literal["ieee", "tf32"] = "ieee",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def copy_column(x: Tensor, column: int, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def cross_entropy(
     logits: Tensor,
@@ -185,6 +203,16 @@ def log_softmax_backward(
 ) -> Tensor: ...
 def matmul(
     a: Tensor, b: Tensor, precision: Literal["ieee", "tf32"] = "ieee", *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    scale: float | None = None,
+    *,
+    backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
 def polynomial(
     x: Tensor,

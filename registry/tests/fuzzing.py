@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from kernelmux.registry import autocast, catalog, dispatch, domains, numerics, selection
 from kernelmux.registry import backend as registered
 from kernelmux.registry.signature import lengths
-from kernelmux.registry.spec import REQUIRED, Axis, Computed, Constraint, Index, OpSpec, Scalar, Tensor, exact_arguments
+from kernelmux.registry.spec import (
+    REQUIRED,
+    Axis,
+    Computed,
+    Constraint,
+    Count,
+    Index,
+    OpSpec,
+    Scalar,
+    Tensor,
+    exact_arguments,
+)
 
 LENGTHS = st.sampled_from((0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33))
 DTYPES = (
@@ -252,8 +263,8 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
 
 
 def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
-    """Computed tensors of a call that the spec allows hold what follows from the others; indices lie inside, or not."""
-    kinds = (Computed,) if strays else (Computed, Index)
+    """Computed tensors and counts of a call that the spec allows are what it says; indices lie inside, or not."""
+    kinds = (Computed, Count) if strays else (Computed, Count, Index)
     chosen = [t.name for t in spec.tensors if isinstance(t.domain, kinds)]
     if not chosen:
         return

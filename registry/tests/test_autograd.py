@@ -50,6 +50,17 @@ def test_the_backward_runs_where_the_forward_was_asked_to_run(ran, backend):
     assert ran == [("softmax", backend), ("softmax_backward", backend)] * 2
 
 
+@pytest.mark.parametrize("backend", KERNELS)
+def test_attention_and_its_gradient_run_on_one_backend(ran, backend):
+    q, k = leaf(1, 2, 5, 16), leaf(1, 1, 7, 16, seed=1)
+    with kx.use(backend):
+        kx.attention(q, k, k, causal=True).sum().backward()
+    assert ran == [("attention", backend), ("attention_backward", backend)]
+    (g,) = torch.autograd.grad(kx.attention(q, k, k, backend=backend).square().sum(), q, create_graph=True)
+    with pytest.raises(UnsupportedError, match="attention: its gradient cannot be differentiated again"):
+        g.sum().backward()
+
+
 def test_a_variant_of_the_forward_is_none_of_the_backward(ran):
     for name in KERNELS:
         first = next(iter(registered.variants(name, "softmax")))
@@ -153,6 +164,7 @@ def test_a_node_keeps_what_the_gradient_reads_and_no_more():
     assert autograd.kept("matmul") == (("a", "b"), ())
     assert autograd.kept("cross_entropy") == (("logits", "target", "lse"), ())
     assert autograd.kept("linear") == (("x", "weight", "z"), ("bias",))
+    assert autograd.kept("attention") == (("q", "k", "v", "y", "lse"), ())
 
 
 @pytest.mark.parametrize("op", [op for op in catalog.names() if isinstance(catalog.spec(op).gradient, Gradient)])
@@ -160,3 +172,15 @@ def test_what_is_kept_is_what_the_operator_of_gradients_takes(op):
     spec = catalog.spec(op)
     named = {*autograd.kept(op)[0], *(i.name for i in spec.scalars)}
     assert {i.name for i in catalog.spec(spec.gradient.op).inputs if not i.name.startswith("grad_")} <= named
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize(("batch", "rows", "keys"), [(1, 5, 0), (1, 0, 5), (0, 5, 5), (1, 5, 2)])
+def test_attention_of_nothing_and_of_queries_that_see_nothing_has_gradients(backend, batch, rows, keys):
+    q, k, v = leaf(batch, 2, rows, 16), leaf(batch, 1, keys, 16, seed=1), leaf(batch, 1, keys, 16, seed=2)
+    y = kx.attention(q, k, v, causal=True, backend=backend)
+    unseen = max(rows - keys, 0)
+    assert torch.equal(y[:, :, :unseen], torch.zeros(batch, 2, unseen, 16))
+    found = torch.autograd.grad(y.square().sum(), (q, k, v))
+    assert [g.shape for g in found] == [x.shape for x in (q, k, v)] and all(g.isfinite().all() for g in found)
+    assert not found[0][:, :, :unseen].any()

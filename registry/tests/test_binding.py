@@ -72,6 +72,15 @@ def test_a_window_has_a_key_at_least():
         bind("attention", q, k, k, True, window=0)
 
 
+def test_attention_takes_more_queries_than_keys_no_keys_and_every_width():
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for rows, keys, columns in ((5, 4, 64), (5, 0, 64), (0, 5, 1), (3, 3, 1000)):
+            q, k = torch.empty(1, 2, rows, columns, dtype=dtype), torch.empty(1, 1, keys, columns, dtype=dtype)
+            assert bind("attention", q, k, k, True).arguments["scale"] == columns**-0.5
+    with pytest.raises(ArgumentError, match="attention: expected G >= 1"):
+        bind("attention", q, k[:, :0], k[:, :0])
+
+
 def test_axes_are_normalised_and_defaults_filled():
     assert bind("softmax", torch.empty(2, 3, 4), -2).arguments["axis"] == 1
     assert bind("reduce_sum", torch.empty(2)).arguments["axis"] is None

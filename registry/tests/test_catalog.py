@@ -77,8 +77,15 @@ def test_exact_inputs_apply_and_their_result_is_representable(op):
 def test_costs_count_bytes_and_flops():
     call = catalog.spec("matmul").bind(torch.empty(4, 8, dtype=torch.float16), torch.empty(8, 2, dtype=torch.float16))
     assert (call.cost.bytes, call.cost.flops, call.cost.unit) == (2 * (32 + 16 + 8), 2 * 4 * 8 * 2, "tensor")
-    causal = catalog.spec("attention").bind(*(torch.empty(1, 1, 4, 64, dtype=torch.float16) for _ in range(3)), True)
-    assert causal.cost.flops == 4 * 10 * 64
+
+
+def test_attention_costs_what_its_queries_see():
+    spec, q, k = catalog.spec("attention"), torch.empty(1, 1, 4, 64), torch.empty(1, 1, 2, 64)
+    seen = {(q, None): 1 + 2 + 3 + 4, (q, 2): 1 + 2 + 2 + 2, (k, None): 0 + 0 + 1 + 2}
+    for (keys, window), pairs in seen.items():
+        cost = spec.bind(q, keys, keys, True, window=window).cost
+        assert cost.flops == 4 * pairs * 64 and cost.unit == "fma"
+    assert spec.bind(q, q, q, precision="tf32").cost.unit == "tensor"
 
 
 def test_a_spec_without_cases_is_refused():

@@ -43,13 +43,14 @@ def run(op, tensors, scalars, outputs=None):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("m", "n"), [(5, 5), (16, 16), (7, 19), (1, 1)])
+@pytest.mark.parametrize(("m", "n"), [(5, 5), (16, 16), (7, 19), (19, 7), (1, 1), (3, 0)])
 def test_attention_is_right_for_every_scale(scale, causal, m, n):
     rng = cases.generator("attention", str(m), torch.bfloat16)
-    for dtype in (torch.float16, torch.bfloat16):
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         shapes = {"q": (1, 4, m, 64), "k": (1, 2, n, 64), "v": (1, 2, n, 64)}
         tensors = {name: cases.draw(shape, dtype, rng) for name, shape in shapes.items()}
-        run("attention", tensors, {"causal": causal, "scale": scale})
+        for window in (None, 4):
+            run("attention", tensors, {"causal": causal, "scale": scale, "window": window})
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -1,0 +1,79 @@
+"""What libraries of attention have in common: which calls they take, and what they call a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from kernelmux.registry.conditions import AtMost, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.spec import Call
+
+
+@dataclass(frozen=True)
+class Square:
+    """As many queries as keys where attention is causal: the library aligns the first query with the first key."""
+
+    @property
+    def text(self) -> str:
+        return "M = N where causal"
+
+    def check(self, call: Call) -> str | None:
+        m, n = call.axes["M"], call.axes["N"]
+        return f"causal with M = {m} and N = {n}, needs M = N" if call.scalars["causal"] and m != n else None
+
+
+@dataclass(frozen=True)
+class EveryRowSees:
+    """No more queries than keys where attention is causal: for a query that sees no key the library has another lse."""
+
+    @property
+    def text(self) -> str:
+        return "M <= N where causal"
+
+    def check(self, call: Call) -> str | None:
+        m, n = call.axes["M"], call.axes["N"]
+        return f"causal with M = {m} and N = {n}, needs M <= N" if call.scalars["causal"] and m > n else None
+
+
+@dataclass(frozen=True)
+class PositiveScale:
+    """The library takes the largest product for the largest score."""
+
+    @property
+    def text(self) -> str:
+        return "scale > 0"
+
+    def check(self, call: Call) -> str | None:
+        scale = call.scalars["scale"]
+        return None if scale is None or scale > 0 else f"scale = {scale}, needs {self.text}"
+
+
+COMMON: tuple[Condition, ...] = (
+    Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), PositiveScale(),
+)  # fmt: skip
+CUDNN = (*COMMON, OneOf("window", None), Square())
+FLASH_2 = (*COMMON, EveryRowSees())
+
+
+def window_sizes(causal: bool, window: int | None) -> tuple[int | None, int | None]:
+    """Keys seen to the left and to the right of a query's own place, which a window of ours counts; None: all of them."""
+    return None if window is None else window - 1, 0 if causal else None
+
+
+_rows_first: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def rows_first(x: torch.Tensor) -> torch.Tensor:
+    """x [B H M D] as [B M H D] without gaps, copied once: torch's gradients would copy it in every call.
+
+    In a model the output of attention has that order, and its gradient follows it.
+    """
+    turned = x.transpose(1, 2)
+    if turned.is_contiguous():
+        return turned
+    if x not in _rows_first:
+        _rows_first[x] = turned.contiguous()
+    kept: torch.Tensor = _rows_first[x]
+    return kept

@@ -1,0 +1,49 @@
+"""Attention in other libraries: cuDNN and FlashAttention-2 as torch has them, and FlashAttention-4.
+
+FlashAttention takes [B M H D], here as views of [B H M D]. FlashAttention-4 runs as it does unless told otherwise, with
+one program for all keys of a tile of queries: on Hopper it cannot split them.
+"""
+
+import torch
+
+from kernelmux.perf.peers._attention import COMMON, CUDNN, FLASH_2, window_sizes
+from kernelmux.perf.peers._libraries import function, library
+from kernelmux.registry.backend import Implementation
+
+_flash_4 = function("flash_attn.cute.flash_attn_func")
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def with_cudnn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    y, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
+    return y, lse.view(q.shape[:3])
+
+
+def with_flash_2(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    left, right = window_sizes(causal, window)
+    y, lse = torch.ops.aten._flash_attention_forward(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, q.shape[2], k.shape[2], 0.0, causal, False,
+        scale=scale, window_size_left=left, window_size_right=right,
+    )[:2]  # fmt: skip
+    return y.transpose(1, 2), lse
+
+
+def with_flash_4(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    y, lse = _flash_4(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+        softmax_scale=scale, causal=causal, window_size=window_sizes(causal, window), return_lse=True,
+    )  # fmt: skip
+    return y.transpose(1, 2), lse
+
+
+VARIANTS = {
+    "cudnn": Implementation(fn=with_cudnn, idea="cuDNN through torch", requires=CUDNN, arithmetic="mma"),
+    "flash_2": Implementation(fn=with_flash_2, idea="FlashAttention-2 in torch", requires=FLASH_2, arithmetic="mma"),
+    "flash_4": library("flash_attn.cute", with_flash_4, *COMMON, arithmetic="mma"),
+}
