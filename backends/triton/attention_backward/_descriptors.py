@@ -13,8 +13,6 @@ from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule
 from kernelmux.backends.triton.attention_backward._problem import ROWS, Problem, load_lse, probabilities, query_range
 
-PADDED = 128  # rows of queries are padded to a multiple of it: no block of them is longer
-
 
 @triton.jit
 def attention_rows_kernel(
@@ -160,8 +158,8 @@ def attention_queries_descriptors_kernel(
 
 
 def pitch(p: Problem) -> int:
-    """Queries of a head as `attention_rows_kernel` lays them out."""
-    return cdiv(p.M, PADDED) * PADDED
+    """Queries of a head as `attention_rows_kernel` lays them out: whole blocks, of 128 at most, or of 64 if one holds all."""
+    return ROWS if p.M <= ROWS else cdiv(p.M, 2 * ROWS) * 2 * ROWS
 
 
 @plan
