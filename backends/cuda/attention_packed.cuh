@@ -76,6 +76,48 @@ __device__ __forceinline__ void store_part(float* parts, float* logs, i64 part, 
     if (lane == 0) logs[part] = sum == 0.0f ? -infinity() : largest_log2 + __log2f(sum);
 }
 
+// A warp's place: its rows of the tile, and its keys of each tile of keys.
+struct WarpPlace {
+    int row_warp = threadIdx.x / 32 % ROW_WARPS, key_warp = threadIdx.x / 32 / ROW_WARPS;
+    int row = 16 * row_warp + threadIdx.x % 32 / 4, from = key_warp * WARP_KEYS;
+
+    __device__ __forceinline__ unsigned queries(unsigned tile) const {
+        return chunk_address(tile, 16 * row_warp + (threadIdx.x & 15), threadIdx.x % 32 >> 4);
+    }
+};
+
+// Adds what one tile of keys, in `stage` with its values behind it, gives to the warp's rows. mask(s) hides scores.
+template <class Mask>
+__device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, unsigned queries, unsigned stage,
+                                         float scale_log2, Mask mask) {
+    float s[1][WARP_KEYS / 8][4] = {};
+    compute_scores(s, queries, stage);
+    mask(s[0]);
+    float decay[2];
+    rows.update(s[0], scale_log2, decay);
+    if (__any_sync(0xffffffffu, decay[0] != 1.0f || decay[1] != 1.0f)) scale_rows(o[0], decay);
+    add_values(o, s, stage + BLOCK_N * PITCH);
+}
+
+// Writes a warp's rows, or their parts if there are more splits. lost: they are not numbers.
+__device__ __forceinline__ void store_rows(Element* out, float* lse, float* parts, float* logs, const Packed& packed,
+                                           const float (&o)[OUT_TILES][4], RowPair& rows, int row, int split,
+                                           int splits, float scale_log2, bool lost = false) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float whole = rows.whole_sum(r), sum = lost ? __int_as_float(0x7fffffff) : whole;
+        const float largest_log2 = __fmul_rn(rows.maximum[r], scale_log2);
+        const bool stored = packed.inside(row + 8 * r);
+        const i64 index = packed.index(row + 8 * r);
+        if (splits > 1) {
+            if (stored) store_part(parts, logs, index * splits + split, o, r, largest_log2, sum);
+        } else {
+            store_row(out + index * HEAD_DIM, stored, o, r, inverse_or_zero(sum));
+            if (stored && threadIdx.x % 4 == 0) lse[index] = log_of_sum(largest_log2, sum);
+        }
+    }
+}
+
 // A warp joins the splits of a row, in order: each weighs as much as the sum that it was divided by.
 extern "C" __global__ void __launch_bounds__(128)
     attention_merge(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,

@@ -80,43 +80,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     float o[1][OUT_TILES][4] = {};
     RowPair rows;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int row_warp = warp % ROW_WARPS, key_warp = warp / ROW_WARPS;
-    const int row = 16 * row_warp + lane / 4, from = key_warp * WARP_KEYS;
-    const unsigned q_place = chunk_address(q_tile, 16 * row_warp + (lane & 15), lane >> 4);
+    const WarpPlace place;
+    const unsigned queries = place.queries(q_tile);
     for (int tile = 0; tile < tiles; tile++) {
         copy_async_wait<STAGES - 2>();
         __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
         load_stage(tile + STAGES - 1);
-        const unsigned stage = ring + tile % STAGES * stage_bytes + from * PITCH;
-        const int key = start + tile * BLOCK_N + from;
-        float s[1][WARP_KEYS / 8][4] = {};
-        compute_scores(s, q_place, stage);
-        if (key + WARP_KEYS > end)
+        const int key = start + tile * BLOCK_N + place.from;
+        const unsigned stage = ring + tile % STAGES * stage_bytes + place.from * PITCH;
+        add_keys(o, rows, queries, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
+            if (key + WARP_KEYS <= end) return;
 #pragma unroll
-            for (int r = 0; r < 2; r++) mask_row(s[0], r, key + 2 * (lane & 3), 0, end);
-        float decay[2];
-        rows.update(s[0], scale_log2, decay);
-        if (__any_sync(0xffffffffu, decay[0] != 1.0f || decay[1] != 1.0f)) scale_rows(o[0], decay);
-        add_values(o, s, stage + BLOCK_N * PITCH);
+            for (int r = 0; r < 2; r++) mask_row(s, r, key + 2 * (threadIdx.x & 3), 0, end);
+        });
     }
     copy_async_wait<0>();
     lost = __syncthreads_or(lost);
     if (KEY_WARPS > 1) {
-        join_warps(reinterpret_cast<float*>(shared), o[0], rows, row_warp, key_warp, scale_log2);
-        if (key_warp > 0) return;
+        join_warps(reinterpret_cast<float*>(shared), o[0], rows, place.row_warp, place.key_warp, scale_log2);
+        if (place.key_warp > 0) return;
     }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float sum = lost ? __int_as_float(0x7fffffff) : rows.whole_sum(r);
-        const float largest_log2 = __fmul_rn(rows.maximum[r], scale_log2);
-        const bool stored = packed.inside(row + 8 * r);
-        const i64 index = packed.index(row + 8 * r);
-        if (splits > 1) {
-            if (stored) store_part(parts, logs, index * splits + split, o[0], r, largest_log2, sum);
-        } else {
-            store_row(out + index * HEAD_DIM, stored, o[0], r, inverse_or_zero(sum));
-            if (stored && lane % 4 == 0) lse[index] = log_of_sum(largest_log2, sum);
-        }
-    }
+    store_rows(out, lse, parts, logs, packed, o[0], rows, place.row, split, splits, scale_log2, lost);
 }

@@ -11,7 +11,14 @@ from kernelmux.backends.triton._strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule
-from kernelmux.backends.triton.attention_backward._problem import ROWS, Problem, load_lse, probabilities, query_range
+from kernelmux.backends.triton.attention_backward._problem import (
+    ROWS,
+    Problem,
+    load_lse,
+    probabilities,
+    query_range,
+    row_terms,
+)
 
 
 @triton.jit
@@ -22,19 +29,10 @@ def attention_rows_kernel(
     """Of each query, lse in units of log(2) and, PITCH further, sum(grad_out * y); inf and 0 behind the last."""
     blocks = tl.cdiv(PITCH, ROWS)
     line = (tl.program_id(0) // blocks).to(tl.int64)
-    batch = line // H
-    head = line % H
     offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
-    offs_d = tl.arange(0, COLUMNS)
-    there = (offs_m < M)[:, None] & (offs_d < D)[None, :]
-    rows = offs_m.to(tl.int64)[:, None]
-    g_ptrs = g_ptr + batch * g_strides[0] + head * g_strides[1] + rows * g_strides[2] + offs_d[None, :]
-    y_ptrs = y_ptr + batch * y_strides[0] + head * y_strides[1] + rows * y_strides[2] + offs_d[None, :]
-    g = tl.load(g_ptrs, mask=there, other=0.0).to(tl.float32)
-    y = tl.load(y_ptrs, mask=there, other=0.0).to(tl.float32)
     at = rows_ptr + line * 2 * PITCH + offs_m
     tl.store(at, load_lse(lse_ptr + line * M, offs_m, M))
-    tl.store(at + PITCH, tl.sum(g * y, 1))
+    tl.store(at + PITCH, row_terms(g_ptr, y_ptr, line // H, line % H, offs_m, M, g_strides, y_strides, D, COLUMNS))
 
 
 @triton.jit
@@ -158,7 +156,7 @@ def attention_queries_descriptors_kernel(
 
 
 def pitch(p: Problem) -> int:
-    """Queries of a head as `attention_rows_kernel` lays them out: whole blocks, of 128 at most, or of 64 if one holds all."""
+    """Queries of a head as `attention_rows_kernel` lays them out: in whole blocks of 128, or one of 64 that holds all."""
     return ROWS if p.M <= ROWS else cdiv(p.M, 2 * ROWS) * 2 * ROWS
 
 

@@ -113,15 +113,8 @@ def load_lse(lse_ptr, offs_m, M):
 
 
 @triton.jit
-def attention_delta_kernel(
-    delta_ptr, g_ptr, y_ptr, H, M, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
-):
-    """sum(grad_out * y) of each query [B H M]."""
-    blocks = tl.cdiv(M, ROWS)
-    line = (tl.program_id(0) // blocks).to(tl.int64)
-    batch = line // H
-    head = line % H
-    offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+def row_terms(g_ptr, y_ptr, batch, head, offs_m, M, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr):
+    """sum(grad_out * y) of some queries of a head; 0 for those that do not exist."""
     offs_d = tl.arange(0, COLUMNS)
     there = (offs_m < M)[:, None] & (offs_d < D)[None, :]
     rows = offs_m.to(tl.int64)[:, None]
@@ -129,7 +122,19 @@ def attention_delta_kernel(
     y_ptrs = y_ptr + batch * y_strides[0] + head * y_strides[1] + rows * y_strides[2] + offs_d[None, :]
     g = tl.load(g_ptrs, mask=there, other=0.0).to(tl.float32)
     y = tl.load(y_ptrs, mask=there, other=0.0).to(tl.float32)
-    tl.store(delta_ptr + line * M + offs_m, tl.sum(g * y, 1), mask=offs_m < M)
+    return tl.sum(g * y, 1)
+
+
+@triton.jit
+def attention_delta_kernel(
+    delta_ptr, g_ptr, y_ptr, H, M, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
+):
+    """sum(grad_out * y) of each query [B H M]."""
+    blocks = tl.cdiv(M, ROWS)
+    line = (tl.program_id(0) // blocks).to(tl.int64)
+    offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    delta = row_terms(g_ptr, y_ptr, line // H, line % H, offs_m, M, g_strides, y_strides, D, COLUMNS)
+    tl.store(delta_ptr + line * M + offs_m, delta, mask=offs_m < M)
 
 
 @plan
