@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     paged_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                     const int* __restrict__ table, const int* __restrict__ lengths, Element* __restrict__ out,
                     float* __restrict__ lse, float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group,
-                    int page_count, int row_tiles, int splits, i64 table_row, i64 q_batch, i64 q_head, i64 k_page,
+                    int page_count, int most, int row_tiles, int splits, i64 table_row, i64 q_batch, i64 q_head, i64 k_page,
                     i64 k_head, i64 k_row, i64 v_page, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
@@ -59,10 +59,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Pages pages = {table + packed.batch * table_row, page_count, k_page, k_row, v_page, v_row};
     const Element* keys = k + packed.kv_head * k_head;
     const Element* values = v + packed.kv_head * v_head;
-    const int length = lengths[packed.batch], share = cdiv(cdiv(length, BLOCK_N), splits) * BLOCK_N;
+    const int told = lengths[packed.batch];
+    bool lost = told < 0 || told > most;  // the table would be read behind its end
+    const int length = lost ? 0 : told, share = cdiv(cdiv(length, BLOCK_N), splits) * BLOCK_N;
     const int start = min(length, split * share), end = min(length, start + share);
     const int tiles = cdiv(end - start, BLOCK_N);
-    bool lost = false;
     int found[ROWS];
     find_pages(found, pages, start, end);
 

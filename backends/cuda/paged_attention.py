@@ -18,7 +18,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability, Multiple
 
 _SOURCE = Source(__file__, "paged_attention.cu")
-_NUMBERS = "kv_heads:i32 group:i32 page_count:i32 row_tiles:i32 splits:i32 table_row:i64"
+_NUMBERS = "kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 splits:i32 table_row:i64"
 _STRIDES = "q_batch:i64 q_head:i64 k_page:i64 k_head:i64 k_row:i64 v_page:i64 v_head:i64 v_row:i64"
 _POINTERS = f"q* k* v* table* lengths* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
 _MERGE = "out* lse* parts* logs* rows:i64 splits:i32"
@@ -82,7 +82,8 @@ def _plan(paged: _Paged) -> SplitPlan:
     defines = {"VECTOR": paged.vector, "SLOTS": S, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
     strides = (*paged.q.strides[:2], *paged.k.strides[:3], *paged.v.strides[:3])
-    numbers = (G, call.group, pages, row_tiles(call), count, paged.table.strides[0], *strides, call.scale_log2)
+    most = min(paged.table.shape[1] * S, 2**31 - 1)
+    numbers = (G, call.group, pages, most, row_tiles(call), count, paged.table.strides[0], *strides, call.scale_log2)
     rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
     shared = rows * call.width * call.q.dtype.itemsize

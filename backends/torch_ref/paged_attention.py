@@ -16,6 +16,7 @@ def paged_attention(
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
     wrong = _unknown(used, k_pages.shape[0])
+    beyond = _impossible(lengths, slots)
     k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
     hidden = ~reached[:, None, None]
     s = torch.unflatten(q, 1, (groups, -1)).float() @ k.float().mT
@@ -26,7 +27,7 @@ def paged_attention(
     p = e / e.sum(-1, keepdim=True).masked_fill(lengths[:, None, None, None] == 0, 1.0)
     # A weight of 0 would not hide a NaN in a slot that was never written.
     y = p.to(q.dtype) @ v.masked_fill(hidden.mT, 0.0)
-    return y.flatten(1, 2).masked_fill(wrong.any(1)[:, None, None], torch.nan).contiguous()
+    return y.flatten(1, 2).masked_fill((wrong.any(1) | beyond)[:, None, None], torch.nan).contiguous()
 
 
 def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
@@ -36,6 +37,17 @@ def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
         row, column = wrong.nonzero()[0].tolist()
         raise ArgumentError(
             f"paged_attention: page_table: expected 0 <= page < {pages}, got {int(used[row, column])} at [{row}, {column}]"
+        )
+    return wrong
+
+
+def _impossible(lengths: torch.Tensor, slots: int) -> torch.Tensor:
+    """Which lengths are none of a sequence in so many slots; ArgumentError on a CPU."""
+    wrong = (lengths < 0) | (lengths > slots)
+    if wrong.device.type == "cpu" and bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ArgumentError(
+            f"paged_attention: lengths: expected 0 <= length <= {slots}, got {int(lengths[row])} at [{row}]"
         )
     return wrong
 

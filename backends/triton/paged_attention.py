@@ -25,7 +25,7 @@ MOST_ROWS = 64  # query heads of a tile
 
 @triton.jit
 def paged_attention_splits_kernel(
-    y_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, P, table_row, scale,
+    y_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, P, most, table_row, scale,
     q_strides, k_strides, v_strides,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SPLITS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -36,6 +36,8 @@ def paged_attention_splits_kernel(
     group = (tl.program_id(0) // SPLITS // tiles % G).to(tl.int64)
     batch = (tl.program_id(0) // SPLITS // tiles // G).to(tl.int64)
     length = tl.load(lengths_ptr + batch)
+    possible = (length >= 0) & (length <= most)
+    length = tl.where(possible, length, 0)  # of an impossible one the table would be read behind its end
     share = tl.cdiv(tl.cdiv(length, BLOCK_N), SPLITS) * BLOCK_N
     end = tl.minimum(length, (split + 1) * share)
 
@@ -82,6 +84,7 @@ def paged_attention_splits_kernel(
         acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
         top = new_top
 
+    total = tl.where(possible, total, float("nan"))
     at = batch * H + heads
     if SPLITS == 1:
         out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -154,7 +157,8 @@ def _plan(p: Problem) -> tuple[Launch, Launch | None, int]:
     scale = min(max(abs(p.scale) * LOG2E, FP32.smallest_normal), FP32.max)
     splits = config["SPLITS"]
     first = Launch(
-        paged_attention_splits_kernel, (p.B * p.G * cdiv(p.H // p.G, config["ROWS"]) * splits,), p.P, p.table_row, scale,
+        paged_attention_splits_kernel, (p.B * p.G * cdiv(p.H // p.G, config["ROWS"]) * splits,),
+        p.P, p.L * p.S, p.table_row, scale,
         p.q_strides[:2], p.k_strides[:3], p.v_strides[:3], H=p.H, G=p.G, D=p.D, S=p.S, FLIP=p.scale < 0,
         COLUMNS=columns, **config,
     )  # fmt: skip

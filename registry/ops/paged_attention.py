@@ -37,12 +37,14 @@ def gathered(pages: T, page_table: T) -> T:
 def parts(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> tuple[T, T, T]:
     """Scores [B H N], what they are summed from without signs, values [B H N D].
 
-    A score is -inf behind the end of a sequence, and NaN for a page that is none.
+    A score is -inf behind the end of a sequence, and NaN for a page that is none and for a length that cannot be.
     """
     k, v = (attention.repeated(gathered(x, page_table), q.shape[1]) for x in (k_pages, v_pages))
     inside = torch.arange(k.shape[2], device=q.device) < lengths[:, None, None]
     known = ((page_table >= 0) & (page_table < k_pages.shape[0])).repeat_interleave(k_pages.shape[2], 1)[:, None]
+    possible = ((lengths >= 0) & (lengths <= k.shape[2]))[:, None, None]
     s = torch.where(inside, torch.where(known, (k @ q[..., None])[..., 0] * scale, torch.nan), -torch.inf)
+    s = torch.where(possible, s, torch.nan)
     spread = torch.where(inside, (k.abs() @ q.abs()[..., None])[..., 0] * abs(scale), 0.0)
     return s, spread, torch.where(inside[..., None], v, 0.0)
 
@@ -109,7 +111,13 @@ SPEC = OpSpec(
             doc="the pages of a sequence in order; entries behind the last one that it reaches are not looked at; one that"
             " is no page is an ArgumentError where torch computes on a CPU, and gives its sequence NaN elsewhere",
         ),
-        Tensor("lengths", "B", dtypes=INTEGERS, domain=Count("L", "S"), doc="keys of each sequence, L * S at most"),
+        Tensor(
+            "lengths",
+            "B",
+            dtypes=INTEGERS,
+            domain=Count("L", "S"),
+            doc="keys of each sequence, 0 to L * S; another number is met like a page that is none",
+        ),
         attention.SCALE,
     ),
     outputs=(Output("y", like="q"),),

@@ -263,8 +263,10 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
 
 
 def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
-    """Computed tensors and counts of a call that the spec allows are what it says; indices lie inside, or not."""
-    kinds = (Computed, Count) if strays else (Computed, Count, Index)
+    """Computed tensors of a call that the spec allows hold what follows from the others; indices and counts lie inside, or
+    not.
+    """
+    kinds = (Computed,) if strays else (Computed, Count, Index)
     chosen = [t.name for t in spec.tensors if isinstance(t.domain, kinds)]
     if not chosen:
         return

@@ -4,8 +4,12 @@ import pytest
 import torch
 
 import kernelmux as kx
+from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch
 from kernelmux.registry.errors import ArgumentError
+
+KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 
 
 def test_saved_outputs_are_hidden_from_the_public_call_and_returned_on_request():
@@ -34,6 +38,40 @@ def test_an_optional_tensor_is_none_or_given_in_turns():
 def test_a_target_that_is_no_class_is_an_argument_error_of_torch_on_a_cpu(target):
     with pytest.raises(ArgumentError, match=rf"target: expected 0 <= target < 9 or .* = -100, got {target} in row 1"):
         kx.cross_entropy(torch.randn(2, 9), torch.tensor([3, target]), backend="torch_ref")
+
+
+def paged(lengths, pages=((0, 2, 1), (1, 0, 2)), **options):
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(shape, generator=rng).half() for shape in ((2, 4, 64), (3, 2, 16, 64), (3, 2, 16, 64)))
+    table, lengths = (torch.tensor(x, dtype=torch.int32) for x in (pages, lengths))
+    return kx.paged_attention(q, k, v, table, lengths, **options)
+
+
+@pytest.mark.parametrize("length", [-1, 49, 2**31 - 1, -(2**31)])
+def test_a_length_that_no_sequence_has_is_an_argument_error_of_torch_on_a_cpu_and_nan_elsewhere(length):
+    text = rf"paged_attention: lengths: expected 0 <= length <= 48, got {length} at \[1\]"
+    with pytest.raises(ArgumentError, match=text):
+        paged((40, length), backend="torch_ref")
+    for backend in KERNELS:
+        y = paged((40, length), backend=backend)
+        assert y[1].isnan().all() and torch.equal(y[0], paged((40, 40), backend=backend)[0])
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_a_length_that_no_sequence_has_is_nan_where_sequences_are_split(backend):
+    table = ((0,) * 64, (1,) * 64)
+    y = paged((1024, 1025), table, backend=backend)
+    assert y[1].isnan().all() and torch.equal(y[0], paged((1024, 1024), table, backend=backend)[0])
+
+
+def test_a_page_that_is_none_is_met_alike_and_one_behind_the_end_is_not_looked_at():
+    table = ((0, 2, 1), (1, 7, -1))
+    assert torch.equal(paged((40, 16), table, backend="torch_ref"), paged((40, 16), backend="torch_ref"))
+    with pytest.raises(ArgumentError, match=r"page_table: expected 0 <= page < 3, got 7 at \[1, 1\]"):
+        paged((40, 17), table, backend="torch_ref")
+    for backend in KERNELS:
+        assert torch.equal(paged((40, 16), table, backend=backend), paged((40, 16), backend=backend))
+        assert paged((40, 17), table, backend=backend)[1].isnan().all()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
