@@ -154,7 +154,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 CAUSAL = Scalar(
     "causal", bool, False, trials=(True,),
-    doc="the last query sees every key, each earlier one a key less; one that would see less than none sees none",
+    doc="query i sees the keys up to i + N - M: the last query sees all, and with M > N the first M - N see none",
 )  # fmt: skip
 SCALE = Scalar(
     "scale", float, None, optional=True, trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
