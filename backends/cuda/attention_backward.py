@@ -1,7 +1,8 @@
 """The gradient of attention on CUDA: the weights are computed again from lse, no M x N matrix reaches memory.
 
-Every rung takes two passes over the weights, one for grad_k and grad_v, one for grad_q, so that each sum has one owner
-and a fixed order (Dao, FlashAttention-2, 2023, has one pass and adds to grad_q by atomics).
+All rungs but the last take two passes over the weights, one for grad_k and grad_v, one for grad_q, so that each sum has
+one owner and a fixed order. `fused` has one pass, as Dao, FlashAttention-2, 2023: blocks of keys add to grad_q one after
+another; in `fused_atomic`, which runs only when it is named, as they come.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
 
 _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
 _TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
+_FUSED = Source(__file__, "attention_backward_fused.cu")
+_FINISH = Source(__file__, "attention_backward_fused_finish.cu")
 _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
@@ -243,6 +246,52 @@ def _wgmma(call: Call) -> Callable[..., None]:
     return launch
 
 
+def fused(call: Call, ordered: bool) -> Callable[..., None]:
+    """One kernel for all products, one that converts the sums of grad_q; without an order these begin as zeros.
+
+    H200, bf16, 4 x 32 x 4096 x 64, TFLOP/s: 468, without an order 498, the two kernels of `wgmma` 442. Blocks of a slice
+    wait for one another: with those of 8 slices between them less than in a row (409 and 351, measured before the rest
+    was as fast). At D = 128, where it has no room for larger tiles, it was no faster than `wgmma`.
+    """
+    config = {"TILE": 128, "STAGES": 2, "CONSUMERS": 2, "TURNS": 0}
+    B, H, G, M, N, D = call.dims
+    own, tile = 64 * config["CONSUMERS"], config["TILE"]
+    tiles = cdiv(M, tile)
+    maps = _maps(call, {"grad_out": tile, "q": tile, "k": own, "v": own})
+    kernel = _FUSED.kernel(
+        "attention_backward_fused",
+        f"grad_out:map q:map k:map v:map offsets* sums* done* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
+        **config, **call.defines, ORDERED=int(ordered),
+    )  # fmt: skip
+    shared = _shared(call, config) + tile * (own * 4 + D * 4 + 8 * config["STAGES"])
+    section = _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
+    launch = kernel.bind(
+        B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section, shared=shared
+    )
+    kernel = _FINISH.kernel(
+        "attention_backward_fused_finish", "sums* grad_q* M:i32 N:i32 window:i32 scale:f32",
+        TILE=tile, OWN=own, **call.defines,
+    )  # fmt: skip
+    finish = kernel.bind(B * H * cdiv(M, 8), 128, M, N, call.window, call.numbers[6])
+
+    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+        size = (B * H, cdiv(M, 8) * 8, D)
+        sums = offsets.new_empty(size) if ordered else offsets.new_zeros(size)
+        done = offsets.new_zeros(B * H * tiles + 1 if ordered else 1, dtype=torch.int32)
+        launch(*(map_.of(x) for map_, x in zip(maps, inputs, strict=True)), offsets, sums, done, *grads[1:])
+        finish(sums, grads[0])
+
+    return run
+
+
+def _fused(call: Call) -> Callable[..., None]:
+    return fused(call, ordered=True)
+
+
+def _fused_atomic(call: Call) -> Callable[..., None]:
+    return fused(call, ordered=False)
+
+
 def _shared(call: Call, config: Config) -> int:
     """Bytes of the owned rows, of the ring and, with what fills a whole unit of the swizzle, of the barriers."""
     stages = config["STAGES"] + config.get("V_STAGES", config["STAGES"])
@@ -283,10 +332,25 @@ VARIANTS = {
         _LAYOUT,
         "mma",
     ),
+    "fused_atomic": Implementation(
+        _variant(_fused_atomic),
+        "one walk, five products: blocks of keys add their parts of grad_q to sums in global memory, as they come",
+        (_HALVES, OneOf("D", 64), *_ON_HOPPER),
+        _LAYOUT,
+        "mma",
+        deterministic=False,
+    ),
     "wgmma": Implementation(
         _variant(_wgmma),
         "warpgroup products fed by TMA, the weights transposed for grad_k and grad_v: none leaves the registers",
         (_HALVES, Multiple("D", 8), AtMost("D", 128), *_ON_HOPPER),
+        _LAYOUT,
+        "mma",
+    ),
+    "fused": Implementation(
+        _variant(_fused),
+        "one walk, five products: blocks of keys add their parts of grad_q to sums in global memory, one after another",
+        (_HALVES, OneOf("D", 64), *_ON_HOPPER),
         _LAYOUT,
         "mma",
     ),

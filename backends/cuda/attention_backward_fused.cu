@@ -1,0 +1,302 @@
+// All gradients of attention in one walk over the weights, on Hopper's warpgroup products (Shah et al.,
+// FlashAttention-3, 2024). A block owns keys and walks over the queries that see them, from the last to the first, as
+// the kernel of keys does: weights and their gradients leave the tensor cores as the left operands of grad_v and grad_k.
+// The gradients of the scores pass through shared memory once, to all warpgroups, for this block's part of grad_q, which
+// a thread beside them adds to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums
+// have the same bits each time; without it they add as they come.
+#include "attention_backward_fused.cuh"
+#include "attention_backward_wgmma.cuh"
+
+#ifndef ORDERED
+#define ORDERED 1
+#endif
+#ifndef ADDERS
+#define ADDERS 2
+#endif
+
+#define PART_TILES (TILE / 8 / CONSUMERS)  // of 8 queries and 64 columns: a warpgroup's part of grad_q
+
+static_assert(CONSUMERS == 2 && HEAD_DIM == 64 && TILE % 16 == 0, "each warpgroup has whole tiles of grad_q");
+
+struct alignas(1024) Shared {
+    Panels<OWN> k, v;
+    Panels<TILE> q[STAGES], grad[STAGES];
+    Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
+    float part[CONSUMERS][PART_TILES * 8 * 64];
+    float log_sums[STAGES][TILE], deltas[STAGES][TILE];
+    Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
+    Barrier ds_full[2], ds_empty[2], part_full[ADDERS], part_empty;
+    int ticket;
+};
+
+// The block's keys, and the tiles of queries that see any of them.
+struct Work {
+    int batch, kv_head, block;
+    Interval tiles;
+    __device__ __forceinline__ int first_key() const { return block * OWN; }
+    __device__ __forceinline__ int per_head() const { return max(0, tiles.end - tiles.first); }
+};
+
+__device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
+                                        const TensorMap& k, const TensorMap& v, const float* offsets, const Work& work,
+                                        const Shape& shape) {
+    barrier_expect(shared.own, sizeof(shared.k) + sizeof(shared.v));
+    load_panels(shared.k, k, shared.own, work.first_key(), work.kv_head, work.batch);
+    load_panels(shared.v, v, shared.own, work.first_key(), work.kv_head, work.batch);
+    RingPlace<STAGES> place;
+    for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
+        const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
+        for (int tile = work.tiles.end - 1; tile >= work.tiles.first; tile--, place.advance()) {
+            const int stage = place.stage, query = tile * TILE;
+            Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
+            barrier_wait(shared.empty[stage], place.phase ^ 1);
+            barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
+            load_panels(shared.q[stage], q, q_full, query, head, work.batch);
+            bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
+            barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
+            load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
+            bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
+        }
+    }
+}
+
+// Adds the block's parts of grad_q to the sums of all blocks: [slices][M / 8][64 * 8]. ADDERS threads have a tile in
+// turn: while one sees its part arrive, the next one's may leave.
+__device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
+                                          const Shape& shape) {
+    const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8), per_head = work.per_head();
+    unsigned phase = 0;
+    for (int i = adder; i < per_head * shape.group; i += ADDERS, phase ^= 1) {
+        const int head = work.kv_head * shape.group + i / per_head, tile = work.tiles.end - 1 - i % per_head;
+        const i64 slice = (i64)work.batch * shape.heads + head;
+        int* counter = done + slice * tiles + tile;
+        const int turn = work.block - keys_of(tile * TILE, shape).first / OWN;  // blocks that add before this one
+        barrier_wait(shared.part_full[adder], phase);
+        if (ORDERED) await(counter, turn);
+#pragma unroll
+        for (int group = 0; group < CONSUMERS; group++) {
+            const int first = tile * (TILE / 8) + group * PART_TILES;
+            const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
+            float* place = sums + (slice * eights + first) * 64 * 8;
+            if (bytes <= 0) continue;
+            if (ORDERED && turn == 0)
+                bulk_store(place, shared.part[group], bytes);
+            else
+                bulk_add(place, shared.part[group], bytes);
+        }
+        bulk_wait_read();
+        barrier_arrive_if(true, shared.part_empty);
+        if (ORDERED) bulk_wait_done(), release_one(counter);
+    }
+    bulk_wait_done();
+}
+
+// One warpgroup's 64 keys.
+struct Consumer {
+    Shared& shared;
+    const int group, lane, warp;
+    float grad_k[COLUMN_TILES][4], grad_v[COLUMN_TILES][4], s[TILE / 8][4], dp[TILE / 8][4], part[PART_TILES][4];
+    unsigned p[TILE / 16][4], ds[TILE / 16][4];
+
+    // What belongs to the columns of a lane's pair of scores.
+    __device__ __forceinline__ float2 offset(const float (&offsets)[TILE], int i) const {
+        return *reinterpret_cast<const float2*>(&offsets[8 * i + lane % 4 * 2]);
+    }
+
+    // Scores to weights.
+    __device__ __forceinline__ void exponentials(int stage, float scale_log2) {
+#pragma unroll
+        for (int i = 0; i < TILE / 8; i++) {
+            const float2 log_sum = offset(shared.log_sums[stage], i);
+#pragma unroll
+            for (int r = 0; r < 4; r += 2) {
+                s[i][r] = fast_exp2(s[i][r] * scale_log2 - log_sum.x);
+                s[i][r + 1] = fast_exp2(s[i][r + 1] * scale_log2 - log_sum.y);
+            }
+        }
+    }
+
+    // Gradients of weights to those of scores.
+    __device__ __forceinline__ void differentiate(int stage) {
+#pragma unroll
+        for (int i = 0; i < TILE / 8; i++) {
+            const float2 delta = offset(shared.deltas[stage], i);
+#pragma unroll
+            for (int r = 0; r < 4; r += 2) {
+                dp[i][r] = s[i][r] * (dp[i][r] - delta.x);
+                dp[i][r + 1] = s[i][r + 1] * (dp[i][r + 1] - delta.y);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void mask_border(float (&x)[TILE / 8][4], int query, const Work& work,
+                                                const Shape& shape) {
+        const int own = work.first_key() + 64 * group, key = own + 16 * warp + lane / 4, column = query + lane % 4 * 2;
+        if (all_seen(query, TILE, own, 64, shape)) return;
+        mask(x, 0, queries_of(key, shape), column), mask(x, 1, queries_of(key + 8, shape), column);
+    }
+
+    // Tiles take the two buffers in turn; tile -1 gives zeros, so that each tile is followed by the part of the last.
+    static __device__ __forceinline__ unsigned phase(int tile) { return (tile + 1) / 2 & 1; }
+
+    __device__ __forceinline__ void shared_gradients(int tile) {
+        shared_proxy_fence();
+        __syncwarp();
+        barrier_arrive_if(lane == 0, shared.ds_full[tile & 1]);
+    }
+
+    __device__ __forceinline__ void share_zeros() {
+        uint4* to = reinterpret_cast<uint4*>(shared.ds[1][group]);
+#pragma unroll
+        for (int i = threadIdx.x % 128; i < TILE * 8; i += 128) to[i] = make_uint4(0, 0, 0, 0);
+        shared_gradients(-1);
+    }
+
+    // The scores' gradients to shared memory, transposed: lane l names row l % 8 of matrix l / 8 of four.
+    __device__ __forceinline__ void share_gradients(int tile) {
+        barrier_wait(shared.ds_empty[tile & 1], phase(tile) ^ 1);
+#pragma unroll
+        for (int n = 0; n < TILE / 16; n++) {
+            const int query = 16 * n + lane / 16 * 8 + lane % 8, chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
+            store_transposed(&shared.ds[tile & 1][group][query][8 * chunk], ds[n]);
+        }
+        shared_gradients(tile);
+    }
+
+    // part = (ds k)^T, of all columns of grad_q and a share of the queries.
+    __device__ __forceinline__ void issue_part(int tile) {
+        const int query = TILE / CONSUMERS * group;
+        barrier_wait(shared.ds_full[tile & 1], phase(tile));
+        forget(part);
+        wgmma_fence();
+#pragma unroll
+        for (int key = 0; key < OWN; key += 16)
+            wgmma<false, true>(part, matrix_descriptor(&shared.k[0][key][0], OWN * 128),
+                               matrix_descriptor(&shared.ds[tile & 1][key / 64][query][key % 64], 0), key != 0,
+                               Element());
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void hand_over_part(int i) {
+        barrier_wait(shared.part_empty, i & 1 ^ 1);
+        float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
+#pragma unroll
+        for (int j = 0; j < PART_TILES; j++) to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+        shared_proxy_fence();
+        __syncwarp();
+        barrier_arrive_if(lane == 0, shared.part_full[i % ADDERS]);
+    }
+
+    __device__ __forceinline__ void issue_scores(int stage) {
+        forget(s);
+        wgmma_fence();
+        issue_rows(s, shared.k, group, shared.q[stage]);
+    }
+
+    __device__ __forceinline__ void issue_gradients(RingPlace<STAGES> place) {
+        barrier_wait(shared.grad_full[place.stage], place.phase);
+        forget(dp);
+        wgmma_fence();
+        issue_rows(dp, shared.v, group, shared.grad[place.stage]);
+    }
+
+    // The scores of the queries from `query` on to weights, and these to gradients of the scores.
+    __device__ __forceinline__ void weigh(int stage, int query, const Work& work, const Shape& shape,
+                                          float scale_log2) {
+        exponentials(stage, scale_log2);
+        mask_border(s, query, work, shape);
+        wgmma_wait<0>(dp);
+        differentiate(stage);
+        mask_border(dp, query, work, shape);
+        pack(p, s), pack(ds, dp);
+    }
+
+    // Pending products may stay under way.
+    template <int Pending>
+    __device__ __forceinline__ void end_part(int tile) {
+        wgmma_wait<Pending>(part);
+        barrier_arrive_if(lane == 0, shared.ds_empty[tile & 1]);
+        if (tile >= 0) hand_over_part(tile);
+    }
+
+    __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2) {
+        const bool speaks = lane == 0;
+        const int count = work.per_head() * shape.group;
+        clear(grad_k), clear(grad_v);
+        if (count == 0) return;
+        share_zeros();
+        barrier_wait(shared.own, 0);
+        RingPlace<STAGES> place;
+        int tile = work.tiles.end - 1;
+        barrier_wait(shared.q_full[0], 0);
+        issue_scores(0);
+        for (int i = 0; i < count; i++) {
+            const int stage = place.stage;
+            wgmma_wait<0>(s);
+            issue_gradients(place);
+            weigh(stage, tile * TILE, work, shape, scale_log2);
+            issue_columns(grad_v, p, shared.grad[stage]);
+            issue_columns(grad_k, ds, shared.q[stage]);
+            share_gradients(i);
+            issue_part(i - 1);
+            wgmma_wait<1>(grad_k), pin(grad_v);
+            barrier_arrive_if(speaks, shared.empty[stage]);
+            if (i + 1 < count) {
+                place.advance();
+                barrier_wait(shared.q_full[place.stage], place.phase);
+            }
+            issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
+            end_part<1>(i - 1);
+            tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+        }
+        wgmma_wait<0>(s);
+        issue_part(count - 1);
+        end_part<0>(count - 1);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_fused(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
+                             const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+                             const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
+                             Element* __restrict__ out_k, Element* __restrict__ out_v, int heads, int group, int M,
+                             int N, int pitch, int window, float scale, float scale_log2, int slices, int section) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    const Shape shape = {heads, group, M, N, pitch, window};
+    if (threadIdx.x == 0) {
+        // Blocks take their keys in the order in which they start: each waits only for some that run already.
+        if (ORDERED) shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE), 1);
+        barrier_init(shared.own, 1);
+        for (int stage = 0; stage < STAGES; stage++)
+            barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
+                barrier_init(shared.empty[stage], 4 * CONSUMERS);
+        for (int i = 0; i < 2; i++)
+            barrier_init(shared.ds_full[i], 4 * CONSUMERS), barrier_init(shared.ds_empty[i], 4 * CONSUMERS);
+        for (int i = 0; i < ADDERS; i++) barrier_init(shared.part_full[i], 4 * CONSUMERS);
+        barrier_init(shared.part_empty, 1);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    const Place place = locate(ORDERED ? shared.ticket : blockIdx.x, slices, section, cdiv(N, OWN));
+    const int kv_heads = heads / group;
+    const Interval seen = queries_of_tile(place.tile * OWN, OWN, shape);
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, place.tile,
+                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
+    const int warpgroup = threadIdx.x / 128;
+    if (warpgroup == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
+        const int adder = threadIdx.x / 32 - 1;
+        if (threadIdx.x % 32 == 0 && adder >= 0 && adder < ADDERS) add_parts(shared, adder, sums, done, work, shape);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+        Consumer consumer{shared, warpgroup - 1, lane, warp};
+        consumer.run(work, shape, scale_log2);
+        const int row = work.first_key() + 64 * consumer.group + 16 * warp;
+        const i64 slice = (i64)place.slice * N * HEAD_DIM;
+        store_rows(out_k + slice, consumer.grad_k, scale, row, N);
+        store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
+    }
+}
