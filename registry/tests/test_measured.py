@@ -234,3 +234,10 @@ def test_a_file_holds_a_row_on_each_line():
     lines = path.read_text().splitlines()
     assert len(lines) == 8 and json.loads(lines[4].strip(" ,"))["median_us"] == 1.5
     assert measured.read(path).times == (time("plain/only", 1.5), time("ladder/slow", 2.0))
+
+
+def test_lengths_in_use_may_be_other_work_from_run_to_run():
+    pages = "q=2x4x16 k_pages=6x2x8x16 v_pages=6x2x8x16 page_table=2x3 lengths=2"
+    less = time("torch_ref/eager", 1.0, workload=pages, op="paged_attention", bytes=1.0, flops=1.0)
+    assert less.current
+    assert not replace(less, source="an older one").current
