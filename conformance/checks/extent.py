@@ -93,27 +93,25 @@ def _examine(judge: Judge, dimensions: dict[int, int]) -> None:
     if not judge.probe.emulated:
         judge.accurate(judge.call())
         return
-    try:
-        if dimensions and _of_some(judge, dimensions):
+    seconds = SECONDS if dimensions else SECONDS_OF_SUMS
+    with emulator.recorder() as launches:
+        try:
+            if dimensions and _some(judge, dimensions):
+                return
+        except Unsuitable as reason:
+            some_blocks.set_aside(judge, str(reason))
             return
-        outputs = some_blocks.call(judge.probe, judge.trial, SECONDS if dimensions else SECONDS_OF_SUMS, some=False)
+        except Failed:
+            if len(launches) < 2:
+                raise
+            # The last blocks of a kernel may have read what blocks of the one before, that did not run, were to write.
+            seconds, judge.record.budget = SECONDS_OF_SUMS, 0.0
+    try:
+        outputs = some_blocks.call(judge.probe, judge.trial, seconds, some=False)
     except Unsuitable as reason:
         some_blocks.set_aside(judge, str(reason))
         return
     judge.accurate(outputs)
-
-
-def _of_some(judge: Judge, dimensions: dict[int, int]) -> bool:
-    """As `_some`; unknown where the last blocks of a kernel may read what blocks of an earlier one were to write."""
-    budget = judge.record.budget
-    with emulator.recorder() as launches:
-        try:
-            return _some(judge, dimensions)
-        except Failed:
-            if len(launches) < 2:
-                raise
-    judge.record.budget = budget
-    return False
 
 
 def _some(judge: Judge, dimensions: dict[int, int]) -> bool:
