@@ -70,7 +70,7 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )
         if args.record:
-            console.print(ledger.record(chosen, found.outcomes), markup=False)
+            console.print(ledger.record(chosen, items, found.outcomes), markup=False)
         run.farewell(chosen, found, console)
     except OSError as error:
         if isinstance(error, BrokenPipeError):

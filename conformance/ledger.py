@@ -19,6 +19,7 @@ from kernelmux.conformance import files, matrix, report
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
@@ -43,18 +44,23 @@ def path_for(gpu: str) -> Path:
     return FOLDER / f"{file_stem(gpu)}.json"
 
 
-def record(options: Options, outcomes: list[Outcome]) -> str:
-    """Enter every variant without a failure; a variant that failed loses its entry."""
+def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
+    """Enter every variant without a failure; a variant that failed loses its entry.
+
+    One of whose items some did not report, in a run that was stopped, keeps what was known of it.
+    """
     gpu = torch.cuda.get_device_name(options.where)
     path = path_for(gpu)
     book: dict[str, Any] = (
         json.loads(path.read_text()) if path.exists() else {"schema": report.SCHEMA, "gpu": gpu, "entries": {}}
     )
-    passed = 0
+    passed, reported = 0, {o.item.id for o in outcomes}
+    unknown = {(i.op, i.label) for i in items if i.id not in reported}
     for row in matrix.rows(outcomes):
-        if row.label == SPEC or row.problem:
+        good = _sound(row)
+        if row.label == SPEC or row.problem or (good and (row.op, row.label) in unknown):
             continue
-        key, good = f"{row.op}/{row.label}", _sound(row)
+        key = f"{row.op}/{row.label}"
         passed += good
         book["entries"].pop(key, None)
         if good:

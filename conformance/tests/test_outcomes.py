@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from kernelmux.conformance import budgets, expected, ledger, matrix, report
@@ -217,6 +218,20 @@ def test_how_long_the_rest_takes() -> None:
     clock.finish(Outcome(items[0], "passed", seconds=20.0))  # twice as slow as before
     assert str(clock) == "about 70 s left"  # 20 + 30 + 20 (the usual), twice, by two
     assert [duration(s) for s in (7, 200, 9000)] == ["7 s", "3 min", "2.5 h"]
+
+
+def test_a_variant_with_items_that_did_not_report_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "FOLDER", tmp_path)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    items = [ITEM, replace(ITEM, check="layout")]
+    first, second = (Outcome(item, "passed", records=RAN) for item in items)
+    told = [ledger.record(Options(), items, outcomes) for outcomes in ([first], [first, second])]
+    assert [text.split(" variants")[0] for text in told] == ["recorded: 0", "recorded: 1"]
+    ledger.record(Options(), items, [replace(first, status="failed")])
+    assert "softmax" not in (tmp_path / "nvidia_h200.json").read_text()
+    ledger.books.cache_clear()
 
 
 def test_the_ledger_knows_verified_from_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
