@@ -8,7 +8,7 @@ with Virtual(): ...          allocations are virtual; torch must not compute on 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -86,24 +86,36 @@ def independent(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) ->
 
     Found by asking the reference: other values are put before the case's own along the axis.
     """
+    return {number: dimension for number, dimension, (_, last) in _halves(spec, case, axis, dtype) if last}
+
+
+def apart(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) -> dict[int, int]:
+    """Those of `independent` of which every slice follows from that of the inputs alone, as of a batch."""
+    return {number: dimension for number, dimension, same in _halves(spec, case, axis, dtype) if all(same)}
+
+
+def _halves(
+    spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype
+) -> Iterator[tuple[int, int, tuple[bool, bool]]]:
+    """Outputs that have the axis, as which dimension, and whether the halves of twice the length are those alone."""
     length = _length(spec, case, axis)
     double = resized(spec, case, {axis: 2 * length})
     small, large = (generate.hypothetical(spec, c, dtype) for c in (case, double))
     if small is None or large is None or not length:
-        return {}
+        return
     own, other = (drawn(spec, case, dtype, seed) for seed in (0, 1))
     both = {t: torch.cat((other[t], own[t]), d) if (d := _dimension(spec, case, t, axis)) >= 0 else own[t] for t in own}
-    found = {}
     device = torch.device("cpu")
-    alone = spec.evaluate(spec.bind(*values(spec, case, own, device)))
+    # What does not have the axis is the same for both halves.
+    first = {t: other[t] if _dimension(spec, case, t, axis) >= 0 else own[t] for t in own}
+    alone = [spec.evaluate(spec.bind(*values(spec, case, made, device))) for made in (first, own)]
     together = spec.evaluate(spec.bind(*values(spec, double, both, device)))
     for i, output in enumerate(spec.outputs):
         changed = [d for d, (m, n) in enumerate(zip(output.shape(small), output.shape(large), strict=True)) if m != n]
         if len(changed) == 1:
-            last = together[i].narrow(changed[0], length, length)
-            if torch.allclose(last, alone[i], rtol=1e-9, atol=1e-12, equal_nan=True):
-                found[i] = changed[0]
-    return found
+            halves = zip(together[i].split(length, changed[0]), alone, strict=True)
+            before, after = (torch.allclose(x, y[i], rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in halves)
+            yield i, changed[0], (before, after)
 
 
 def _dimension(spec: OpSpec, case: Case, tensor: str, axis: AxisName) -> int:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PAUSE = 2e-4  # seconds: longer than an operation of torch takes to start
 DELAY = 100_000  # clock cycles on a GPU, some 50 us
-GRACE = 0.2  # seconds that a thread may keep its turn, during which it may wait for one that has none
+GRACE = 0.2  # seconds without processor time that a thread may keep its turn: it may wait for one that has none
 PATIENCE = 120  # seconds
 
 
@@ -39,12 +39,19 @@ class Turns:
     def __init__(self, count: int) -> None:
         self.changed, self.chance = threading.Condition(), random.Random(0)
         self.there, self.turn = list(range(count)), 0
+        self.clocks: dict[int, int] = {}  # of the processor time of each thread
+
+    def enter(self, own: int) -> None:
+        """This thread takes part; before any of them waits."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            self.clocks[own] = time.pthread_getcpuclockid(threading.get_ident())
 
     def wait(self, own: int) -> None:
         """Until it is this thread's turn, or the one whose turn it is does not get on."""
         with self.changed:
             while self.turn != own:
-                if not self.changed.wait(GRACE):
+                before = self._progress()
+                if not self.changed.wait(GRACE) and self._progress() == before:
                     self._give(own)
 
     def give_way(self, own: int) -> None:
@@ -59,6 +66,11 @@ class Turns:
             self.there.remove(own)
             if self.there:
                 self._give(self.chance.choice(self.there))
+
+    def _progress(self) -> tuple[int, float]:
+        """Whose turn it is, and the processor time that it has had: on a busy machine a call takes long and goes on."""
+        clock = self.clocks.get(self.turn)
+        return self.turn, 0.0 if clock is None else time.clock_gettime(clock)
 
     def _give(self, other: int) -> None:
         self.turn = other
@@ -89,12 +101,15 @@ def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> li
 
     The functions see the context variables of the caller. Raises TimeoutError if they do not end.
     """
+    with Yielding(lambda result: None):  # the first one in a process imports for seconds, which no turn should take
+        torch.empty(0)
     results: list[Any] = [None] * len(works)
     errors: list[BaseException] = []
     start, turns = threading.Barrier(len(works)), Turns(len(works))
 
     def run(turn: int) -> None:
         try:
+            turns.enter(turn)
             start.wait(PATIENCE)
             if device.type == "cuda":
                 results[turn] = _on_own_stream(works[turn], device, turn)

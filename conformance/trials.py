@@ -28,6 +28,7 @@ from kernelmux.registry.spec import (
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
 OBJECTS = 2**14  # bytes of a trial beside its numbers, about: its call, and small tensors
+SMALL = 2**14  # elements of a trial that keeps its bounds: of seven terms and about as long as its outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,18 @@ class Trial:
 
     def bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
         """How far each output may be off for its arithmetic, None for one that must be equal."""
+        if self.size > SMALL:
+            return self._all_bounds(how)
+        if (key := tuple(how)) not in self._bounds:
+            self._bounds[key] = self._all_bounds(how)
+        return self._bounds[key]
+
+    @cached_property
+    def _bounds(self) -> dict[tuple[Arithmetic, ...], tuple[Bound | None, ...]]:
+        """The bounds of a small trial that were asked for."""
+        return {}
+
+    def _all_bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
         floating = [output.dtype_of(self.call).is_floating_point for output in self.spec.outputs]
         arguments = exact_arguments(self.call) if any(floating) else ()
         return tuple(self._bound(i, one, arguments) if floating[i] else None for i, one in enumerate(how))
@@ -176,8 +189,8 @@ class Memory:
         return self.trials[key][0]
 
     def keep(self, key: object, trial: Trial, limit: int) -> None:
-        """Remember a trial; a reference takes 8 bytes per element."""
-        own = OBJECTS + 8 * trial.size
+        """Remember a trial; a reference takes 8 bytes per element, and a bound that is kept 56."""
+        own = OBJECTS + (64 if trial.size <= SMALL else 8) * trial.size
         self.trials[key] = trial, own
         self.bytes += own
         while self.bytes > limit and len(self.trials) > 1:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from kernelmux import emulator
 from kernelmux.conformance import generate, huge, resize
 from kernelmux.conformance import partial as some_blocks
@@ -30,8 +32,7 @@ def run(probe: Probe) -> None:
     for base in _bases(probe):
         case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
-            dimensions = huge.independent(probe.spec, case, axis, base.dtype)
-            _long(probe, base, case, axis, dimensions)
+            _long(probe, base, case, axis)
     if not probe.records:
         probe.skip_all("no axis may be that long")
 
@@ -63,8 +64,10 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
     return trial if probe.reasons(made) else made
 
 
-def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, dimensions: dict[int, int]) -> None:
+def _long(probe: Probe, base: Trial, case: Case, axis: AxisName) -> None:
     """One call with that axis long, if the spec and the variant allow it."""
+    dimensions = huge.independent(probe.spec, case, axis, base.dtype)
+    parts = probe.emulated and huge.apart(probe.spec, case, axis, base.dtype) == dimensions
     for grown in _grown(probe.spec, case, axis):
         call = generate.hypothetical(probe.spec, grown, base.dtype)
         if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
@@ -72,7 +75,7 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, dimensions: dic
         trial = probe.make(grown, base.dtype)
         if not probe.reasons(trial):
             with probe.judge(trial.changed(f"{axis} = {LONG}")) as judge:
-                _examine(judge, dimensions)
+                _examine(judge, dimensions, axis if parts else None)
             return
     probe.skip(base.changed(f"{axis} = {LONG}"), "the operator or the variant does not take such a shape")
 
@@ -89,43 +92,60 @@ def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
     return {a: n for t in shapes for a, n in zip(resize.names(spec, case, t), shapes[t], strict=True)}
 
 
-def _examine(judge: Judge, dimensions: dict[int, int]) -> None:
+def _examine(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -> None:
+    """apart: the axis, if each slice along it is a call of its own."""
     if not judge.probe.emulated:
         judge.accurate(judge.call())
         return
     seconds = SECONDS if dimensions else SECONDS_OF_SUMS
-    with emulator.recorder() as launches:
-        try:
-            if dimensions and _some(judge, dimensions):
-                return
-        except Unsuitable as reason:
-            some_blocks.set_aside(judge, str(reason))
-            return
-        except Failed:
-            if len(launches) < 2:
-                raise
-            # The last blocks of a kernel may have read what blocks of the one before, that did not run, were to write.
-            seconds, judge.record.budget = SECONDS_OF_SUMS, 0.0
     try:
-        outputs = some_blocks.call(judge.probe, judge.trial, seconds, some=False)
+        with emulator.recorder() as launches:
+            try:
+                if dimensions and _some(judge, dimensions, apart):
+                    return
+            except Failed:
+                if len(launches) < 2:
+                    raise
+                # The last blocks of a kernel may have read what blocks of the one before, that did not run, were to write.
+                seconds, judge.record.budget = SECONDS_OF_SUMS, 0.0
+        judge.accurate(some_blocks.call(judge.probe, judge.trial, seconds, some=False))
     except Unsuitable as reason:
         some_blocks.set_aside(judge, str(reason))
-        return
-    judge.accurate(outputs)
 
 
-def _some(judge: Judge, dimensions: dict[int, int]) -> bool:
+def _some(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -> bool:
     """Whether a few blocks write the last slices; what they write is right."""
-    outputs = some_blocks.call(judge.probe, judge.trial, SECONDS)
+    trial, outputs = judge.trial, some_blocks.call(judge.probe, judge.trial, SECONDS)
     judge.well_formed(outputs)
-    bounds = judge.trial.bounds(judge.probe.arithmetics(judge.trial))
+    if apart is not None:
+        trial, outputs = _written(trial, outputs, dimensions, apart)
+    bounds = trial.bounds(judge.probe.arithmetics(trial))
     for number, dimension in dimensions.items():
-        got, ref = outputs[number], judge.trial.references[number]
-        last = [x.narrow(dimension, LONG - 1, 1) for x in (got, ref)]
+        got, ref = outputs[number], trial.references[number]
+        last = [x.narrow(dimension, x.shape[dimension] - 1, 1) for x in (got, ref)]
         if bool(some_blocks.unwritten(*last).all()):
             return False
-        some_blocks.judged(judge, judge.trial, number, got, ref, bounds[number])
+        some_blocks.judged(judge, trial, number, got, ref, bounds[number])
     return True
+
+
+def _written(
+    trial: Trial, outputs: tuple[torch.Tensor, ...], dimensions: dict[int, int], axis: AxisName
+) -> tuple[Trial, tuple[torch.Tensor, ...]]:
+    """The call and its outputs with the slices alone in which something was written, and the last one.
+
+    The reference and the bounds of all others would take most of the time.
+    """
+    places = {LONG - 1}
+    for number, dimension in dimensions.items():
+        rows = outputs[number].movedim(dimension, 0).reshape(LONG, -1)
+        places |= set((rows != 0).any(1).nonzero().flatten().tolist())
+    chosen = torch.tensor(sorted(places))
+    case = trial.spec.case(trial.text)
+    names = {name: resize.names(trial.spec, case, name) for name in trial.tensors}
+    cut = {n: x.index_select(names[n].index(axis), chosen) if axis in names[n] else x for n, x in trial.tensors.items()}
+    kept = [outputs[i].index_select(dimensions[i], chosen) if i in dimensions else x for i, x in enumerate(outputs)]
+    return trial.changed(trial.note, **cut), tuple(kept)
 
 
 CHECK = Check(run=run, column="extent", summary="axes longer than 65,535, which a grid cannot count in y and z")

@@ -200,8 +200,8 @@ def shared(probe: Probe) -> Iterator[Trial]:
 
 
 def _square(spec: OpSpec, n: int) -> Case:
-    """The call whose last two axes have length n, and all before them length one."""
-    last = {d for t in spec.tensors for d in t.forms[0][-2:]}
+    """The call whose last two axes have length n, and all that stand before them in some tensor length one."""
+    last = {d for t in spec.tensors for d in t.forms[0][-2:]} - {d for t in spec.tensors for d in t.forms[0][:-2]}
     flat = any(t.flat for t in spec.tensors)
     return generate.spelt(spec, {d: n if d in last else 1 for d in generate.letters(spec)}, (n, n) if flat else (n,))
 
