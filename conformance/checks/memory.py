@@ -32,7 +32,7 @@ def run(probe: Probe) -> None:
             placed = _placed(trial, inputs, note)
             if not probe.reasons(placed):
                 with probe.judge(placed) as judge:
-                    _examine(judge, inputs)
+                    _examine(judge, inputs, again=not nearby.slow(probe))
 
 
 def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
@@ -64,7 +64,8 @@ def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
             yield layout.name, {name: haloed(x, found.get(name)) for name, x in trial.tensors.items()}
 
 
-def _examine(judge: Judge, inputs: Placed) -> None:
+def _examine(judge: Judge, inputs: Placed, again: bool = True) -> None:
+    """again: whether another call follows, which leaves the first result alone."""
     trial, probe = judge.trial, judge.probe
     before = {name: g.whole.clone() for name, g in inputs.items()}
     guard = Guard()
@@ -77,7 +78,8 @@ def _examine(judge: Judge, inputs: Placed) -> None:
         judge.require(torch.equal(g.whole, before[name]), lambda: _touched(name, g, before[name]))  # noqa: B023
     judge.accurate(outputs, [poison_left(out) for out in outputs])
     _apart(judge, outputs, inputs)
-    _second_call(judge, probe, trial, outputs)
+    if again:
+        _second_call(judge, probe, trial, outputs)
 
 
 def _touched(name: str, now: Guarded, before: torch.Tensor) -> str:

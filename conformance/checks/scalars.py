@@ -59,7 +59,7 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
     for i, kind in enumerate(DISTRIBUTIONS[: several if number else 1]):
         cases = [generate.with_scalars(case, {"inputs": kind}) for case in fitting]
         cases = [c for c in cases if _telling(probe, c, values)] or cases
-        for case in cases[:1] if probe.emulated and number else cases[:3]:
+        for case in cases[:1] if probe.brief or (probe.emulated and number) else cases[:3]:
             yield from _trial(probe, case, turn + i)
 
 
@@ -67,11 +67,13 @@ def every_kind(probe: Probe, name: str, value: Any, turn: int) -> Iterator[Trial
     """The value in each kind of call, on inputs that tell it from the default; with choices, empty ones too.
 
     Where calls are emulated all kinds are given 0, which is easily taken for "not given", and of the others one in turn.
+    In a brief run choices are given to one kind, and to one empty call, in turn.
     """
     number = isinstance(value, float)
-    cases = probe.kinds(LEAST) + ([] if number else [c for c in probe.cases if _empty(c)])
-    if number and value and probe.emulated:
-        cases = [cases[turn % len(cases)]] if cases else []
+    cases, empty = probe.kinds(LEAST), [] if number else [c for c in probe.cases if _empty(c)]
+    if probe.brief if not number else value and probe.emulated:
+        cases, empty = ([some[turn % len(some)]] if some else [] for some in (cases, empty))
+    cases = [*cases, *empty]
     for i, case in enumerate(cases):
         made = generate.with_scalars(case, {name: value})
         if not _fits(probe, made) or (probe.options.cases and not _asked(case, name, value)):

@@ -137,9 +137,7 @@ def _content(judge: Judge) -> None:
     buffers = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in judge.trial.tensors.items()}
     placed = judge.trial.changed(judge.trial.note, **buffers)
     _outputs(judge, placed, "the first call")
-    for when, before, contents in _contents(judge):
-        _fill(buffers, before)
-        judge.call(*placed.values)  # what is remembered now is that of the values before
+    for when, contents in _contents(judge):
         _fill(buffers, contents)
         _outputs(judge, judge.trial.changed("", **buffers), f"after {when} changed in place")
     for turn in (1, 2):
@@ -164,35 +162,38 @@ def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -
             x.copy_(contents[name])
 
 
-def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
-    """What is different, lawful values of all inputs before and after: little of one, the order, all but the ends."""
-    for when, before, after in _any_contents(judge):
-        yield when, judge.trial.lawful(before), judge.trial.lawful(after)
+def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Lawful values of all inputs, each different from those before: by little of one, in their order, but for the ends."""
+    for when, contents in _any_contents(judge):
+        yield when, judge.trial.lawful(contents)
 
 
-def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
     """Computed tensors are changed with those that they come from.
 
     Where the order is, sums are exact, so that they are equal.
     """
     base, following = judge.trial.tensors, computed(judge.trial.spec)
-    own = {name: x for name, x in base.items() if name not in following}
+    own, now = [name for name in base if name not in following], dict(base)
     rng = torch.Generator().manual_seed(judge.trial.seed)
-    for name, x in own.items():
-        for place in torch.randint(x.numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
-            changed = x.clone().flatten()
-            one = changed[place : place + 1]
-            one.copy_(-one - 2 if x.is_floating_point() else one + 1)
-            yield f"element {place} of {name} was", base, {**base, name: changed.view(x.shape)}
-    even = {name: _on_grid(x) for name, x in base.items()}
     for name in own:
-        x = even[name]
-        yield f"the order of the elements of {name} was", even, {**even, name: x.flatten().flip(0).view(x.shape)}
+        for place in torch.randint(base[name].numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
+            changed = now[name].clone().flatten()
+            one = changed[place : place + 1]
+            one.copy_(-one - 2 if one.is_floating_point() else one + 1)
+            now[name] = changed.view(base[name].shape)
+            yield f"element {place} of {name} was", now
+    now = {name: _on_grid(x) for name, x in base.items()}
+    yield "every element was rounded, and", now
+    for name in own:
+        now[name] = now[name].flatten().flip(0).view(base[name].shape)
+        yield f"the order of the elements of {name} was", now
+    yield "every element was", base
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
     for name, x in other.items():
         for end in (slice(0, 1), slice(-1, None)):
             x.view(-1)[end] = base[name].flatten()[end]
-    yield "everything but the first and the last elements was", base, other
+    yield "everything but the first and the last elements was", other
 
 
 def _on_grid(x: torch.Tensor) -> torch.Tensor:
@@ -241,9 +242,10 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
 
 def _shorter(judge: Judge) -> None:
     """Of what a call has left in memory that is kept, a call with a shorter axis uses nothing."""
-    _outputs(judge, judge.trial, "the first call")
-    for axis in nearby.axes(judge.probe, judge.trial):
-        shorter = [made for n in SHORTER if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
+    for turn, axis in enumerate(nearby.axes(judge.probe, judge.trial)):
+        lengths = SHORTER[:: 1 if turn % 2 else -1]
+        shorter = [made for n in lengths if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
+        shorter = shorter[:1] if judge.probe.brief else shorter
         if shorter:
             _outputs(judge, judge.trial, "a call in turn with shorter ones")
         for trial in shorter:
