@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import contrast, failures, origins
+from kernelmux.conformance import contrast, failures, origins, rungs
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
 from kernelmux.conformance.probe import Enough, Probe, Record, raised
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
+MUTANTS = "mutants_"  # how the backends of `mutation` are called
 SHOWN = 3  # failures of an item that are shown in full
 
 
@@ -80,6 +81,8 @@ def _run(item: Item, options: Options) -> Outcome:
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
+    if item.variant and probe.brief and _by_name_alone(item):
+        probe.options = replace(options, tier="smoke")
     try:
         check.run(probe)
     except Enough:
@@ -87,6 +90,11 @@ def _run(item: Item, options: Options) -> Outcome:
     except Exception as error:
         probe.records.append(_crash(probe, error))
     return _judge(item, probe)
+
+
+def _by_name_alone(item: Item) -> bool:
+    """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked."""
+    return not item.backend.startswith(MUTANTS) and rungs.superseded(item.op, item.backend, item.variant)
 
 
 def _crash(probe: Probe, error: Exception) -> Record:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutants, plan
-from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.execute import MUTANTS, Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
@@ -36,7 +36,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.backend.removeprefix('mutants_')}/{self.variant}"
+        return f"{self.backend.removeprefix(MUTANTS)}/{self.variant}"
 
     def item(self, check: str) -> Item:
         return Item(self.op, self.backend, self.variant, check)
@@ -53,7 +53,7 @@ class Mutant:
 def families() -> dict[str, str]:
     """Backend name -> package of every family, found by folder name."""
     found = [m.name for m in pkgutil.iter_modules(mutants.__path__) if m.ispkg]
-    return {f"mutants_{name}": f"{mutants.__name__}.{name}" for name in found}
+    return {f"{MUTANTS}{name}": f"{mutants.__name__}.{name}" for name in found}
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def line(outcome: Outcome) -> str:
     """What became of an item, for the log."""
     verdict = {"failed": "caught", "passed": "passed by"}.get(outcome.status, outcome.status)
     item = outcome.item
-    return f"{item.op} {item.label.removeprefix('mutants_')}: {verdict} {item.check} ({outcome.seconds:.1f} s)"
+    return f"{item.op} {item.label.removeprefix(MUTANTS)}: {verdict} {item.check} ({outcome.seconds:.1f} s)"
 
 
 def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tuple[int, int, int]:

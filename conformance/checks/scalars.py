@@ -59,7 +59,8 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
     for i, kind in enumerate(DISTRIBUTIONS[: several if number else 1]):
         cases = [generate.with_scalars(case, {"inputs": kind}) for case in fitting]
         cases = [c for c in cases if _telling(probe, c, values)] or cases
-        for case in cases[:1] if probe.brief or (probe.emulated and number) else cases[:3]:
+        most = (1 if number or (probe.brief and not others) else 3) if probe.emulated else 3
+        for case in cases[:most]:
             yield from _trial(probe, case, turn + i)
 
 
