@@ -242,11 +242,12 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
 
 def _shorter(judge: Judge) -> None:
     """Of what a call has left in memory that is kept, a call with a shorter axis uses nothing."""
+    _outputs(judge, judge.trial, "the first call")
     for turn, axis in enumerate(nearby.axes(judge.probe, judge.trial)):
         lengths = SHORTER[:: 1 if turn % 2 else -1]
         shorter = [made for n in lengths if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
         shorter = shorter[:1] if judge.probe.brief else shorter
-        if shorter:
+        if shorter and turn:
             _outputs(judge, judge.trial, "a call in turn with shorter ones")
         for trial in shorter:
             _outputs(judge, trial, f"{trial.text}, after a call with a longer {axis}")
