@@ -105,7 +105,7 @@ WITH_KERNELMUX = Parts(
     rms_norm=lambda x, w, eps: kx.rms_norm(x, w, eps),
     linear=lambda x, weight: kx.linear(x, weight),
     rope=lambda q, k, cos, sin: (kx.rope(q, cos, sin), kx.rope(k, cos, sin)),
-    attention=lambda q, k, v: kx.attention(q, k, v, causal=True),
+    attention=lambda q, k, v: kx.nn.attention(q, k, v, is_causal=True, enable_gqa=True),
     swiglu=lambda a, b: kx.swiglu(a, b),
     add=lambda x, y: kx.add(x, y),
 )

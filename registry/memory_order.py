@@ -1,0 +1,43 @@
+"""The order in which the axes of a tensor lie in memory, and copies into another one at the speed of memory.
+
+A gradient that lies as its input does saves torch a copy: a view back to [B, M, H * D] takes one of heads [B, H, M, D].
+torch copies such a tensor element by element, in bf16 at 1.2 TB/s on an H200; the same bytes as elements of 16 take a third
+of that time.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+
+Order = tuple[int, ...]  # axes from the outermost in memory to the innermost
+WIDE = ((16, torch.complex128), (8, torch.int64), (4, torch.int32))  # bytes of an element; nothing is computed with it
+
+
+def order(x: torch.Tensor) -> Order | None:
+    """The order of a dense tensor; None for one that is contiguous already, or has gaps or overlaps."""
+    if x.is_contiguous() or x.is_neg() or x.is_conj():
+        return None
+    found = tuple(sorted(range(x.dim()), key=lambda axis: -x.stride(axis)))
+    return found if x.permute(found).is_contiguous() else None
+
+
+def laid(x: torch.Tensor, wanted: Order) -> torch.Tensor:
+    """A contiguous tensor in another order: a copy, or x itself where only a slow one is to be had."""
+    if x.__class__ is not torch.Tensor or not x.is_contiguous():
+        return x
+    moved = x.permute(wanted)
+    wide = _wide(moved)
+    if wide is None:
+        return x
+    return moved.view(wide).contiguous().view(x.dtype).permute([wanted.index(axis) for axis in range(x.dim())])
+
+
+def _wide(x: torch.Tensor) -> torch.dtype | None:
+    """The widest elements that the bytes of x can be taken for, if wider than its own."""
+    if x.is_contiguous() or not x.numel() or x.stride(-1) != 1:
+        return None
+    steps = (*x.stride()[:-1], x.shape[-1], x.storage_offset())
+    common = gcd(x.data_ptr(), *(n * x.element_size() for n in steps))
+    return next((dtype for size, dtype in WIDE if size > x.element_size() and common % size == 0), None)
