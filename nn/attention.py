@@ -62,7 +62,10 @@ def in_order(y: torch.Tensor, wanted: memory_order.Order | torch.Tensor) -> torc
     order = memory_order.order(wanted) if isinstance(wanted, torch.Tensor) else wanted
     if order is None:
         return y
-    return InOrder.apply(y, order) if torch.is_grad_enabled() and y.requires_grad else memory_order.laid(y, order)
+    if not (torch.is_grad_enabled() and y.requires_grad):
+        return memory_order.laid(y, order)
+    found: torch.Tensor = InOrder.apply(y, order)  # type: ignore[no-untyped-call]
+    return found
 
 
 class InOrder(torch.autograd.Function):

@@ -19,7 +19,8 @@ def order(x: torch.Tensor) -> Order | None:
     """The order of a dense tensor; None for one that is contiguous already, or has gaps or overlaps."""
     if x.is_contiguous() or x.is_neg() or x.is_conj():
         return None
-    found = tuple(sorted(range(x.dim()), key=lambda axis: -x.stride(axis)))
+    strides = x.stride()
+    found = tuple(sorted(range(x.dim()), key=lambda axis: -strides[axis]))
     return found if x.permute(found).is_contiguous() else None
 
 

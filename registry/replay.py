@@ -189,12 +189,12 @@ class Text(NamedTuple):
     addresses: dict[str, str]
     launches: tuple[str, ...]
     returned: str
-    count: int  # of arguments
+    arity: int
     scope: dict[str, Any]
 
     def function(self) -> Callable[..., Any]:
         """The replay by itself."""
-        arguments = [f"_a{i}" for i in range(self.count)]
+        arguments = [f"_a{i}" for i in range(self.arity)]
         return defined("replay", [f"def replay({', '.join(arguments)}):", *self.lines(arguments)], dict(self.scope))
 
     def lines(self, arguments: Sequence[str], taken: Collection[str] = (), part: str = "") -> list[str]:

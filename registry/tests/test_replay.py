@@ -272,7 +272,7 @@ def test_a_bound_call_with_outputs_that_are_saved_returns_the_others(kernel, mon
 
 
 def test_a_launch_of_a_bound_call_that_fails_for_lack_of_a_context_is_made_again(kernel, monkeypatch):
-    failing, woken = [False], []
+    failing, woken = [False], list[int]()
 
     def fn(a, b):
         out = torch.empty_like(a)
