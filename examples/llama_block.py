@@ -22,7 +22,8 @@ from rich.table import Table
 
 import kernelmux as kx
 
-OURS = ("auto", "torch_ref", "triton", "cuda")
+COMPILED = "_compile"  # ends the name of a contestant that runs under torch.compile
+OURS = ("auto", "auto_compile", "torch_ref", "triton", "cuda")
 CONTESTANTS = ("torch_eager", "torch_compile", "liger", *OURS)
 ALLOWED = 2.0  # times the error of torch eager, whose roundings to the dtype are the yardstick
 EPS = 1e-5
@@ -145,7 +146,7 @@ class Step:
         parts = WITH_KERNELMUX if name in OURS else with_liger() if name == "liger" else WITH_TORCH
         torch.manual_seed(shape.seed)
         self.name, self.block = name, Block(shape, parts).to(getattr(torch, shape.dtype)).to(shape.device, dtype)
-        self.run = torch.compile(self.block) if name == "torch_compile" else self.block
+        self.run = torch.compile(self.block) if name.endswith(COMPILED) else self.block
         made = torch.randn(2, shape.batch, shape.length, shape.hidden).to(getattr(torch, shape.dtype))
         self.x, self.incoming = made.to(shape.device, dtype).unbind()
         self.x = self.x.clone().requires_grad_()
@@ -157,7 +158,7 @@ class Step:
     def __call__(self) -> torch.Tensor:
         self.x.grad = None
         self.block.zero_grad(set_to_none=True)
-        with kx.use(self.name) if self.name in OURS else nullcontext():
+        with kx.use(self.name.removesuffix(COMPILED)) if self.name in OURS else nullcontext():
             y: torch.Tensor = self.run(self.x, self.cos, self.sin)
             y.backward(self.incoming)
         return y
@@ -269,7 +270,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         made.add_argument(f"--{name}", type=positive, default=size, metavar="N", help=f"default: {size}")
     made.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="default: bfloat16")
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if gpu else "cpu")
-    made.add_argument("--rounds", type=positive, default=20, metavar="N", help="counted rounds (default: 20)")
+    made.add_argument("--rounds", type=positive, default=60, metavar="N", help="counted rounds (default: 60)")
     made.add_argument("--warmup", type=positive, default=3, metavar="N", help="rounds before them (default: 3)")
     made.add_argument("--seed", type=int, default=0, help="of the parameters and the input (default: 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write sizes, machine, errors and all times as JSON")

@@ -175,6 +175,23 @@ def test_attention_trains_on_every_backend(backend, rows, columns, causal):
             torch.testing.assert_close(got, want, rtol=4 * rtol, atol=10 * atol)
 
 
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.filterwarnings("ignore:.*on the emulator")
+def test_attention_lies_in_memory_as_its_values_do(backend):
+    """So that heads are put side by side without a copy; with and without a gradient."""
+    q, k, v = (x.detach() for x in drawn_for_attention(torch.bfloat16, 5, 7))
+    apart = torch.empty(2, 7, 2, 16, dtype=torch.bfloat16).transpose(1, 2).copy_(v).requires_grad_()
+    plain = nn.attention(q, k, v, enable_gqa=True, backend=backend)
+    y = nn.attention(q, k, apart, enable_gqa=True, backend=backend)
+    assert torch.equal(y, plain) and y.transpose(1, 2).is_contiguous()
+    y.transpose(1, 2).flatten(2).sin().sum().backward()
+    expected = v.clone().requires_grad_()
+    nn.attention(q, k, expected, enable_gqa=True, backend=backend).sin().sum().backward()
+    assert torch.equal(apart.grad, expected.grad)
+    with torch.no_grad():
+        assert nn.attention(q, k, apart, enable_gqa=True, backend=backend).transpose(1, 2).is_contiguous()
+
+
 def test_gradients_of_attention_are_slopes():
     """Of sin of the output along a random direction: differences of the same sum in float64 torch, 1e-3 apart."""
     q, k, v = tensors = drawn_for_attention(torch.float32, 4, 6)
