@@ -145,15 +145,15 @@ class Step:
     def __init__(self, name: str, shape: argparse.Namespace, dtype: torch.dtype) -> None:
         parts = WITH_KERNELMUX if name in OURS else with_liger() if name == "liger" else WITH_TORCH
         torch.manual_seed(shape.seed)
-        self.name, self.block = name, Block(shape, parts).to(getattr(torch, shape.dtype)).to(shape.device, dtype)
+        columns, rounded = shape.hidden // shape.heads, getattr(torch, shape.dtype)  # the same numbers in fp32 too
+        with torch.device(shape.device):
+            self.name, self.block = name, Block(shape, parts).to(rounded).to(dtype)
+            made = torch.randn(2, shape.batch, shape.length, shape.hidden).to(rounded).to(dtype)
+            angles = torch.arange(shape.length)[:, None] * 500000.0 ** -(torch.arange(0, columns, 2) / columns)
         self.run = torch.compile(self.block) if name.endswith(COMPILED) else self.block
-        made = torch.randn(2, shape.batch, shape.length, shape.hidden).to(getattr(torch, shape.dtype))
-        self.x, self.incoming = made.to(shape.device, dtype).unbind()
+        self.x, self.incoming = made.unbind()
         self.x = self.x.clone().requires_grad_()
-        pairs = torch.arange(0, shape.hidden // shape.heads, 2) / (shape.hidden // shape.heads)
-        angles = torch.arange(shape.length)[:, None] * 500000.0**-pairs
-        rounded = (t.to(getattr(torch, shape.dtype)).to(shape.device, dtype) for t in (angles.cos(), angles.sin()))
-        self.cos, self.sin = rounded
+        self.cos, self.sin = (t.to(rounded).to(dtype) for t in (angles.cos(), angles.sin()))
 
     def __call__(self) -> torch.Tensor:
         self.x.grad = None

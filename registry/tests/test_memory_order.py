@@ -5,10 +5,29 @@ import torch
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import memory_order
+from kernelmux.registry import dispatch, memory_order
 from kernelmux.registry.memory_order import laid, order
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch):
+    dispatch._plans.clear()
+    monkeypatch.setattr(memory_order, "WORTH", 0)
+    yield
+    dispatch._plans.clear()
+
+
+def test_small_tensors_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(memory_order, "WORTH", 2 * 4 * 5 * 8 * 4)
+    x = torch.randn(2, 5, 4, 8).transpose(1, 2)
+    wanted = order(x)
+    assert wanted and order(x[:1]) is None
+    x = x.contiguous()
+    assert laid(x, wanted) is not x
+    half = x.half()
+    assert laid(half, wanted) is half
 
 
 @pytest.mark.parametrize(
