@@ -119,7 +119,7 @@ class BoundCall:
         def hold(text: replay.Text) -> None:
             type(self).__call__ = written(text)  # type: ignore[method-assign]
 
-        if plan.direct and isinstance(plan.fn, replay.Replayed):
+        if isinstance(plan.fn, replay.Replayed) and not (plan.copies or plan.emulation):
             plan.fn.then = hold
         return written()
 

@@ -252,6 +252,21 @@ def test_a_bound_call_holds_its_replay(kernel):
     assert len(python) == 2
 
 
+def test_a_bound_call_with_a_normalised_scalar_holds_its_replay(kernel):
+    given = []
+
+    def fn(x, axis, scale):
+        given.append((axis, scale))
+        out = torch.empty_like(x)
+        kernel(x, x, out, scale)
+        return out
+
+    softmax = bound("softmax", fn, torch.empty(8), -1, 3)
+    for a, _ in pairs(4):
+        torch.testing.assert_close(softmax(a), 4 * a)
+    assert given == [(0, 3.0)] * 2 and "_launch0" in type(softmax).__call__.__code__.co_names
+
+
 def test_a_bound_call_with_outputs_that_are_saved_returns_the_others(kernel, monkeypatch):
     """Also on another device, where its implementation runs."""
 
