@@ -22,7 +22,8 @@ from rich.table import Table
 
 import kernelmux as kx
 
-OURS = ("auto", "torch_ref", "triton", "cuda")
+COMPILED = "_compile"  # ends the name of a contestant that runs under torch.compile
+OURS = ("auto", "auto_compile", "torch_ref", "triton", "cuda")
 CONTESTANTS = ("torch_eager", "torch_compile", "liger", *OURS)
 ALLOWED = 2.0  # times the error of torch eager, whose roundings to the dtype are the yardstick
 EPS = 1e-5
@@ -105,7 +106,7 @@ WITH_KERNELMUX = Parts(
     rms_norm=lambda x, w, eps: kx.rms_norm(x, w, eps),
     linear=lambda x, weight: kx.linear(x, weight),
     rope=lambda q, k, cos, sin: (kx.rope(q, cos, sin), kx.rope(k, cos, sin)),
-    attention=lambda q, k, v: kx.attention(q, k, v, causal=True),
+    attention=lambda q, k, v: kx.nn.attention(q, k, v, is_causal=True, enable_gqa=True),
     swiglu=lambda a, b: kx.swiglu(a, b),
     add=lambda x, y: kx.add(x, y),
 )
@@ -144,20 +145,20 @@ class Step:
     def __init__(self, name: str, shape: argparse.Namespace, dtype: torch.dtype) -> None:
         parts = WITH_KERNELMUX if name in OURS else with_liger() if name == "liger" else WITH_TORCH
         torch.manual_seed(shape.seed)
-        self.name, self.block = name, Block(shape, parts).to(getattr(torch, shape.dtype)).to(shape.device, dtype)
-        self.run = torch.compile(self.block) if name == "torch_compile" else self.block
-        made = torch.randn(2, shape.batch, shape.length, shape.hidden).to(getattr(torch, shape.dtype))
-        self.x, self.incoming = made.to(shape.device, dtype).unbind()
+        columns, rounded = shape.hidden // shape.heads, getattr(torch, shape.dtype)  # the same numbers in fp32 too
+        with torch.device(shape.device):
+            self.name, self.block = name, Block(shape, parts).to(rounded).to(dtype)
+            made = torch.randn(2, shape.batch, shape.length, shape.hidden).to(rounded).to(dtype)
+            angles = torch.arange(shape.length)[:, None] * 500000.0 ** -(torch.arange(0, columns, 2) / columns)
+        self.run = torch.compile(self.block) if name.endswith(COMPILED) else self.block
+        self.x, self.incoming = made.unbind()
         self.x = self.x.clone().requires_grad_()
-        pairs = torch.arange(0, shape.hidden // shape.heads, 2) / (shape.hidden // shape.heads)
-        angles = torch.arange(shape.length)[:, None] * 500000.0**-pairs
-        rounded = (t.to(getattr(torch, shape.dtype)).to(shape.device, dtype) for t in (angles.cos(), angles.sin()))
-        self.cos, self.sin = rounded
+        self.cos, self.sin = (t.to(rounded).to(dtype) for t in (angles.cos(), angles.sin()))
 
     def __call__(self) -> torch.Tensor:
         self.x.grad = None
         self.block.zero_grad(set_to_none=True)
-        with kx.use(self.name) if self.name in OURS else nullcontext():
+        with kx.use(self.name.removesuffix(COMPILED)) if self.name in OURS else nullcontext():
             y: torch.Tensor = self.run(self.x, self.cos, self.sin)
             y.backward(self.incoming)
         return y
@@ -269,7 +270,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         made.add_argument(f"--{name}", type=positive, default=size, metavar="N", help=f"default: {size}")
     made.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="default: bfloat16")
     made.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if gpu else "cpu")
-    made.add_argument("--rounds", type=positive, default=20, metavar="N", help="counted rounds (default: 20)")
+    made.add_argument("--rounds", type=positive, default=60, metavar="N", help="counted rounds (default: 60)")
     made.add_argument("--warmup", type=positive, default=3, metavar="N", help="rounds before them (default: 3)")
     made.add_argument("--seed", type=int, default=0, help="of the parameters and the input (default: 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write sizes, machine, errors and all times as JSON")

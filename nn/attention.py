@@ -9,6 +9,8 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn.module import precision
+from kernelmux.registry import memory_order
+from kernelmux.registry.bound import unusual
 
 
 def attention(
@@ -26,7 +28,8 @@ def attention(
     """softmax(scale * query key^T) value, of [B, H, M, D] with [B, G, N, D] twice -> [B, H, M, D].
 
     is_causal means what it means in torch: query i sees keys 0 to i (`kernelmux.attention` aligns to the last key instead).
-    fp32 is multiplied in fp32, or in tf32 where torch's flag for the device allows it, as in `Linear`.
+    fp32 is multiplied in fp32, or in tf32 where torch's flag for the device allows it, as in `Linear`. The result lies in
+    memory as value does: where that is a transposed view of [B, N, G, D], `.transpose(1, 2).flatten(2)` copies nothing.
     UnsupportedError for a mask and for dropout; ArgumentError for H != G without enable_gqa, and for what
     `kernelmux.attention` does not take.
     """
@@ -36,6 +39,12 @@ def attention(
         got = f"{query.shape[1]} of queries and {key.shape[1]} of keys"
         raise kx.ArgumentError(f"kernelmux.nn.attention: expected as many heads unless enable_gqa=True, got {got}")
     rest: dict[str, Any] = {"scale": scale, "precision": precision(query.is_cuda), "backend": backend}
+    return in_order(_attended(query, key, value, is_causal, rest), value)
+
+
+def _attended(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, rest: dict[str, Any]
+) -> torch.Tensor:
     rows, columns = query.shape[2], key.shape[2]
     if not is_causal:
         return kx.attention(query, key, value, False, **rest)
@@ -44,6 +53,31 @@ def attention(
     # Queries beyond the last key see all of them.
     triangle = kx.attention(query[:, :, :columns], key, value, True, **rest)
     return torch.cat((triangle, kx.attention(query[:, :, columns:], key, value, False, **rest)), 2)
+
+
+def in_order(y: torch.Tensor, wanted: memory_order.Order | torch.Tensor) -> torch.Tensor:
+    """y with its axes in another order in memory, or in that of a tensor: a copy at the speed of memory, or y itself."""
+    if torch.compiler.is_compiling() or unusual((y,)):
+        return y  # torch sees the copies that follow, and makes them its own way
+    order = memory_order.order(wanted) if isinstance(wanted, torch.Tensor) else wanted
+    if order is None:
+        return y
+    if not (torch.is_grad_enabled() and y.requires_grad):
+        return memory_order.laid(y, order)
+    found: torch.Tensor = InOrder.apply(y, order)  # type: ignore[no-untyped-call]
+    return found
+
+
+class InOrder(torch.autograd.Function):
+    """The copy of `memory_order.laid`; a gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, wanted: memory_order.Order) -> torch.Tensor:
+        return memory_order.laid(y, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0], None
 
 
 def _unsupported(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float) -> str | None:

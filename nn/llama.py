@@ -19,7 +19,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn import templates
-from kernelmux.nn.attention import attention
+from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.module import Ours, outside, unfit
 from kernelmux.registry import catalog
@@ -186,7 +186,7 @@ def attend(
     causal = query.shape[2] > 1 and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
     # In a cache with room for more the first keys belong to these queries, as is_causal of torch has it.
     y = attention(query, key, value, is_causal=causal, scale=scaling, enable_gqa=True)
-    return y.transpose(1, 2).contiguous(), None
+    return in_order(y, (0, 2, 1, 3)).transpose(1, 2).contiguous(), None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -18,8 +18,8 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.gradient import Composed, Gradient
 from kernelmux.registry.spec import OpSpec
 
-REPEATS = 15
-SECONDS = 0.005  # of one repeat
+REPEATS = 31
+SECONDS = 0.002  # of one repeat: short ones in turns, so that what the host does meanwhile meets every form
 WARMUP = 3  # calls, after which one of a kernel is replayed
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, gradient
+from kernelmux.registry import catalog, gradient, memory_order
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.gradient import Composed, Gradient, NoGradient
@@ -44,11 +44,22 @@ def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one kind of call is differentiated. fn: its forward. operator: runs the operators of its backward."""
+    """How one kind of call is differentiated. fn: its forward. operator: runs the operators of its backward.
+
+    orders: per argument, the order in memory that its gradient gets, None where it stays as it is; empty if all do.
+    """
 
     spec: OpSpec
     fn: Callable[..., Any]
     operator: Operator
+    orders: tuple[memory_order.Order | None, ...] = ()
+
+
+def orders(values: Sequence[Any]) -> tuple[memory_order.Order | None, ...]:
+    """`Rule.orders` of a call: a gradient lies as its input does, so that the views behind it take no copy."""
+    wanted = (v if isinstance(v, torch.Tensor) and v.requires_grad else None for v in values)
+    found = tuple(None if x is None else memory_order.order(x) for x in wanted)
+    return found if any(found) else ()
 
 
 class Node(torch.autograd.Function):
@@ -63,7 +74,12 @@ class Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return None, *gradients(ctx, ctx.rule.spec, grads, ctx.needs_input_grad[1:], ctx.rule.operator)
+        rule: Rule = ctx.rule
+        found = gradients(ctx, rule.spec, grads, ctx.needs_input_grad[1:], rule.operator)
+        if rule.orders and not torch.is_grad_enabled():
+            pairs = zip(found, rule.orders, strict=True)
+            found = tuple(g if g is None or order is None else memory_order.laid(g, order) for g, order in pairs)
+        return None, *found
 
 
 class Transformed(torch.autograd.Function):

@@ -93,22 +93,48 @@ class BoundCall:
         return tuple(found)
 
     def _compiled(self, given: list[torch.Tensor]) -> Callable[..., Any]:
-        """The call as source text: comparing in C++ and passing constants halves the time of loops over the tensors."""
+        """The call as source text: comparing in C++ and passing constants halves the time of loops over the tensors.
+
+        Once there is a replay the text holds it, which saves a frame and taking each address twice.
+        """
         spec, plan = self._spec, self._plan
         names = [spec.inputs[i].name for i in self._at]
         arguments = [i.name if n in self._at else f"_value_{i.name}" for n, i in enumerate(spec.inputs)]
         given_, returned = ", ".join(names), dispatch.returned(spec)
         scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
         scope |= {"_compiling": torch.compiler.is_dynamo_compiling, "_operator": torch_ops.operator(spec.name)}
+        addresses = {i: replay.address(i) for i, f in zip(self._at, self._like, strict=True) if 0 not in f.shape}
         lines = [
             f"def {spec.name}(_bound, {given_}):",
             "    if _compiling():",
             f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
-            f"    if not ({' and '.join(_conditions(spec, names, given, self._like, scope))}):",
+            f"    if not ({' and '.join(self._conditions(names, given, addresses, scope))}):",
             f"        return _bound._rest(({given_},))",
-            *inline.running(plan, arguments, scope, returned),
         ]
-        return replay.defined(spec.name, lines, scope)
+
+        def written(text: replay.Text | None = None) -> Callable[..., Any]:
+            rest = inline.running(plan, arguments, scope, returned, text, addresses.values())
+            return replay.defined(spec.name, lines + rest, scope)
+
+        def hold(text: replay.Text) -> None:
+            type(self).__call__ = written(text)  # type: ignore[method-assign]
+
+        if isinstance(plan.fn, replay.Replayed) and not (plan.copies or plan.emulation):
+            plan.fn.then = hold
+        return written()
+
+    def _conditions(
+        self, names: list[str], given: list[torch.Tensor], addresses: dict[int, str], scope: dict[str, Any]
+    ) -> list[str]:
+        """What holds for a call like the one that was bound, as source text; `_rest` looks closer where it does not.
+
+        addresses: the names that addresses of tensors get, by position; none of a tensor without elements.
+        """
+        parts = inline.alike(names, given, scope)
+        for i, name, like in zip(self._at, names, self._like, strict=True):
+            parts += [f"({addresses[i]} := {name}.data_ptr()) & 15 == {like.offset}"] if i in addresses else []
+            parts += [f"{name}.is_pinned() is {like.pinned}"] if self._spec.hosted else []
+        return parts + inline.surroundings(given)
 
     def _rest(self, tensors: tuple[Any, ...]) -> Any:
         """A call that the quick comparison did not pass: an error, a trace, or one that differs in nothing that matters."""
@@ -187,16 +213,6 @@ class Facts:
 def unusual(values: tuple[Any, ...]) -> bool:
     """Whether torch must see the operator rather than its launch: a trace, a transform, a forward derivative."""
     return tracing.watched(values) or forward_ad._current_level >= 0
-
-
-def _conditions(
-    spec: OpSpec, names: list[str], given: list[torch.Tensor], like: tuple[Facts, ...], scope: dict[str, Any]
-) -> list[str]:
-    """What holds for a call like the one that was bound, as source text; `_rest` looks closer where it does not."""
-    parts = inline.alike(names, given, scope)
-    parts += [f"{n}.data_ptr() & 15 == {f.offset}" for n, f in zip(names, like, strict=True) if 0 not in f.shape]
-    parts += [f"{n}.is_pinned() is {f.pinned}" for n, f in zip(names, like, strict=True) if spec.hosted]
-    return parts + inline.surroundings(given)
 
 
 def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:

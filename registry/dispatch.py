@@ -237,7 +237,8 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
         fn = replay.Replayed(fn)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
-        fn = partial(autograd.Node.apply, autograd.Rule(bound.spec, fn, _following(bound.spec, request)))
+        rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
+        fn = partial(autograd.Node.apply, rule)
     return Plan(
         fn=fn,
         device=bound.device,

@@ -16,14 +16,14 @@ So it is at least as strict as the key under which an ordinary call is remembere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import record, selection
-from kernelmux.registry.replay import Replayed, defined
+from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
 
 if TYPE_CHECKING:
@@ -81,23 +81,35 @@ def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Ca
     return defined(spec.name, lines, scope)
 
 
-def running(plan: Plan, arguments: Sequence[str], scope: dict[str, Any], returned: str = "") -> list[str]:
+def running(
+    plan: Plan,
+    arguments: Sequence[str],
+    scope: dict[str, Any],
+    returned: str = "",
+    replayed: Text | None = None,
+    taken: Collection[str] = (),
+) -> list[str]:
     """The end of a function that runs a plan: counted, recorded, called with arguments whose scalars are normalised.
 
-    scope: gets what the lines name.
+    scope: gets what the lines name. replayed: what the call does, which then stands here, and needs no frame of its own;
+    taken: names of addresses that the lines before have taken.
     """
     whole = not plan.direct and bool(plan.copies or plan.emulation)
-    scope |= {"_tick": plan.tick, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
+    tick: Any = plan.tick
+    scope |= {"_calls": tick.__self__, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
     scope |= {"_modes": _C._len_torch_dispatch_stack, "_forward": forward_ad, "_grad": torch.is_grad_enabled}
     scope |= {"_fn": plan.run if whole else plan.fn}
     values = ", ".join(arguments)
-    run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
-    return [
-        "    _tick()",
+    counted = [
+        "    next(_calls)",  # the iterator's own method takes twice as long
         "    if _record.logs:",
         f"        _record.note(_ran, _copies, ({values},))",
-        f"    return {run}({f'({values},)' if whole else values}){returned}",
     ]
+    if replayed:
+        scope |= replayed.scope
+        return [*counted, *replayed.lines(arguments, taken, returned)]
+    run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
+    return [*counted, f"    return {run}({f'({values},)' if whole else values}){returned}"]
 
 
 def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:

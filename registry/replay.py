@@ -12,8 +12,9 @@ at one address, are not watched: their roles could not be told apart.
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class Watch(_Mode):  # type: ignore[misc]
         self.stand_ins: dict[int, Made] = {}
         self.made: list[torch.Tensor] = []
         self.problem = ""
-        self._origins = {id(x): (f"a{i}", x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
+        self._origins = {id(x): (f"_a{i}", x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
         self._seen: list[Any] = []  # kept, so that no other object gets the id of one of them
 
     @classmethod
@@ -92,7 +93,7 @@ class Watch(_Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in ALLOCATING:
-            self._origins[id(result)] = (f"t{len(self.made)}", result)
+            self._origins[id(result)] = (f"_t{len(self.made)}", result)
             self.made.append(result)
         elif func.is_view:
             views = [result] if isinstance(result, torch.Tensor) else result
@@ -111,11 +112,12 @@ class Watch(_Mode):  # type: ignore[misc]
 class Replayed:
     """An implementation on one kind of call: see above. Called with the arguments of the implementation."""
 
-    __slots__ = ("_left", "fn", "problem", "replay", "run")
+    __slots__ = ("_left", "fn", "problem", "replay", "run", "then")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.replay, self.problem = fn, self.plainly, ""
         self.run: Callable[..., Any] = self._first  # what runs a call: `replay` as soon as that is decided
+        self.then: Callable[[Text], None] | None = None  # gets the text of the replay, for a function that holds it
         self._left = 2  # calls until one is watched: a shape that comes once is not worth a function of its own
 
     def __call__(self, *values: Any) -> Any:
@@ -131,7 +133,11 @@ class Replayed:
         try:
             with Watch(values) as watch:
                 result = self.plainly(*values)
-            self.replay = _written(self.plainly, values, watch, result)
+            text = _text(self.plainly, values, watch, result)
+            self.replay = text.function()
+            if self.then:
+                self.then(text)
+                self.then = None
         except _Unfit as error:
             self.problem = str(error)
         finally:
@@ -172,30 +178,67 @@ def _told_apart(values: tuple[Any, ...]) -> bool:
     return len(set(starts)) == len(starts) and not watching()
 
 
-def _written(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Callable[..., Any]:
-    """The function that repeats what was watched; `_Unfit` if that may not be all that the implementation does."""
+class Text(NamedTuple):
+    """A replay as source text: what forbids it, what it does, what it returns; scope: what its names stand for.
+
+    Arguments are `_a0`, `_a1`, ...; addresses: the lines that take them, by the names that they give (`address`).
+    """
+
+    guards: tuple[str, ...]
+    allocations: tuple[str, ...]
+    addresses: dict[str, str]
+    launches: tuple[str, ...]
+    returned: str
+    arity: int
+    scope: dict[str, Any]
+
+    def function(self) -> Callable[..., Any]:
+        """The replay by itself."""
+        arguments = [f"_a{i}" for i in range(self.arity)]
+        return defined("replay", [f"def replay({', '.join(arguments)}):", *self.lines(arguments)], dict(self.scope))
+
+    def lines(self, arguments: Sequence[str], taken: Collection[str] = (), part: str = "") -> list[str]:
+        """The body of a function with these arguments; taken: addresses that it has; part: of what is returned, "[0]"."""
+        plainly = f"return _plainly({', '.join(arguments)}){part}"
+        taking = [line for name, line in self.addresses.items() if name not in taken]
+        body = [*self.allocations, *taking, "_stream = _raw_stream(_index)", *self.launches]
+        return [
+            f"    if {' or '.join(['_device() != _index', *self.guards])}:",
+            f"        {plainly}",
+            "    try:",
+            *(f"        {_ARGUMENT.sub(lambda found: arguments[int(found[1])], line)}" for line in body),
+            f"        return {self.returned}{part}",
+            "    except Exception as _error:",
+            "        _wake(_error, _index)",
+            f"        {plainly}",
+        ]
+
+
+_ARGUMENT = re.compile(r"\b_a(\d+)\b")
+
+
+def address(i: int) -> str:
+    """The name of the address of argument i in a `Text`."""
+    return f"_p_a{i}"
+
+
+def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Text:
+    """What repeats a call that was watched; `_Unfit` if that may not be all that the implementation does."""
     if watch.problem or not watch.steps:
         raise _Unfit(watch.problem or "it launches nothing")
     writer = _Writer(values, watch)
-    launches = [writer.launch(n, *step) for n, step in enumerate(watch.steps)]
+    launches = tuple(writer.launch(n, *step) for n, step in enumerate(watch.steps))
     results = [writer.result(x) for x in (result if isinstance(result, tuple) else (result,))]
-    names = ", ".join(f"a{i}" for i in range(len(values)))
-    body = [*writer.allocations(), *writer.addresses, "stream = raw_stream(index)", *launches]
     returned = f"({', '.join(results)},)" if isinstance(result, tuple) else results[0]
-    lines = [
-        f"def replay({names}):",
-        f"    if {' or '.join(['device() != index', *writer.guards])}:",
-        f"        return plainly({names})",
-        "    try:",
-        *(f"        {line}" for line in body),
-        f"        return {returned}",
-        "    except Exception as error:",
-        "        wake(error, index)",
-        f"        return plainly({names})",
-    ]
-    scope: dict[str, Any] = {"plainly": plainly, "index": _index(values), "device": _device, "wake": wake}
-    scope |= {"raw_stream": _raw_stream} | writer.scope
-    return defined("replay", lines, scope)
+    scope = {
+        "_plainly": plainly,
+        "_index": _index(values),
+        "_device": _device,
+        "_wake": wake,
+        "_raw_stream": _raw_stream,
+    }
+    allocations, guards = tuple(writer.allocations()), tuple(writer.guards)
+    return Text(guards, allocations, writer.addresses, launches, returned, len(values), scope | writer.scope)
 
 
 def defined(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
@@ -216,22 +259,22 @@ class _Writer:
 
     def __init__(self, values: tuple[Any, ...], watch: Watch) -> None:
         self.values, self.watch = values, watch
-        self.scope: dict[str, Any] = {"like": torch.empty_like, "strided": torch.empty_strided}
+        self.scope: dict[str, Any] = {"_like": torch.empty_like, "_strided": torch.empty_strided}
         self.guards: list[str] = []
-        self.addresses: list[str] = []
+        self.addresses: dict[str, str] = {}
         self._forms: dict[str, tuple[Any, ...]] = {}  # sizes and strides of allocations that are returned as views
 
     def launch(self, n: int, launcher: Launcher, args: tuple[Any, ...], hooks: Any) -> str:
-        self.scope[f"launch{n}"] = launcher
+        self.scope[f"_launch{n}"] = launcher
         if hooks is not None:
-            guard = self._constant("hooks", hooks)
+            guard = self._constant("_hooks", hooks)
             self.guards += [f"{guard}.calls"] if f"{guard}.calls" not in self.guards else []
-        return f"launch{n}({', '.join(['stream', *map(self._argument, args)])})"
+        return f"_launch{n}({', '.join(['_stream', *map(self._argument, args)])})"
 
     def result(self, x: torch.Tensor) -> str:
         """A tensor that is returned: an allocation, whole, if need be in another shape."""
         name, made = self._of(x)
-        if name.startswith("a"):
+        if name.startswith("_a"):
             raise _Unfit("it returns an argument or a view of one")
         same = x is made or (x.shape == made.shape and x.stride() == made.stride())
         form = (tuple(x.shape), x.stride())
@@ -244,22 +287,22 @@ class _Writer:
         """Allocations in the order in which they were made, as cheap as torch has them."""
         lines = []
         for n, made in enumerate(self.watch.made):
-            shape, strides = self._forms.get(f"t{n}", (tuple(made.shape), made.stride()))
+            shape, strides = self._forms.get(f"_t{n}", (tuple(made.shape), made.stride()))
             twin = next((i for i, x in enumerate(self.values) if _twin(x, shape, strides, made)), None)
             if twin is not None:
-                lines.append(f"t{n} = like(a{twin})")
+                lines.append(f"_t{n} = _like(_a{twin})")
                 continue
-            self.scope[f"form{n}"] = {"dtype": made.dtype, "device": made.device}
-            self.scope[f"shape{n}"], self.scope[f"strides{n}"] = shape, strides
-            lines.append(f"t{n} = strided(shape{n}, strides{n}, **form{n})")
+            self.scope[f"_form{n}"] = {"dtype": made.dtype, "device": made.device}
+            self.scope[f"_shape{n}"], self.scope[f"_strides{n}"] = shape, strides
+            lines.append(f"_t{n} = _strided(_shape{n}, _strides{n}, **_form{n})")
         return lines
 
     def _argument(self, value: Any) -> str:
         if isinstance(value, torch.Tensor):
             return self._address(value)
         if not isinstance(value, Made):
-            return self._constant("c", value)
-        of = self._constant("of", value.of)
+            return self._constant("_c", value)
+        of = self._constant("_of", value.of)
         if not value.whole:
             return f"{of}({self._address(value.tensor)})"
         name, base = self._of(value.tensor)
@@ -269,10 +312,9 @@ class _Writer:
 
     def _address(self, x: torch.Tensor) -> str:
         name, base = self._of(x)
-        line = f"p{name} = {name}.data_ptr()"
-        self.addresses += [line] if line not in self.addresses else []
+        self.addresses[f"_p{name}"] = f"_p{name} = {name}.data_ptr()"
         offset = x.data_ptr() - base.data_ptr()
-        return f"p{name} + {offset}" if offset else f"p{name}"
+        return f"_p{name} + {offset}" if offset else f"_p{name}"
 
     def _of(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
         try:

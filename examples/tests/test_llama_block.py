@@ -57,6 +57,19 @@ def test_a_wrong_gradient_alone_is_found(block, tmp_path, monkeypatch):
     assert found["torch_ref"]["problem"].startswith("wrong")
 
 
+def test_a_compiled_contestant_runs_on_the_backend_of_its_name(block, tmp_path, monkeypatch):
+    compiled, asked = [], []
+
+    def fn(module):
+        compiled.append(type(module).__name__)
+        return lambda *values: (asked.append(kx.which("swiglu", values[0], values[0])), module(*values))[1]
+
+    monkeypatch.setattr(torch, "compile", fn)
+    status, found = rows(block, tmp_path, "--contestants", "torch_eager", "auto_compile")
+    assert status == 0 and len(found["auto_compile"]["times"]) == 4
+    assert compiled == ["Block"] and set(asked) == {"torch_ref/eager"}
+
+
 def test_who_cannot_take_part_is_named(block, tmp_path, capsys):
     status, found = rows(block, tmp_path, "--contestants", "torch_eager", "liger")
     assert status == 0 and "liger" in found["liger"]["problem"].lower()

@@ -11,6 +11,7 @@ import kernelmux as kx
 from kernelmux import nn
 from kernelmux.nn.tests.counting import counted
 from kernelmux.registry import backend as registered
+from kernelmux.registry import memory_order
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 
@@ -173,6 +174,24 @@ def test_attention_trains_on_every_backend(backend, rows, columns, causal):
         wanted = torch.autograd.grad(exact.sin().sum(), (q, k, v))
         for got, want in zip(torch.autograd.grad(ours.double().sin().sum(), (q, k, v)), wanted, strict=True):
             torch.testing.assert_close(got, want, rtol=4 * rtol, atol=10 * atol)
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.filterwarnings("ignore:.*on the emulator")
+def test_attention_lies_in_memory_as_its_values_do(backend, monkeypatch):
+    """So that heads are put side by side without a copy; with and without a gradient."""
+    monkeypatch.setattr(memory_order, "WORTH", 0)
+    q, k, v = (x.detach() for x in drawn_for_attention(torch.bfloat16, 5, 7))
+    apart = torch.empty(2, 7, 2, 16, dtype=torch.bfloat16).transpose(1, 2).copy_(v).requires_grad_()
+    plain = nn.attention(q, k, v, enable_gqa=True, backend=backend)
+    y = nn.attention(q, k, apart, enable_gqa=True, backend=backend)
+    assert torch.equal(y, plain) and y.transpose(1, 2).is_contiguous()
+    y.transpose(1, 2).flatten(2).sin().sum().backward()
+    expected = v.clone().requires_grad_()
+    nn.attention(q, k, expected, enable_gqa=True, backend=backend).sin().sum().backward()
+    torch.testing.assert_close(apart.grad, expected.grad, rtol=0, atol=0)
+    with torch.no_grad():
+        assert nn.attention(q, k, apart, enable_gqa=True, backend=backend).transpose(1, 2).is_contiguous()
 
 
 def test_gradients_of_attention_are_slopes():

@@ -4,12 +4,15 @@ import ctypes
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kernelmux.registry import replay
+from kernelmux.registry import catalog, dispatch, replay
+from kernelmux.registry.bound import BoundCall
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.replay import Made, Replayed
 
 
@@ -221,6 +224,96 @@ def test_an_optional_tensor_and_numbers_are_constants_of_a_kind(kernel):
     assert not replayed.problem
 
 
+def bound(op, fn, *values):
+    """An operator bound to an implementation that is replayed."""
+    spec = catalog.spec(op)
+    whole = spec.given(*values)
+    plan, _ = dispatch.resolve(spec, whole, "torch_ref")
+    return BoundCall(spec, whole, replace(plan, fn=Replayed(fn)), "torch_ref/eager")
+
+
+def test_a_bound_call_holds_its_replay(kernel):
+    python = []
+
+    def fn(a, b):
+        python.append(1)
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    add = bound("add", fn, *pairs(1)[0])
+    for a, b in pairs(5):
+        torch.testing.assert_close(add(a, b), a + b)
+    assert len(python) == 2 and kernel.launches[2:] == ["stream"] * 3
+    assert "_launch0" in type(add).__call__.__code__.co_names
+    with pytest.raises(ArgumentError, match="add, bound: y: expected"):
+        add(a, b[:4])
+    torch.testing.assert_close(add(y=b, x=a), a + b)
+    assert len(python) == 2
+
+
+def test_a_bound_call_with_a_normalised_scalar_holds_its_replay(kernel):
+    given = []
+
+    def fn(x, axis, scale):
+        given.append((axis, scale))
+        out = torch.empty_like(x)
+        kernel(x, x, out, scale)
+        return out
+
+    softmax = bound("softmax", fn, torch.empty(8), -1, 3)
+    for a, _ in pairs(4):
+        torch.testing.assert_close(softmax(a), 4 * a)
+    assert given == [(0, 3.0)] * 2 and "_launch0" in type(softmax).__call__.__code__.co_names
+
+
+def test_a_bound_call_with_outputs_that_are_saved_returns_the_others(kernel, monkeypatch):
+    """Also on another device, where its implementation runs."""
+
+    def fn(x, weight, bias, activation, precision):
+        out, saved = torch.empty_like(x), torch.empty_like(weight)
+        kernel(x, weight, out)
+        kernel(weight, x, saved)
+        return out, saved
+
+    current = [-1]
+    monkeypatch.setattr(replay, "_device", lambda: current[0])
+    x, weight = (t.view(2, 4) for t in pairs(1)[0])
+    linear = bound("linear", fn, x, weight)
+    for index in (-1, -1, -1, 5, -1):
+        current[0] = index
+        torch.testing.assert_close(linear(x, weight), x + weight)
+    assert kernel.launches == ["first"] * 4 + ["stream"] * 2 + ["first"] * 2 + ["stream"] * 2
+
+
+def test_a_launch_of_a_bound_call_that_fails_for_lack_of_a_context_is_made_again(kernel, monkeypatch):
+    failing, woken = [False], list[int]()
+
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    def launched(launcher, *rest):
+        def fails(*args):
+            if failing.pop():
+                raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT")
+            failing.append(False)
+            launcher(*args)
+
+        noted(fails, *rest)
+
+    noted = replay.launched
+    monkeypatch.setattr(replay, "launched", launched)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", woken.append)
+    add = bound("add", fn, *pairs(1)[0])
+    for a, b in pairs(3):
+        torch.testing.assert_close(add(a, b), a + b)
+    failing[:] = [True]
+    torch.testing.assert_close(add(a, b), a + b)
+    assert woken == [-1]
+
+
 def test_watching_a_call_does_not_import_the_compiler_of_torch():
     code = """
 import sys, torch
@@ -280,7 +373,7 @@ def test_a_thread_without_a_context_gets_one(kernel, monkeypatch):
             raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
         return "stream"
 
-    monkeypatch.setitem(replayed.replay.__globals__, "raw_stream", stream)
+    monkeypatch.setitem(replayed.replay.__globals__, "_raw_stream", stream)
     (a, b) = pairs(1)[0]
     assert torch.equal(replayed(a, b), a + b) and woken == [-1, -1]
     assert torch.equal(replayed(a, b), a + b) and kernel.launches[-1] == "stream"
