@@ -1,24 +1,32 @@
 """cross_entropy_with_gradient: the loss of each row and its gradient in one kernel.
 
 two_pass  a program reads its rows twice, the second time from L2
+staying   programs stay and walk down rows, most of which wait in shared memory, the next one on its way meanwhile
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, like, plan
+from kernelmux.backends.triton._elementwise import ACCESS_BYTES
+from kernelmux.backends.triton._launch import Launch, cdiv, like, plan, processors, shared_bytes
 from kernelmux.backends.triton._loss_rows import gradients, log_sum_and_mean, logit_lanes, logit_merge, slope
-from kernelmux.backends.triton._row_plan import access_of
+from kernelmux.backends.triton._loss_shared import loss_shared_kernel
+from kernelmux.backends.triton._row_plan import SPARE, access_of
 from kernelmux.backends.triton._row_tiles import chunk_columns, chunk_masks, load_chunk, of_rows, store_chunk
 from kernelmux.backends.triton._rows import next_power, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import losses, reduced, targets_of
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtLeast, Multiple
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
+RING_WARPS = 32
 
 
 @triton.jit
@@ -119,15 +127,17 @@ def cross_entropy_with_gradient_kernel(
 
 
 def cross_entropy_with_gradient(
-    logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
-) -> tuple[torch.Tensor, torch.Tensor]:
+    launcher: Callable[..., Launch], logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float,
+    reduction: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     grad = like(logits)
     lse = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     mean = torch.empty_like(lse) if label_smoothing else None
     if grad.numel():
         count = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
         work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
-        _two_pass(*work, not count)(lse, grad, logits, target, lse if mean is None else mean, *count)
+        room = (processors(logits.get_device()), shared_bytes(logits.get_device()))
+        launcher(*work, not count, room)(lse, grad, logits, target, lse if mean is None else mean, *count)
     if reduction != "none":
         return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), grad
     loss = torch.empty_like(lse)
@@ -138,8 +148,9 @@ def cross_entropy_with_gradient(
 
 @plan
 def _two_pass(
-    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool
-) -> Launch:
+    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
+    room: Ints,
+) -> Launch:  # fmt: skip
     M, V = shape
     access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
     block = min(ELEMENTS, max(16, next_power(V)))
@@ -157,6 +168,33 @@ def _two_pass(
     )  # fmt: skip
 
 
+@plan
+def _staying(
+    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
+    room: Ints,
+) -> Launch:  # fmt: skip
+    """room: multiprocessors, and the bytes of shared memory that a program may have."""
+    (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
+    block = 32 * RING_WARPS * width
+    chunks = cdiv(V, block)
+    ring = min((room[1] - SPARE) // (block * dtype.itemsize), chunks - 1) // BATCH
+    batches = max(0, V // block - ring * BATCH - 1) // BATCH
+    absent = (None,) if plain else ()
+    return Launch(
+        loss_shared_kernel, (min(M, room[0]),), *absent, M, V, strides[0] // width, target_step, ignore_index, smoothing,
+        batches, BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=chunks - (ring + batches) * BATCH, WIDTH=width,
+        SPLIT=V % width != 0, SMOOTHED=smoothing != 0, num_warps=RING_WARPS,
+    )  # fmt: skip
+
+
 VARIANTS = {
-    "two_pass": Implementation(fn=cross_entropy_with_gradient, idea="the second read of a row comes from L2"),
+    "two_pass": Implementation(
+        fn=partial(cross_entropy_with_gradient, _two_pass), idea="the second read of a row comes from L2"
+    ),
+    "staying": Implementation(
+        fn=partial(cross_entropy_with_gradient, _staying),
+        idea="most of a row waits in shared memory, and the next one takes its place meanwhile",
+        requires=(AtLeast("V", 32768), Multiple("V", 8), Aligned("logits")),
+        layout={"logits": "last"},
+    ),
 }

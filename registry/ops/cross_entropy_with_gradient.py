@@ -107,6 +107,7 @@ SPEC = OpSpec(
         _case("3x700", "reduction=sum", inputs="masked"),
         _case("9x515", "reduction=none", inputs="cancel"),
         _case("5x33001", "ignore_index=2"),
+        _case("9x33096", "reduction=sum"),
         _case("70000x33", "reduction=sum", tier="full"),
         _case("300x128256", "label_smoothing=0.1", tier="full"),
         _case("64x50257", "reduction=none", inputs="wide", tier="full"),
