@@ -1,7 +1,7 @@
 """Cross entropy and its gradient on CUDA, in one kernel.
 
 two_pass  a row is read twice, the second time from L2
-staying   the row stays in the shared memory of up to eight blocks, and the next ones are on their way: one read, one write
+staying   the row stays in shared memory and registers, and the next one takes its place meanwhile: one read, one write
 """
 
 from functools import lru_cache, partial
@@ -13,16 +13,15 @@ from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype, multipr
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import group_of
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtLeast, AtMost, Capability
+from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
-_PART = 65536  # bytes of a row in a block: three rows fit the shared memory of a multiprocessor
-_ROOM = 227 * 1024  # bytes of shared memory of a multiprocessor
-_STAGES = 3
-_VECTORS = 4
+_RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
+_THREADS = 1024  # of a multiprocessor: with 64 registers each
+_STAYING = range(2048, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)  # bytes of a row
 
 
 def cross_entropy_with_gradient(
@@ -33,7 +32,8 @@ def cross_entropy_with_gradient(
     if grad.numel():
         count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
-        launch = _two_pass(*work) if plan == "two_pass" else _staying(*work, multiprocessors(logits))
+        stays = plan == "staying" and logits.shape[1] * logits.dtype.itemsize in _STAYING
+        launch = _staying(*work, multiprocessors(logits)) if stays else _two_pass(*work)
         launch(logits, target, count, loss, grad)
     return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
 
@@ -56,19 +56,17 @@ def _staying(
 ) -> Bound:
     width = ACCESS_BYTES // dtype.itemsize
     units = cdiv(n, width)
-    cluster = max(1, 1 << (cdiv(units * ACCESS_BYTES, _PART) - 1).bit_length())
-    share = cdiv(units, cluster)
-    vectors = min(_VECTORS, cdiv(share, 128))
-    group = cdiv(cdiv(share, vectors), 32) * 32
-    ring = _STAGES * vectors * group * ACCESS_BYTES
-    blocks = max(1, min(1024 // group, _ROOM // (ring + 2048)))  # of a multiprocessor
-    # A cluster lies within one of the parts of the GPU, which have 16 or 18 multiprocessors: of 132, clusters of 4 have 128.
-    clusters = processors * blocks // cluster if cluster == 1 else processors // (4 * cluster) * 4 * blocks
+    blocks = next(b for b in (8, 4, 2, 1) if units <= (_RING + _HELD) * _THREADS // b)  # of a multiprocessor
+    vectors = cdiv(units, _THREADS // blocks)
+    batch = min(_BATCH, vectors)
+    ring = min(_RING, cdiv(vectors, batch) * batch)
+    group = cdiv(cdiv(units, vectors), 32) * 32
     kernel = SOURCE.kernel(
-        "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group,
-        VECTORS=vectors, STAGES=_STAGES, CLUSTER=cluster, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0),
+        "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, RING=ring,
+        HELD=max(0, vectors - ring), BATCH=batch, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0),
     )  # fmt: skip
-    return kernel.bind(min(rows, clusters) * cluster, group, rows, n, step, ignored, smoothing, shared=ring)
+    room = ring * group * ACCESS_BYTES
+    return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
 
 
 _LAYOUT = {"logits": "last", "target": "contiguous"}
@@ -82,8 +80,8 @@ VARIANTS = {
     ),
     "staying": Implementation(
         partial(cross_entropy_with_gradient, "staying"),
-        "one read: the row stays in the shared memory of a cluster, the next ones arrive meanwhile",
-        (Capability((9, 0)), AtLeast("V", 2048), AtMost("V", 131072)),
+        "one read as far as shared memory and registers hold the row, the next one on its way; else the second from L2",
+        (Capability((9, 0)),),
         _LAYOUT,
         exempt=_PEELED,
     ),

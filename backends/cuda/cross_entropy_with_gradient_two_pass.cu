@@ -45,7 +45,7 @@ cross_entropy_with_gradient_two_pass(
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (first + u * GROUP * WIDTH < part.tail) held[u] = load_streaming<WIDTH>(x + first + u * GROUP * WIDTH);
+            if (first + u * GROUP * WIDTH < part.tail) held[u] = load<WIDTH>(x + first + u * GROUP * WIDTH);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const int i = first + u * GROUP * WIDTH;
@@ -54,7 +54,7 @@ cross_entropy_with_gradient_two_pass(
     }
     for (int k = threadIdx.x; k < part.few; k += GROUP) {
         const int i = part.beside(k);
-        y[i] = found.single(to_float(x[i]), i, smoothing, loss + row);
+        y[i] = from_float<T>(found.single(to_float(x[i]), i, smoothing, loss + row));
     }
     if (found.constant && threadIdx.x == 0) loss[row] = found.value;
 }

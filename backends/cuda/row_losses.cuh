@@ -66,19 +66,19 @@ struct RowLoss {
         return from_floats<T>(found);
     }
     // The same of one logit.
-    __device__ __forceinline__ T single(float x, int i, float smoothing, float* to) const {
+    __device__ __forceinline__ float single(float x, int i, float smoothing, float* to) const {
         float found = constant ? value : gradient(x);
         if (!constant && i == target) {
             found -= at_target;
             *to = loss(x, smoothing);
         }
-        return from_float<T>(found);
+        return found;
     }
 };
 
 // Whole vectors, where both ends are aligned; else one by one.
 __device__ __forceinline__ void store_row(T* to, const Elements& x, bool wide) {
-    if (wide) store_streaming(to, x);
+    if (wide) store(to, x);
     else
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) to[j] = x.v[j];

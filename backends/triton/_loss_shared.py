@@ -38,7 +38,9 @@ def _batch(ptr, cols, V, WIDTH: gl.constexpr, BATCH: gl.constexpr, BLOCK: gl.con
 
 
 @gluon.jit
-def _from_ring(ring, first: gl.constexpr, V, LAYOUT: gl.constexpr, WIDTH: gl.constexpr, BATCH: gl.constexpr, SMOOTHED: gl.constexpr):
+def _from_ring(
+    ring, first: gl.constexpr, V, LAYOUT: gl.constexpr, WIDTH: gl.constexpr, BATCH: gl.constexpr, SMOOTHED: gl.constexpr
+):
     values = ()
     full = ()
     for k in gl.static_range(BATCH):

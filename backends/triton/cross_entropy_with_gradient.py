@@ -6,7 +6,6 @@ staying   programs stay and walk down rows, most of which wait in shared memory,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -23,10 +22,9 @@ from kernelmux.backends.triton._rows import next_power, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import losses, reduced, targets_of
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Multiple
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
-RING_WARPS = 32
+RING_WARPS, SHORTEST = 32, 65536  # of a program that stays; bytes of a row
 
 
 @triton.jit
@@ -127,7 +125,7 @@ def cross_entropy_with_gradient_kernel(
 
 
 def cross_entropy_with_gradient(
-    launcher: Callable[..., Launch], logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float,
+    way: str, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float,
     reduction: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     grad = like(logits)
@@ -136,14 +134,29 @@ def cross_entropy_with_gradient(
     if grad.numel():
         count = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
         work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
-        room = (processors(logits.get_device()), shared_bytes(logits.get_device()))
-        launcher(*work, not count, room)(lse, grad, logits, target, lse if mean is None else mean, *count)
+        launcher = _staying if way == "staying" and _may_stay(logits) else _two_pass
+        launcher(*work, not count, _room(logits.get_device()))(
+            lse, grad, logits, target, lse if mean is None else mean, *count
+        )
     if reduction != "none":
         return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), grad
     loss = torch.empty_like(lse)
     if loss.numel():
         losses(loss, lse, mean, logits, target, ignore_index, label_smoothing)
     return loss, grad
+
+
+def _may_stay(logits: torch.Tensor) -> bool:
+    """Rows of whole vectors, all of which start aligned, and long enough for a ring."""
+    unit = ACCESS_BYTES // logits.dtype.itemsize
+    (_, V), (step, along) = logits.shape, logits.stride()
+    aligned = along == 1 and V % unit == 0 and step % unit == 0 and logits.data_ptr() % ACCESS_BYTES == 0
+    return aligned and V * logits.dtype.itemsize >= SHORTEST
+
+
+def _room(device: int) -> Ints:
+    """Multiprocessors, and the bytes of shared memory that a program may have."""
+    return processors(device), shared_bytes(device)
 
 
 @plan
@@ -173,7 +186,6 @@ def _staying(
     shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
     room: Ints,
 ) -> Launch:  # fmt: skip
-    """room: multiprocessors, and the bytes of shared memory that a program may have."""
     (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
     block = 32 * RING_WARPS * width
     chunks = cdiv(V, block)
@@ -189,12 +201,10 @@ def _staying(
 
 VARIANTS = {
     "two_pass": Implementation(
-        fn=partial(cross_entropy_with_gradient, _two_pass), idea="the second read of a row comes from L2"
+        fn=partial(cross_entropy_with_gradient, "two_pass"), idea="the second read of a row comes from L2"
     ),
     "staying": Implementation(
-        fn=partial(cross_entropy_with_gradient, _staying),
-        idea="most of a row waits in shared memory, and the next one takes its place meanwhile",
-        requires=(AtLeast("V", 32768), Multiple("V", 8), Aligned("logits")),
-        layout={"logits": "last"},
+        fn=partial(cross_entropy_with_gradient, "staying"),
+        idea="of long aligned rows all but the end waits in shared memory, and the next row takes its place meanwhile",
     ),
 }

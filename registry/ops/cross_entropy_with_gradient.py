@@ -12,7 +12,7 @@ from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import cross_entropy, cross_entropy_backward
 from kernelmux.registry.ops.cross_entropy import Pair
-from kernelmux.registry.spec import BatchInvariant, Call, NoExact, NoGradient, OpSpec, Output, SpecialValues, Tensor
+from kernelmux.registry.spec import BatchInvariant, Call, Composed, NoExact, OpSpec, Output, SpecialValues, Tensor
 
 Arguments = tuple[torch.Tensor, torch.Tensor, int, float, str]
 
@@ -55,6 +55,11 @@ def amplified(
     return cross_entropy_backward.amplified(
         *backward_arguments(logits, target, ignore_index, label_smoothing, reduction)
     )
+
+
+def scaled(grad_logits: torch.Tensor, grad_loss: torch.Tensor) -> torch.Tensor:
+    """grad_logits for another gradient of the loss than 1: one number, or one of each row."""
+    return (grad_logits * (grad_loss[:, None] if grad_loss.dim() else grad_loss)).to(grad_logits.dtype)
 
 
 def cost(call: Call) -> Cost:
@@ -120,6 +125,6 @@ SPEC = OpSpec(
         _case("4096x50257", "reduction=sum"),
     ),
     cost=cost,
-    gradient=NoGradient("todo"),
+    gradient=Composed(("logits",), lambda kx, v, g: {"logits": scaled(v["grad_logits"], g["loss"])}, constant=("grad_logits",)),
     properties=(BatchInvariant(("M",)),),
 )  # fmt: skip
