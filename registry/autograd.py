@@ -104,7 +104,10 @@ def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
 
 
 class _Needs(NamedTuple):
-    """Where among the arguments and, behind them, the outputs stands what a gradient needs; constant: which outputs have none."""
+    """Where among the arguments and, behind them, the outputs stands what a gradient needs.
+
+    constant: for each output, whether no gradient comes from it.
+    """
 
     tensors: tuple[int, ...]
     scalars: tuple[tuple[str, int], ...]

@@ -59,11 +59,15 @@ def _in_layout(values, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def loss_shared_kernel(
-    lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, target_step, ignore_index, smoothing, batches,
+    lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, target_step, ignore_index,
+    smoothing, batches,
     BLOCK: gl.constexpr, BATCH: gl.constexpr, BATCHES: gl.constexpr, TAIL: gl.constexpr, WIDTH: gl.constexpr,
     SPLIT: gl.constexpr, SMOOTHED: gl.constexpr,
 ):  # fmt: skip
-    """Chunks of a row: BATCHES batches in the ring, `batches` that are read twice, TAIL in registers. row_step is in vectors."""
+    """Chunks of a row: BATCHES batches in the ring, `batches` that are read twice, TAIL in registers.
+
+    row_step is in units of WIDTH elements, at which every row starts.
+    """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDTH], [1, 32], [1, gl.num_warps()], [1, 0])
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     STRIDE: gl.constexpr = BATCH * BLOCK

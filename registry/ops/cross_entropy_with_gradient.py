@@ -76,8 +76,8 @@ SPEC = OpSpec(
     name="cross_entropy_with_gradient",
     version=1,
     summary="Cross entropy of logits with a target class per row, and its gradient.",
-    math="loss as in cross_entropy; grad_logits = h * (exp(x - lse) - (1 - s) * (1 at target) - s / V), s = label_smoothing,"
-    " h = 1 / rows that count for mean, else 1",
+    math="loss as in cross_entropy; grad_logits = h * (exp(x - lse) - (1 - s) * (1 at target) - s / V),"
+    " s = label_smoothing, h = 1 / rows that count for mean, else 1",
     sources=("Hsu et al., Liger kernel, 2024 (a loss that leaves the gradient of its logits)",),
     inputs=(
         Tensor("logits", "M V", doc="a row of numbers, one per class"),
@@ -125,6 +125,8 @@ SPEC = OpSpec(
         _case("4096x50257", "reduction=sum"),
     ),
     cost=cost,
-    gradient=Composed(("logits",), lambda kx, v, g: {"logits": scaled(v["grad_logits"], g["loss"])}, constant=("grad_logits",)),
+    gradient=Composed(
+        ("logits",), lambda kx, v, g: {"logits": scaled(v["grad_logits"], g["loss"])}, constant=("grad_logits",)
+    ),
     properties=(BatchInvariant(("M",)),),
 )  # fmt: skip
