@@ -14,6 +14,7 @@ from kernelmux.backends.triton._elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch import Launch, cdiv, like, plan, processors, shared_bytes
 from kernelmux.backends.triton._loss_rows import loss_rows_kernel
 from kernelmux.backends.triton._loss_shared import loss_shared_kernel
+from kernelmux.backends.triton._row_op import PEELED
 from kernelmux.backends.triton._row_plan import SPARE, access_of
 from kernelmux.backends.triton._rows import next_power, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
@@ -67,7 +68,7 @@ def _two_pass(
     M, V = shape
     access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
     block = min(ELEMENTS, max(16, next_power(V)))
-    rows = 1 if access.peeled else min(ELEMENTS // 4 // block, next_power(M)) or 1
+    rows = 1 if access.peeled else max(1, ELEMENTS // 4 // block)
     head, slack = (1, access.width - 1) if access.peeled else (0, 0)
     chunks = max(1, cdiv(V + slack, block) - head)  # behind the first one of a peeled row
     batches = min(chunks - 1, max(0, V - head * block) // block) // BATCH  # of chunks that lie inside every row
@@ -101,10 +102,13 @@ def _staying(
 
 VARIANTS = {
     "two_pass": Implementation(
-        fn=partial(cross_entropy_with_gradient, "two_pass"), idea="the second read of a row comes from L2"
+        fn=partial(cross_entropy_with_gradient, "two_pass"),
+        idea="the second read of a row comes from L2",
+        exempt=PEELED,
     ),
     "staying": Implementation(
         fn=partial(cross_entropy_with_gradient, "staying"),
         idea="of long aligned rows all but the end waits in shared memory, and the next row takes its place meanwhile",
+        exempt=PEELED,
     ),
 }
