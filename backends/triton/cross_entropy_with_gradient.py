@@ -22,7 +22,11 @@ from kernelmux.backends.triton._targets import losses, reduced
 from kernelmux.registry.backend import Implementation
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
-RING_WARPS, SHORTEST = 32, 65536  # of a program that stays; bytes of a row
+RING_WARPS, RING_VECTORS, SHORTEST = (
+    32,
+    1,
+    65536,
+)  # of a program that stays, and of its threads in a chunk; bytes of a row
 
 
 def cross_entropy_with_gradient(
@@ -88,7 +92,7 @@ def _staying(
     room: Ints,
 ) -> Launch:  # fmt: skip
     (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
-    block = 32 * RING_WARPS * width
+    block = 32 * RING_WARPS * RING_VECTORS * width
     chunks = cdiv(V, block)
     ring = min((room[1] - SPARE) // (block * dtype.itemsize), chunks - 1) // BATCH
     batches = max(0, V // block - ring * BATCH - 1) // BATCH
