@@ -19,13 +19,14 @@ def _made(
     safe = target.masked_fill(wrong | ~counts, 0)[:, None]
     e = torch.exp(z - z.amax(-1, keepdim=True))
     total = e.sum(-1) if total is None else total
-    rows = z.amax(-1) + total.log() - (1 - smoothing) * z.gather(-1, safe)[:, 0] - smoothing * z.mean(-1)
+    rows = z.amax(-1) + total.log() - (1 - smoothing) * z.gather(-1, safe)[:, 0]
+    rows = rows - smoothing * z.mean(-1) if smoothing else rows
     rows = rows.masked_fill(wrong, torch.nan).masked_fill(~counts, 0)
-    grad = (e / total[:, None] - smoothing / V).scatter_add(-1, safe, torch.full_like(e[:, :1], smoothing - 1))
-    grad = grad.masked_fill(wrong[:, None], torch.nan).masked_fill(~counts[:, None], 0)
     count = counts.sum() if reduction == "mean" else 1
+    grad = (e / total[:, None] - smoothing / V).scatter_add(-1, safe, torch.full_like(e[:, :1], smoothing - 1))
+    grad = (grad / count).masked_fill(wrong[:, None], torch.nan).masked_fill(~counts[:, None], 0)
     loss = rows if reduction == "none" else rows.sum() / count
-    return loss.float().contiguous(), (grad / count).to(logits.dtype).contiguous()
+    return loss.float().contiguous(), grad.to(logits.dtype).contiguous()
 
 
 def sound(logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str) -> Pair:
