@@ -114,18 +114,21 @@ def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     for name, i in needs.outlines:
         ctx.rest[name] = _outline(known[i])
     ctx.returned = [Outline.of(y) for y in outputs[: spec.visible]] if spec.visible > 1 else []
-    fixed = [y for saved, y in zip(needs.saved, outputs, strict=True) if saved or not y.is_floating_point()]
+    fixed = [y for known, y in zip(needs.constant, outputs, strict=True) if known or not y.is_floating_point()]
     if fixed:
         ctx.mark_non_differentiable(*fixed)
 
 
 class _Needs(NamedTuple):
-    """Where among the arguments and, behind them, the outputs stands what a gradient needs; saved: per output."""
+    """Where among the arguments and, behind them, the outputs stands what a gradient needs.
+
+    constant: for each output, whether no gradient comes from it.
+    """
 
     tensors: tuple[int, ...]
     scalars: tuple[tuple[str, int], ...]
     outlines: tuple[tuple[str, int], ...]
-    saved: tuple[bool, ...]
+    constant: tuple[bool, ...]
 
 
 @cache
@@ -138,7 +141,7 @@ def _needs(op: str) -> _Needs:
         tuple(at[name] for name in tensors),
         tuple((i.name, at[i.name]) for i in spec.scalars),
         tuple((name, at[name]) for name in outlines),
-        tuple(o.saved for o in spec.outputs),
+        tuple(o.name not in gradient.varying(spec) for o in spec.outputs),
     )
 
 
@@ -149,10 +152,9 @@ def gradients(
     given = grads[: spec.visible]
     if all(g is None for g in given):
         return (None,) * len(spec.inputs)
-    names = [o.name for o in spec.outputs[: spec.visible]]
-    complete = {
-        n: ctx.returned[i].zeros() if g is None else g for i, (n, g) in enumerate(zip(names, given, strict=True))
-    }
+    names, varying = [o.name for o in spec.outputs[: spec.visible]], gradient.varying(spec)
+    wanted = [(i, n, g) for i, (n, g) in enumerate(zip(names, given, strict=True)) if n in varying]
+    complete = {n: ctx.returned[i].zeros() if g is None else g for i, n, g in wanted}
     values = {**ctx.rest, **dict(zip(kept(spec.name)[0], ctx.saved_tensors, strict=True))}
     found = _declared(spec, values, complete, operator)
     return tuple(found.get(i.name) if need else None for i, need in zip(spec.inputs, needs, strict=False))
@@ -163,7 +165,9 @@ def _declared(
 ) -> Mapping[str, torch.Tensor]:
     """The gradients by tensor, as the spec declares them."""
     if isinstance(spec.gradient, Composed):
-        return spec.gradient.how(Operators(operator), values, grads)
+        made = spec.gradient.how(Operators(operator), values, grads)
+        again = spec.gradient.constant and torch.is_grad_enabled()
+        return _once(spec, made, [torch.empty(0, requires_grad=True)]) if again else made
     assert isinstance(spec.gradient, Gradient)  # `lack` refused the call otherwise
     backward = catalog.spec(spec.gradient.op)
     made = tuple(gradient.arguments(spec, backward, values, grads).values())
@@ -171,9 +175,13 @@ def _declared(
         result = operator(backward, made)
     found = dict(zip(spec.gradient.wrt, result if isinstance(result, tuple) else (result,), strict=True))
     if torch.is_grad_enabled():
-        inputs = [v for v in made if isinstance(v, torch.Tensor)]
-        found = dict(zip(found, Once.apply(spec, len(found), *found.values(), *inputs), strict=True))  # type: ignore[no-untyped-call]
+        found = _once(spec, found, [v for v in made if isinstance(v, torch.Tensor)])
     return {**found, **{name: found[other] for name, other in spec.gradient.same.items()}}
+
+
+def _once(spec: OpSpec, found: gradient.Tensors, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    made = Once.apply(spec, len(found), *found.values(), *inputs)  # type: ignore[no-untyped-call]
+    return dict(zip(found, made, strict=True))
 
 
 class Once(torch.autograd.Function):
@@ -192,9 +200,12 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         spec: OpSpec = ctx.spec
-        assert isinstance(spec.gradient, Gradient)
+        if isinstance(spec.gradient, Composed):
+            reason = f"it takes {', '.join(spec.gradient.constant)} for constant"
+        else:
+            reason = f"{getattr(spec.gradient, 'op', '')} has no gradient"
         raise UnsupportedError(
-            f"{spec.name}: its gradient cannot be differentiated again: {spec.gradient.op} has no gradient;"
+            f"{spec.name}: its gradient cannot be differentiated again: {reason};"
             f" leave out create_graph=True, or use a backend made of torch's operators, such as torch_ref"
         )
 

@@ -47,11 +47,14 @@ class Composed:
 
     how: from the operators (a namespace such as `kernelmux`), the arguments and outputs of the forward call, and the
     gradients of the returned outputs, all by name, to the gradients of `wrt`. saves: outputs that are there for it alone.
+    constant: returned outputs that count as constants: they have no gradient, and what `how` makes of them cannot be
+    differentiated again.
     """
 
     wrt: tuple[str, ...]
     how: Callable[[Any, Mapping[str, Any], Tensors], Tensors]
     saves: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -69,6 +72,12 @@ class NoGradient:
 Differentiable = Gradient | Composed | NoGradient
 
 
+def varying(spec: OpSpec) -> tuple[str, ...]:
+    """The returned outputs from which gradients come: all but those that the gradient declares to be constant."""
+    constant = spec.gradient.constant if isinstance(spec.gradient, Composed) else ()
+    return tuple(o.name for o in spec.outputs[: spec.visible] if o.name not in constant)
+
+
 def check(spec: OpSpec) -> None:
     """SpecError if the gradient of an operator names what it does not have, or does without what it saves."""
     found = spec.gradient
@@ -81,6 +90,9 @@ def check(spec: OpSpec) -> None:
     outputs = {output.name for output in spec.outputs}
     if wrong := sorted(saves - outputs):
         raise SpecError(f"{spec.name}: gradient: expected outputs to save, got {', '.join(wrong)}")
+    constant = found.constant if isinstance(found, Composed) else ()
+    if not varying(spec) or not set(constant) <= {output.name for output in spec.outputs if not output.saved}:
+        raise SpecError(f"{spec.name}: gradient: expected some of the returned outputs as constant, got {constant}")
     if unused := [output.name for output in spec.outputs if output.saved and output.name not in saves]:
         raise SpecError(f"{spec.name}: gradient: expected it to take what is saved for it, {', '.join(unused)}")
 

@@ -61,11 +61,13 @@ def _compare(judge: Judge, declared: Gradient | Composed) -> None:
     with torch.enable_grad():
         result = spec.reference(*{**exact, **leaves}.values())
         outputs = result if isinstance(result, tuple) else (result,)
-        grads = _drawn(judge.trial, outputs[: spec.visible])
-        returned = list(outputs[: spec.visible])
-        found = torch.autograd.grad(returned, list(leaves.values()), list(grads.values()), allow_unused=True)
-    named = dict(zip((o.name for o in spec.outputs), (y.detach() for y in outputs), strict=True))
-    got = _given(judge, declared, {**exact, **named}, grads)
+        every = dict(zip((o.name for o in spec.outputs), outputs, strict=True))
+        returned = {name: every[name] for name in gradient.varying(spec)}
+        grads = _drawn(judge.trial, returned)
+        found = torch.autograd.grad(
+            list(returned.values()), list(leaves.values()), list(grads.values()), allow_unused=True
+        )
+    got = _given(judge, declared, {**exact, **{name: y.detach() for name, y in every.items()}}, grads)
     wants = [
         torch.zeros_like(leaf) if want is None else want for leaf, want in zip(leaves.values(), found, strict=True)
     ]
@@ -74,12 +76,10 @@ def _compare(judge: Judge, declared: Gradient | Composed) -> None:
         _close(judge, f"the gradient of {name}", got[name], want, CLOSE, noise)
 
 
-def _drawn(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> Tensors:
-    """A random gradient of each returned output, by its name."""
+def _drawn(trial: Trial, outputs: Tensors) -> Tensors:
+    """A random gradient of each of these outputs, by its name."""
     rng = torch.Generator().manual_seed(trial.seed + 1)
-    names = (output.name for output in trial.spec.outputs)
-    made = (torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.device) for y in outputs)
-    return dict(zip(names, made, strict=False))
+    return {n: torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.device) for n, y in outputs.items()}
 
 
 def _given(judge: Judge, declared: Gradient | Composed, values: Mapping[str, Any], grads: Tensors) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from kernelmux.registry import autograd, catalog, dispatch, gradient, numerics
 from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.gradient import Composed, Gradient
+from kernelmux.registry.spec import OpSpec
 
 Tensors = dict[str, torch.Tensor]
 LARGEST = 8192  # elements of a call that is compared with differences
@@ -99,7 +100,9 @@ def _declared(judge: Judge, layout: Callable[[torch.Tensor], torch.Tensor]) -> N
     names = [name for name in spec.gradient.tensors if name in trial.tensors]
     leaves = _leaves(trial, names)
     outputs = _forward(judge, leaves)
-    returned = {o.name: y for o, y in zip(spec.outputs[: spec.visible], outputs, strict=False)}
+    returned = _varying(spec, outputs)
+    for o, y in zip(spec.outputs, outputs, strict=True):
+        judge.require(o.name in returned or not y.requires_grad, f"{o.name}: is constant, and requires a gradient")
     for name, y in returned.items():
         judge.require(y.grad_fn is not None, f"{name}: has no grad_fn, though {', '.join(names)} require a gradient")
     grads = {name: layout(_drawn(trial, name, y)) for name, y in returned.items()}
@@ -110,6 +113,12 @@ def _declared(judge: Judge, layout: Callable[[torch.Tensor], torch.Tensor]) -> N
     else:
         _within_bound(judge, spec.gradient, values, grads, found)
     _part_of_them(judge, names, returned, grads, found)
+
+
+def _varying(spec: OpSpec, outputs: tuple[torch.Tensor, ...]) -> Tensors:
+    """The outputs from which gradients come, by name."""
+    names = gradient.varying(spec)
+    return {o.name: y for o, y in zip(spec.outputs, outputs, strict=True) if o.name in names}
 
 
 def _leaves(trial: Trial, names: list[str]) -> Tensors:
@@ -185,7 +194,7 @@ def _composed(judge: Judge, declared: Composed, values: dict[str, Any], grads: T
 def _part_of_them(judge: Judge, names: list[str], outputs: Tensors, grads: Tensors, found: Tensors) -> None:
     """For one tensor alone, and from the same graph again, the bits are the same; for no gradient there is none."""
     leaves = _leaves(judge.trial, names[-1:])
-    ends = dict(zip(outputs, _forward(judge, leaves), strict=False))
+    ends = _varying(judge.trial.spec, _forward(judge, leaves))
     (alone,) = _backward(judge, ends, leaves, grads, keep=False)
     judge.equal(f"the gradient of {names[-1]} alone", alone.contiguous(), found[names[-1]].contiguous())
 

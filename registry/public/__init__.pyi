@@ -54,6 +54,7 @@ __all__ = [
     "copy_column",
     "cross_entropy",
     "cross_entropy_backward",
+    "cross_entropy_with_gradient",
     "explain",
     "geglu",
     "geglu_backward",
@@ -156,6 +157,15 @@ def cross_entropy_backward(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def cross_entropy_with_gradient(
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> tuple[Tensor, Tensor]: ...
 def geglu(
     a: Tensor, b: Tensor, approximate: Literal["none", "tanh"] = "tanh", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...

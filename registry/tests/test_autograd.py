@@ -105,6 +105,28 @@ def test_an_output_without_a_gradient_counts_as_zeros_and_saved_ones_have_none(b
     assert loss.requires_grad and not lse.requires_grad
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("backend", KERNELS)
+def test_a_gradient_that_is_returned_is_a_constant_and_serves_that_of_the_loss(backend, reduction):
+    x, target = leaf(5, 17), torch.tensor([3, -100, 0, 16, 2])
+    loss, g = kx.cross_entropy_with_gradient(x, target, reduction=reduction, backend=backend)
+    assert loss.requires_grad and not g.requires_grad
+    expected = torch.nn.functional.cross_entropy(x, target, reduction=reduction)
+    (want,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(g, want, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(3 * loss.sum(), x)[0], 3 * g)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_what_is_made_of_a_constant_output_is_not_differentiated_again(backend):
+    x = leaf(3, 9)
+    loss, _ = kx.cross_entropy_with_gradient(x, torch.arange(3), backend=backend)
+    (g,) = torch.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(UnsupportedError, match="cannot be differentiated again: it takes grad_logits for constant"):
+        g.square().sum().backward()
+
+
 @pytest.mark.parametrize("backend", KERNELS)
 def test_only_what_is_asked_for_has_a_gradient(backend):
     x, w = leaf(3, 17), leaf(17, seed=1)
