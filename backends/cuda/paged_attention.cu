@@ -1,6 +1,7 @@
-// paged_attention: as attention_split_keys for one query, with each key where the page table says. A block knows the length
-// of its sequence when it starts, and shares it out evenly: splits of a short sequence are short.
+// paged_attention: as attention_split_keys for one query, with each key where the page table says, and the same number of
+// keys for every block, whatever the lengths of the sequences are.
 #include "attention_packed.cuh"
+#include "attention_shares.cuh"
 
 #ifndef SLOTS
 #define SLOTS 16  // keys of a page
@@ -8,7 +9,7 @@
 
 // Where pages lie, and how far keys and values are from the start of one.
 struct Pages {
-    const int* table;
+    const int* table;  // of the sequence
     int count;
     i64 k_page, k_row, v_page, v_row;
 };
@@ -45,61 +46,76 @@ __device__ __forceinline__ bool load_pages(unsigned tile, const Element* k, cons
     return lost;
 }
 
+// A block has parts of two tiles of rows at most: of the one that an earlier block has begun, and of the one that it
+// begins and a later block ends.
+__device__ __forceinline__ i64 part_of(i64 block, bool begun) { return 2 * block + begun; }
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     paged_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                     const int* __restrict__ table, const int* __restrict__ lengths, Element* __restrict__ out,
-                    float* __restrict__ lse, float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group,
-                    int page_count, int most, int row_tiles, int splits, i64 table_row, i64 q_batch, i64 q_head, i64 k_page,
-                    i64 k_head, i64 k_row, i64 v_page, i64 v_head, i64 v_row, float scale_log2) {
+                    float* __restrict__ lse, float* __restrict__ parts, float* __restrict__ logs,
+                    int2* __restrict__ spans, int batches, int kv_heads, int group, int page_count, int most,
+                    int row_tiles, i64 table_row, i64 q_batch, i64 q_head, i64 k_page, i64 k_head, i64 k_row, i64 v_page,
+                    i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
-    const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
-    const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
-    const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
-    const Packed packed = {slice / kv_heads, slice % kv_heads, first_row, kv_heads, group, 1};
-    const Pages pages = {table + packed.batch * table_row, page_count, k_page, k_row, v_page, v_row};
-    const Element* keys = k + packed.kv_head * k_head;
-    const Element* values = v + packed.kv_head * v_head;
-    const int told = lengths[packed.batch];
-    bool lost = told < 0 || told > most;  // the table would be read behind its end
-    const int length = lost ? 0 : told, share = cdiv(cdiv(length, BLOCK_N), splits) * BLOCK_N;
-    const int start = min(length, split * share), end = min(length, start + share);
-    const int tiles = cdiv(end - start, BLOCK_N);
-    int found[ROWS];
-    find_pages(found, pages, start, end);
-
-    auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
-        const int first = start + tile * BLOCK_N;
-        if (tile < tiles) {
-            lost |= load_pages(ring + tile % STAGES * stage_bytes, keys, values, pages, found, first, end);
-            find_pages(found, pages, first + BLOCK_N, end);  // now, so that the next loads need not wait for the table
-        }
-        copy_async_commit();
-    };
-    load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, 0);
-#pragma unroll
-    for (int tile = 0; tile < STAGES - 1; tile++) load_stage(tile);
-
-    float o[1][OUT_TILES][4] = {};
-    RowPair rows;
+    const unsigned q_tile = shared_address(shared);
     const WarpPlace place;
-    const unsigned queries = place.queries(q_tile);
-    for (int tile = 0; tile < tiles; tile++) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
-        load_stage(tile + STAGES - 1);
-        const int key = start + tile * BLOCK_N + place.from;
-        const unsigned stage = ring + tile % STAGES * stage_bytes + place.from * PITCH;
-        add_keys(o, rows, queries, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
-            if (key + WARP_KEYS <= end) return;
+    const Sequences sequences = {lengths, batches, kv_heads, most};
+    const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
+    const i64 share = sequences.share(gridDim.x / row_tiles), begin = blockIdx.x / row_tiles * share;
+    Sequence sequence = sequences.find(begin);
+    for (i64 at = begin; at < begin + share && sequence.batch < batches;) {
+        const Piece piece = piece_at(at, begin + share, sequence);
+        const Packed packed = {sequence.batch, piece.kv_head, first_row, kv_heads, group, 1};
+        const Pages pages = {table + packed.batch * table_row, page_count, k_page, k_row, v_page, v_row};
+        const Element* keys = k + piece.kv_head * k_head;
+        const Element* values = v + piece.kv_head * v_head;
+        const int start = piece.from * BLOCK_N, length = sequences.keys(packed.batch);
+        const int end = min(length, start + piece.count * BLOCK_N);
+        bool lost = sequences.impossible(packed.batch);
+        int found[ROWS];
+        find_pages(found, pages, start, end);
+        auto load = [&](unsigned stage, int tile) {
+            const int first = start + tile * BLOCK_N;
+            lost |= load_pages(stage, keys, values, pages, found, first, end);
+            find_pages(found, pages, first + BLOCK_N, end);  // now, so that the next loads need not wait for the table
+        };
+        auto mask = [&](float (&s)[WARP_KEYS / 8][4], int from) {
+            if (start + from + WARP_KEYS <= end) return;
 #pragma unroll
-            for (int r = 0; r < 2; r++) mask_row(s, r, key + 2 * (threadIdx.x & 3), 0, end);
-        });
+            for (int r = 0; r < 2; r++) mask_row(s, r, start + from + 2 * (threadIdx.x & 3), 0, end);
+        };
+        load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, 0);
+        float o[1][OUT_TILES][4] = {};
+        RowPair rows;
+        walk_keys(o, rows, place, q_tile, piece.count, scale_log2, load, mask);
+        lost = __syncthreads_or(lost);
+        join_warps(reinterpret_cast<float*>(shared), o[0], rows, place, scale_log2);
+        if (lost) rows.sum[0] = rows.sum[1] = __int_as_float(0x7fffffff);
+        if (place.key_warp == 0 && piece.count == sequence.tiles)
+            store_rows(out, lse, packed, o[0], rows, place.row, scale_log2);
+        else if (place.key_warp == 0)
+            store_parts(parts, logs, packed, o[0], rows, place.row, scale_log2,
+                        [&](int row) { return part_of(blockIdx.x, piece.from == 0) * BLOCK_M + row; });
+        if (piece.from == 0 && first_row == 0 && threadIdx.x == 0)
+            spans[packed.batch * kv_heads + piece.kv_head] = {at / share, (at + sequence.tiles - 1) / share};
+        at += piece.count;
+        if (at == sequence.first + (i64)sequence.tiles * kv_heads) sequence = sequences.after(sequence);
+        __syncthreads();  // shared memory may be written again
     }
-    copy_async_wait<0>();
-    lost = __syncthreads_or(lost);
-    if (KEY_WARPS > 1) {
-        join_warps(reinterpret_cast<float*>(shared), o[0], rows, place.row_warp, place.key_warp, scale_log2);
-        if (place.key_warp > 0) return;
-    }
-    store_rows(out, lse, parts, logs, packed, o[0], rows, place.row, split, splits, scale_log2, lost);
+}
+
+// A warp joins the pieces of a row, if there are more than one.
+extern "C" __global__ void __launch_bounds__(128)
+    paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
+                         const float* __restrict__ logs, const int2* __restrict__ spans, i64 rows, int group,
+                         int row_tiles) {
+    const i64 row = blockIdx.x * 4ll + threadIdx.x / 32;
+    if (row >= rows) return;
+    const int2 span = spans[row / group];
+    const int packed = row % group;
+    if (span.x == span.y) return;
+    join_parts(out, lse, parts, logs, row, span.y - span.x + 1, [&](int i) {
+        return part_of((span.x + i) * row_tiles + packed / BLOCK_M, i == 0) * BLOCK_M + packed % BLOCK_M;
+    });
 }

@@ -1,7 +1,8 @@
 """paged_attention: one query per sequence over keys and values in pages (Kwon et al., PagedAttention, 2023).
 
-The query heads that share a key head are the rows of one tile, so that its keys are read once. A sequence is cut into
-splits, each the work of one program; a second kernel adds the splits of a head up in their order, without atomics.
+The query heads that share a key head are the rows of one tile, so that its keys are read once. Every program takes an
+even share of all keys, wherever sequences begin and end; a second kernel adds the parts of a head up in their order,
+without atomics.
 """
 
 from __future__ import annotations
@@ -14,106 +15,151 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, plan, processors
 from kernelmux.backends.triton.attention._problem import apart
+from kernelmux.backends.triton.attention._split_keys import MERGED, joined
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
-SHORTEST = 256  # keys of a split
+SCANNED = 128  # sequences whose lengths are read at a time
 MOST_ROWS = 64  # query heads of a tile
 
 
 @triton.jit
-def paged_attention_splits_kernel(
-    y_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, P, most, table_row, scale,
-    q_strides, k_strides, v_strides,
-    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SPLITS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    split = tl.program_id(0) % SPLITS
-    tiles = tl.cdiv(H // G, ROWS)  # of the heads of a group
-    tile = tl.program_id(0) // SPLITS % tiles
-    group = (tl.program_id(0) // SPLITS // tiles % G).to(tl.int64)
-    batch = (tl.program_id(0) // SPLITS // tiles // G).to(tl.int64)
-    length = tl.load(lengths_ptr + batch)
-    possible = (length >= 0) & (length <= most)
-    length = tl.where(possible, length, 0)  # of an impossible one the table would be read behind its end
-    share = tl.cdiv(tl.cdiv(length, BLOCK_N), SPLITS) * BLOCK_N
-    end = tl.minimum(length, (split + 1) * share)
-
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    heads = group * (H // G) + rows
-    columns = tl.arange(0, COLUMNS)
-    in_q = (rows < H // G)[:, None] & (columns < D)[None, :]
-    # [ROWS, COLUMNS]
-    q = tl.load(q_ptr + batch * q_strides[0] + heads[:, None] * q_strides[1] + columns[None, :], mask=in_q, other=0.0)
-    if FLIP:
-        q = -q
-    k_ptrs = k_ptr + group * k_strides[1] + columns[None, :]
-    v_ptrs = v_ptr + group * v_strides[1] + columns[None, :]
-    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
-    top = tl.full([ROWS], -float("inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    for start in range(split * share, end, BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
-        inside = keys < end
-        if S % BLOCK_N == 0:  # the whole block lies in one page
-            page = tl.load(table_ptr + batch * table_row + start // S)
-            known = (page >= 0) & (page < P)
-            here = inside & known
-            slots = (start % S + tl.arange(0, BLOCK_N)).to(tl.int64)
-            k_rows = page.to(tl.int64) * k_strides[0] + slots * k_strides[2]
-            v_rows = page.to(tl.int64) * v_strides[0] + slots * v_strides[2]
-        else:
-            page = tl.load(table_ptr + batch * table_row + keys // S, mask=inside, other=0)
-            known = (page >= 0) & (page < P)
-            here = inside & known
-            k_rows = page.to(tl.int64) * k_strides[0] + (keys % S).to(tl.int64) * k_strides[2]
-            v_rows = page.to(tl.int64) * v_strides[0] + (keys % S).to(tl.int64) * v_strides[2]
-        in_block = here[:, None] & (columns < D)[None, :]
-        # [BLOCK_N, COLUMNS]; a slot that was never written is not read: 0 * NaN is NaN
-        k = tl.load(k_ptrs + k_rows[:, None], mask=in_block, other=0.0)
-        scores = tl.dot(q, k.T)
-        scores = tl.where(inside[None, :], scores, -float("inf"))
-        scores = tl.where((here | (inside == 0))[None, :], scores, float("nan"))
-        new_top = tl.maximum(top, tl.max(scores, 1) * scale)
-        p = tl.exp2(scores * scale - new_top[:, None])
-        fade = tl.exp2(top - new_top)
-        total = total * fade + tl.sum(p, 1)
-        v = tl.load(v_ptrs + v_rows[:, None], mask=in_block, other=0.0)
-        acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
-        top = new_top
-
-    total = tl.where(possible, total, float("nan"))
-    at = batch * H + heads
-    if SPLITS == 1:
-        out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-        tl.store(y_ptr + at[:, None] * D + columns[None, :], out.to(y_ptr.dtype.element_ty), mask=in_q)
-    else:
-        at = at * SPLITS + split
-        tl.store(sums_ptr + at[:, None] * D + columns[None, :], acc, mask=in_q)
-        tl.store(stats_ptr + 2 * at, top, mask=rows < H // G)
-        tl.store(stats_ptr + 2 * at + 1, total, mask=rows < H // G)
+def tiles_of(lengths_ptr, batches, B, most, BLOCK_N: tl.constexpr):
+    """Tiles of keys of each key head of some sequences. Without keys there is one too: its zeros must be written."""
+    length = tl.load(lengths_ptr + batches, mask=batches < B, other=0)
+    length = tl.where((length < 0) | (length > most), 0, length)
+    return tl.where(batches < B, (tl.maximum(length, 1) - 1) // BLOCK_N + 1, 0).to(tl.int64)
 
 
 @triton.jit
-def paged_attention_merge_kernel(
-    y_ptr, sums_ptr, stats_ptr, D: tl.constexpr, SPLITS: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """One head of a sequence: sums of exponentials that were taken from different maxima."""
-    at = tl.program_id(0).to(tl.int64) * SPLITS
-    lines, columns = tl.arange(0, LINES), tl.arange(0, COLUMNS)
-    tops = tl.load(stats_ptr + 2 * (at + lines), mask=lines < SPLITS, other=-float("inf"))
-    top = tl.max(tops, 0)
-    top = tl.where(top == -float("inf"), 0.0, top)
-    acc = tl.zeros([COLUMNS], tl.float32)
-    total = 0.0
-    for split in range(SPLITS):
-        weight = tl.exp2(tl.load(stats_ptr + 2 * (at + split)) - top)
-        total += tl.load(stats_ptr + 2 * (at + split) + 1) * weight
-        acc += tl.load(sums_ptr + (at + split) * D + columns, mask=columns < D, other=0.0) * weight
-    out = acc / tl.where(total == 0.0, 1.0, total)
-    tl.store(y_ptr + at // SPLITS * D + columns, out.to(y_ptr.dtype.element_ty), mask=columns < D)
+def share_of(lengths_ptr, B, G, most, shares, LEAST: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr):
+    """Tiles of a share: those of all sequences and key heads stand in one line, which is divided evenly."""
+    tiles = tl.zeros([SCANNED], tl.int64)
+    for start in range(0, B, SCANNED):
+        tiles += tiles_of(lengths_ptr, start + tl.arange(0, SCANNED), B, most, BLOCK_N)
+    return tl.maximum(tl.cdiv(tl.sum(tiles, 0) * G, shares), LEAST)
+
+
+@triton.jit
+def sequence_of(index, lengths_ptr, B, G, most, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr):
+    """The sequence of tile number `index` of the line, B if there is no such tile, and the number of its first one."""
+    batch = 0
+    first = index * 0
+    scanned = index * 0
+    for start in range(0, B, SCANNED):
+        batches = start + tl.arange(0, SCANNED)
+        tiles = tiles_of(lengths_ptr, batches, B, most, BLOCK_N) * G
+        before = (scanned + tl.cumsum(tiles, 0) <= index) & (batches < B)
+        batch += tl.sum(before.to(tl.int32), 0)
+        first += tl.sum(tl.where(before, tiles, 0), 0)
+        scanned += tl.sum(tiles, 0)
+    return batch, first
+
+
+@triton.jit
+def paged_attention_shares_kernel(
+    y_ptr, sums_ptr, stats_ptr, spans_ptr, q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, B, P, most, table_row, scale,
+    q_strides, k_strides, v_strides,
+    H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SHARES: tl.constexpr,
+    LEAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
+):  # fmt: skip
+    TILES: tl.constexpr = (H // G + ROWS - 1) // ROWS  # of the heads of a group; side by side, as they read the same keys
+    rows = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    in_q = (rows < H // G)[:, None] & (columns < D)[None, :]
+    share = share_of(lengths_ptr, B, G, most, SHARES, LEAST, BLOCK_N, SCANNED)
+    at = tl.program_id(0) // TILES * share
+    stop = at + share
+    batch, first = sequence_of(at, lengths_ptr, B, G, most, BLOCK_N, SCANNED)
+    while (at < stop) & (batch < B):
+        length = tl.load(lengths_ptr + batch)
+        possible = (length >= 0) & (length <= most)
+        length = tl.where(possible, length, 0)  # of an impossible one the table would be read behind its end
+        tiles = (tl.maximum(length, 1) - 1) // BLOCK_N + 1
+        group = (at - first) // tiles
+        begin = ((at - first) % tiles).to(tl.int32)
+        count = tl.minimum(tiles - begin, stop - at).to(tl.int32)
+        end = tl.minimum(length, (begin + count) * BLOCK_N)
+        heads = group * (H // G) + rows
+        # [ROWS, COLUMNS]
+        q_rows = batch.to(tl.int64) * q_strides[0] + heads * q_strides[1]
+        q = tl.load(q_ptr + q_rows[:, None] + columns[None, :], mask=in_q, other=0.0)
+        if FLIP:
+            q = -q
+        k_ptrs = k_ptr + group * k_strides[1] + columns[None, :]
+        v_ptrs = v_ptr + group * v_strides[1] + columns[None, :]
+        pages_ptr = table_ptr + batch.to(tl.int64) * table_row
+        acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+        top = tl.full([ROWS], -float("inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        for start in range(begin * BLOCK_N, end, BLOCK_N):
+            keys = start + tl.arange(0, BLOCK_N)
+            inside = keys < end
+            if S % BLOCK_N == 0:  # the whole block lies in one page
+                page = tl.load(pages_ptr + start // S)
+                slots = (start % S + tl.arange(0, BLOCK_N)).to(tl.int64)
+            else:
+                page = tl.load(pages_ptr + keys // S, mask=inside, other=0)
+                slots = (keys % S).to(tl.int64)
+            known = (page >= 0) & (page < P)
+            here = inside & known
+            k_rows = page.to(tl.int64) * k_strides[0] + slots * k_strides[2]
+            v_rows = page.to(tl.int64) * v_strides[0] + slots * v_strides[2]
+            in_block = here[:, None] & (columns < D)[None, :]
+            # [BLOCK_N, COLUMNS]; a slot that was never written is not read: 0 * NaN is NaN
+            k = tl.load(k_ptrs + k_rows[:, None], mask=in_block, other=0.0)
+            scores = tl.dot(q, k.T)
+            scores = tl.where(inside[None, :], scores, -float("inf"))
+            scores = tl.where((here | (inside == 0))[None, :], scores, float("nan"))
+            new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+            p = tl.exp2(scores * scale - new_top[:, None])
+            fade = tl.exp2(top - new_top)
+            total = total * fade + tl.sum(p, 1)
+            v = tl.load(v_ptrs + v_rows[:, None], mask=in_block, other=0.0)
+            acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
+            top = new_top
+
+        total = tl.where(possible, total, float("nan"))
+        if count == tiles:
+            out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+            y_rows = batch.to(tl.int64) * H + heads
+            tl.store(y_ptr + y_rows[:, None] * D + columns[None, :], out.to(y_ptr.dtype.element_ty), mask=in_q)
+        else:
+            # A program has two at most: of what an earlier one has begun, and of what it begins and a later one ends.
+            part = (2 * tl.program_id(0) + (begin == 0)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+            tl.store(sums_ptr + part[:, None] * D + columns[None, :], acc, mask=in_q)
+            tl.store(stats_ptr + 2 * part, top, mask=rows < H // G)
+            tl.store(stats_ptr + 2 * part + 1, total, mask=rows < H // G)
+        span_ptr = spans_ptr + 2 * (batch.to(tl.int64) * G + group)
+        starts = (begin == 0) & (tl.program_id(0) % TILES == 0)
+        tl.store(span_ptr, (at // share).to(tl.int32), mask=starts)
+        tl.store(span_ptr + 1, ((at + tiles - 1) // share).to(tl.int32), mask=starts)
+        at += count
+        if at == first + tiles.to(tl.int64) * G:
+            first = at
+            batch += 1
+
+
+@triton.jit
+def paged_attention_join_kernel(
+    y_ptr, sums_ptr, stats_ptr, spans_ptr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, MERGED: tl.constexpr,
+):  # fmt: skip
+    """One head of a sequence, if it has more than one part."""
+    TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
+    line = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0) % GROUP
+    span_ptr = spans_ptr + line // GROUP * 2
+    begin = tl.load(span_ptr)
+    count = tl.load(span_ptr + 1) - begin + 1
+    if count > 1:
+        columns = tl.arange(0, COLUMNS)
+        part = (2 * (begin * TILES + row // ROWS)).to(tl.int64) * ROWS + row % ROWS
+        acc, total, _ = joined(sums_ptr, stats_ptr, part, 2 * TILES * ROWS, ROWS, count, D, COLUMNS, MERGED)
+        out = acc / tl.where(total == 0.0, 1.0, total)
+        tl.store(y_ptr + line * D + columns, out.to(y_ptr.dtype.element_ty), mask=columns < D)
 
 
 class Problem(NamedTuple):
@@ -136,39 +182,32 @@ class Problem(NamedTuple):
 
 
 def rule(p: Problem) -> Config:
-    """Keys of a block, and splits, of `SHORTEST` keys at least: several programs for each multiprocessor, as sequences
-    differ in length, and the short ones must not leave it idle.
-
-    H200, 64 sequences of 8192 keys, 4 heads, D = 128, pages of 16: 273 us with two warps and 3 splits, 313 with four
-    and 5; 8 sequences of 16384 keys, 8 heads: 156 us with two warps and 17 splits.
-    """
+    """Keys of a tile, and shares of all keys, several for each multiprocessor."""
     block = 32 if p.D > 128 else 64
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(p.H // p.G)))
-    works, places = p.B * p.G * cdiv(p.H // p.G, rows), processors(p.device)
-    fill = cdiv((4 if works >= places else 8) * places, works)
-    splits = max(1, min(fill, cdiv(p.L * p.S, max(block, SHORTEST)), 64))
-    return {"ROWS": rows, "BLOCK_N": block, "SPLITS": splits, "num_warps": 2 if rows == 16 else 4, "num_stages": 3}
+    tiles = cdiv(p.H // p.G, rows)
+    shares = max(1, min(cdiv(4 * processors(p.device), tiles), p.B * p.G * cdiv(p.L * p.S, block)))
+    warps = 2 if rows == 16 else 4
+    return {"ROWS": rows, "BLOCK_N": block, "SHARES": shares, "LEAST": 4, "num_warps": warps, "num_stages": 3}
 
 
 @plan
-def _plan(p: Problem) -> tuple[Launch, Launch | None, int]:
-    config, columns = rule(p), max(16, triton.next_power_of_2(p.D))
+def _plan(p: Problem) -> tuple[Launch, Launch, int]:
+    """Both kernels, and the number of rows of parts."""
+    config, columns, group = rule(p), max(16, triton.next_power_of_2(p.D)), p.H // p.G
+    programs = config["SHARES"] * cdiv(group, config["ROWS"])
     # A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises behind the end.
     scale = min(max(abs(p.scale) * LOG2E, FP32.smallest_normal), FP32.max)
-    splits = config["SPLITS"]
     first = Launch(
-        paged_attention_splits_kernel, (p.B * p.G * cdiv(p.H // p.G, config["ROWS"]) * splits,),
-        p.P, p.L * p.S, p.table_row, scale,
+        paged_attention_shares_kernel, (programs,), p.B, p.P, p.L * p.S, p.table_row, scale,
         p.q_strides[:2], p.k_strides[:3], p.v_strides[:3], H=p.H, G=p.G, D=p.D, S=p.S, FLIP=p.scale < 0,
-        COLUMNS=columns, **config,
+        COLUMNS=columns, SCANNED=SCANNED, **config,
     )  # fmt: skip
-    if splits == 1:
-        return first, None, splits
-    lines = triton.next_power_of_2(splits)
-    merge = Launch(
-        paged_attention_merge_kernel, (p.B * p.H,), D=p.D, SPLITS=splits, LINES=lines, COLUMNS=columns, num_warps=1
-    )
-    return first, merge, splits
+    join = Launch(
+        paged_attention_join_kernel, (p.B * p.H,), GROUP=group, D=p.D, ROWS=config["ROWS"], COLUMNS=columns,
+        MERGED=MERGED, num_warps=2,
+    )  # fmt: skip
+    return first, join, 2 * programs * config["ROWS"]
 
 
 def paged_attention(
@@ -186,18 +225,18 @@ def paged_attention(
         q.get_device(), B, H, D, P, G, S, L, q.stride(), k_pages.stride(), v_pages.stride(), page_table.stride(0), q.dtype,
         scale,
     )  # fmt: skip
-    first, merge, splits = _plan(problem)
-    sums = torch.empty((B, H, splits, D) if merge else 0, dtype=torch.float32, device=q.device)
-    stats = torch.empty((B, H, splits, 2) if merge else 0, dtype=torch.float32, device=q.device)
-    first(y, sums, stats, q, k_pages, v_pages, page_table, lengths)
-    if merge:
-        merge(y, sums, stats)
+    first, join, parts = _plan(problem)
+    sums = torch.empty((parts, D), dtype=torch.float32, device=q.device)
+    stats = torch.empty((parts, 2), dtype=torch.float32, device=q.device)
+    spans = torch.empty((B, G, 2), dtype=torch.int32, device=q.device)
+    first(y, sums, stats, spans, q, k_pages, v_pages, page_table, lengths)
+    join(y, sums, stats, spans)
     return y
 
 
 VARIANTS = {
     "split_keys": Implementation(
-        paged_attention, "splits of each sequence side by side, then added up", (AtMost("D", 256),),
+        paged_attention, "an even share of all keys for each program, then parts added up", (AtMost("D", 256),),
         {"q": "last", "k_pages": "last", "v_pages": "last", "page_table": "last", "lengths": "last"}, "mma",
     )
 }  # fmt: skip
