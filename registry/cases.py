@@ -106,6 +106,8 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
             scalars[name] = tuple(_literal(name, part) for part in value.split(","))
         else:
             scalars[name] = _literal(name, value)
+            if any(s.name == name and getattr(s, "type", None) is bool for s in spec.scalars) and type(scalars[name]) is str:
+                raise ArgumentError(f"shape: {name}: expected True or False, got {value!r}")
     return shapes, scalars, formats
 
 

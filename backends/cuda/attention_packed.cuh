@@ -6,6 +6,7 @@
 #include "attention_tiles.cuh"
 
 #define WARP_KEYS (BLOCK_N / KEY_WARPS)
+#define JOINERS 4  // warps that join the parts of a row
 
 // Where a packed row of a block's tile is in tensors of [batch head M ...].
 struct Packed {
@@ -77,10 +78,11 @@ __device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES]
 
 // Adds what one tile of keys, in `stage` with its values behind it, gives to the warp's rows. mask(s) hides scores.
 template <class Mask>
-__device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, unsigned queries, unsigned stage,
-                                         float scale_log2, Mask mask) {
+__device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, const WarpPlace& place,
+                                         unsigned q_tile, unsigned stage, float scale_log2, Mask mask) {
     float s[1][WARP_KEYS / 8][4] = {};
-    compute_scores(s, queries, stage);
+    stage += place.from * PITCH;
+    compute_scores(s, place.queries(q_tile), stage);
     mask(s[0]);
     float decay[2];
     rows.update(s[0], scale_log2, decay);
@@ -88,13 +90,11 @@ __device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& r
     add_values(o, s, stage + BLOCK_N * PITCH);
 }
 
-// Adds up `tiles` tiles of keys, which come through the ring behind the queries; afterwards no warp needs the ring any
-// more. load(stage, tile) starts to bring a tile, mask(s, key) hides scores of a warp's keys [key, key + WARP_KEYS), of
-// which the first of the first tile is 0.
-template <class Load, class Mask>
-__device__ __forceinline__ void walk_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, const WarpPlace& place,
-                                          unsigned q_tile, int tiles, float scale_log2, Load load, Mask mask) {
-    const unsigned queries = place.queries(q_tile), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
+// Walks over tiles of keys that come through a ring of STAGES. load(stage, tile) starts to bring one with its values,
+// add(stage, tile) uses it; its stage stays as it is until the next tile is waited for.
+template <class Load, class Add>
+__device__ __forceinline__ void walk_tiles(unsigned ring, int tiles, Load load, Add add) {
+    const unsigned stage_bytes = 2 * BLOCK_N * PITCH;
     auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
         if (tile < tiles) load(ring + tile % STAGES * stage_bytes, tile);
         copy_async_commit();
@@ -105,12 +105,8 @@ __device__ __forceinline__ void walk_keys(float (&o)[1][OUT_TILES][4], RowPair& 
         copy_async_wait<STAGES - 2>();
         __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
         load_stage(tile + STAGES - 1);
-        const unsigned stage = ring + tile % STAGES * stage_bytes + place.from * PITCH;
-        const int key = tile * BLOCK_N + place.from;
-        add_keys(o, rows, queries, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) { mask(s, key); });
+        add(ring + tile % STAGES * stage_bytes, tile);
     }
-    copy_async_wait<0>();
-    __syncthreads();
 }
 
 // A warp's rows, which are whole.
@@ -148,28 +144,36 @@ __device__ __forceinline__ void store_parts(float* parts, float* logs, const Pac
     }
 }
 
-// Joins the parts of a row in order, each weighed by the sum that it was divided by: one warp's work. part(i) is the
-// number of the i-th part.
+// Joins the parts of a row, each weighed by the sum that it was divided by: a block's work, whose warps take parts in
+// turn, as to read them one after another is what takes the time. part(i) is the number of the i-th part.
 template <class Part>
 __device__ __forceinline__ void join_parts(Element* out, float* lse, const float* parts, const float* logs, i64 row,
                                            int count, Part part) {
-    const int lane = threadIdx.x % 32;
+    __shared__ __align__(16) float sums[JOINERS][HEAD_DIM];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float top = -infinity(), total = 0.0f;
     for (int i = lane; i < count; i += 32) top = fmaxf(top, logs[part(i)]);
     top = finite_offset(warp_reduce(top, Max()));
     for (int i = lane; i < count; i += 32) total += fast_exp2(logs[part(i)] - top);
     total = warp_reduce(total, Sum());
-    const float inverse = inverse_or_zero(total);
     for (int column = 4 * lane; column < HEAD_DIM; column += 128) {
-        float sum[4] = {};
+        Vec<float, 4> sum = {};
 #pragma unroll 8
-        for (int i = 0; i < count; i++) {
+        for (int i = warp; i < count; i += JOINERS) {
             const float weight = fast_exp2(logs[part(i)] - top);
             const Vec<float, 4> x = load<4>(parts + part(i) * HEAD_DIM + column);
-            for (int j = 0; j < 4; j++) sum[j] += weight * x.v[j];
+            for (int j = 0; j < 4; j++) sum.v[j] += weight * x.v[j];
         }
-        for (int j = 0; j < 4; j++) sum[j] *= inverse;
-        store(out + row * HEAD_DIM + column, from_floats<Element>(sum));
+        store(&sums[warp][column], sum);
     }
-    if (lane == 0) lse[row] = log_of_sum(top, total);
+    __syncthreads();
+    if (threadIdx.x == 0) lse[row] = log_of_sum(top, total);
+    const int column = 4 * threadIdx.x;
+    if (column >= HEAD_DIM) return;
+    float sum[4] = {};
+#pragma unroll
+    for (int w = 0; w < JOINERS; w++)
+        for (int j = 0; j < 4; j++) sum[j] += sums[w][column + j];
+    for (int j = 0; j < 4; j++) sum[j] *= inverse_or_zero(total);
+    store(out + row * HEAD_DIM + column, from_floats<Element>(sum));
 }

@@ -3,15 +3,17 @@
 #pragma once
 #include "attention.cuh"
 
+#ifndef INDEX
+#define INDEX int  // numbers the tiles of the line
+#endif
 #ifndef LEAST
-#define LEAST 2  // tiles of a share
+#define LEAST 4  // tiles of a share
+#endif
+#ifndef SNAP
+#define SNAP 16
 #endif
 
-// Tiles of keys of each key head of a sequence, and the number of its first one in the line.
-struct Sequence {
-    int batch, tiles;
-    i64 first;
-};
+using Index = INDEX;
 
 struct Sequences {
     const int* lengths;
@@ -21,52 +23,77 @@ struct Sequences {
     __device__ __forceinline__ bool impossible(int batch) const { return lengths[batch] < 0 || lengths[batch] > most; }
 
     __device__ __forceinline__ int keys(int batch) const { return impossible(batch) ? 0 : lengths[batch]; }
+};
 
-    // Without keys there is a tile too: someone must write the zeros.
-    __device__ __forceinline__ int tiles(int batch) const { return (max(1, keys(batch)) - 1) / BLOCK_N + 1; }
+// Tiles of the keys of a sequence. Without keys there is one too: someone must write the zeros.
+__device__ __forceinline__ int tiles_of(int keys) { return (max(1, keys) - 1) / BLOCK_N + 1; }
 
-    // Tiles of a share, where the line is divided into `shares`.
-    __device__ __forceinline__ i64 share(int shares) const {
-        i64 all = 0;
-        for (int batch = threadIdx.x % 32; batch < count; batch += 32) all += tiles(batch);
-        all = warp_reduce(all, Sum()) * kv_heads;
-        return max((all + shares - 1) / shares, (i64)LEAST);
+// Tiles in the line, and of each share if there are so many shares.
+struct Line {
+    Index tiles, share;
+};
+
+__device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
+    Index all = 0;
+    int longest = 0;
+    for (int batch = threadIdx.x % 32; batch < sequences.count; batch += 32) {
+        const int tiles = tiles_of(sequences.keys(batch));
+        all += tiles;
+        longest = max(longest, tiles);
+    }
+    all = warp_reduce(all, Sum()) * sequences.kv_heads;
+    Index share = max((all + shares - 1) / shares, (Index)LEAST);
+#if SNAP
+    longest = __reduce_max_sync(0xffffffffu, longest);
+    if (longest >= share) {
+        const int pieces = longest / (int)share, snapped = (longest + pieces - 1) / pieces;
+        if (snapped <= share + share / SNAP) share = snapped;
+    }
+#endif
+    return {all, share};
+}
+
+// A place in the line: a tile of one key head of a sequence, which has `tiles` of them for each head. piece: how many
+// heads lie between here and where the walk began.
+struct Walk {
+    int batch, kv_head, tile, tiles, keys, piece;
+
+    __device__ __forceinline__ void enter(const Sequences& sequences, int next) {
+        batch = next;
+        keys = next < sequences.count ? sequences.keys(next) : 0;
+        tiles = tiles_of(keys);
     }
 
-    // The sequence that tile number `index` of the line belongs to; one past the last if there is no such tile.
-    __device__ __forceinline__ Sequence find(i64 index) const {
-        i64 first = 0;
-        for (int start = 0; start < count; start += 32) {
-            const int lane = threadIdx.x % 32, own = start + lane < count ? tiles(start + lane) : 0;
-            i64 end = (i64)own * kv_heads;
+    __device__ __forceinline__ void step(const Sequences& sequences) {
+        if (++tile < tiles) return;
+        tile = 0, piece++;
+        if (++kv_head < sequences.kv_heads) return;
+        kv_head = 0;
+        enter(sequences, batch + 1);
+    }
+};
+
+// Tile number `index` of the line.
+__device__ __forceinline__ Walk walk_from(Index index, const Sequences& sequences) {
+    const int lane = threadIdx.x % 32;
+    Walk walk = {};
+    for (int start = 0; start < sequences.count; start += 32) {
+        const int own = start + lane < sequences.count ? tiles_of(sequences.keys(start + lane)) : 0;
+        Index end = (Index)own * sequences.kv_heads;
 #pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const i64 before = __shfl_up_sync(0xffffffffu, end, step);
-                if (lane >= step) end += before;
-            }
-            const unsigned behind = __ballot_sync(0xffffffffu, first + end > index);
-            if (behind) {
-                const int found = __ffs(behind) - 1, own_tiles = __shfl_sync(0xffffffffu, own, found);
-                return {start + found, own_tiles, first + __shfl_sync(0xffffffffu, end - (i64)own * kv_heads, found)};
-            }
-            first += __shfl_sync(0xffffffffu, end, 31);
+        for (int step = 1; step < 32; step *= 2) {
+            const Index before = __shfl_up_sync(0xffffffffu, end, step);
+            if (lane >= step) end += before;
         }
-        return {count, 0, first};
+        const unsigned behind = __ballot_sync(0xffffffffu, end > index);
+        if (behind) {
+            const int found = __ffs(behind) - 1;
+            index -= __shfl_sync(0xffffffffu, end - (Index)own * sequences.kv_heads, found);
+            walk.enter(sequences, start + found);
+            walk.kv_head = index / walk.tiles, walk.tile = index % walk.tiles;
+            return walk;
+        }
+        index -= __shfl_sync(0xffffffffu, end, 31);
     }
-
-    __device__ __forceinline__ Sequence after(const Sequence& last) const {
-        const int batch = last.batch + 1;
-        return {batch, batch < count ? tiles(batch) : 0, last.first + (i64)last.tiles * kv_heads};
-    }
-};
-
-// A piece of a share: `count` tiles of one key head, from its tile `from` on.
-struct Piece {
-    int kv_head, from, count;
-};
-
-__device__ __forceinline__ Piece piece_at(i64 at, i64 end, const Sequence& sequence) {
-    const i64 within = at - sequence.first;
-    const int kv_head = within / sequence.tiles, from = within % sequence.tiles;
-    return {kv_head, from, (int)min((i64)(sequence.tiles - from), end - at)};
+    return walk;
 }

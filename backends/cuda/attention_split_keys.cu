@@ -27,18 +27,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float o[1][OUT_TILES][4] = {};
     RowPair rows;
     const WarpPlace place;
-    walk_keys(o, rows, place, q_tile, cdiv(min(length, N - start), BLOCK_N), scale_log2, load,
-              [&](float (&s)[WARP_KEYS / 8][4], int from) {
-                  const int key = start + from;
-                  const bool past = key + WARP_KEYS > visible_keys(0, M, N);
-                  if (!past && (!WINDOW || key >= first_visible_key(M - 1, M, N, window))) return;
+    auto add = [&](unsigned stage, int tile) {
+        const int key = start + tile * BLOCK_N + place.from;
+        add_keys(o, rows, place, q_tile, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
+            const bool before_end = key + WARP_KEYS <= visible_keys(0, M, N);
+            if (before_end && (!WINDOW || key >= first_visible_key(M - 1, M, N, window))) return;
 #pragma unroll
-                  for (int r = 0; r < 2; r++) {
-                      const int query = packed.query(place.row + 8 * r);
-                      mask_row(s, r, key + 2 * (threadIdx.x & 3), first_visible_key(query, M, N, window),
-                               visible_keys(query, M, N));
-                  }
-              });
+            for (int r = 0; r < 2; r++) {
+                const int query = packed.query(place.row + 8 * r);
+                mask_row(s, r, key + 2 * (threadIdx.x & 3), first_visible_key(query, M, N, window),
+                         visible_keys(query, M, N));
+            }
+        });
+    };
+    walk_tiles(q_tile + BLOCK_M * PITCH, cdiv(min(length, N - start), BLOCK_N), load, add);
+    copy_async_wait<0>();
+    __syncthreads();  // shared memory may be written again
     join_warps(reinterpret_cast<float*>(shared), o[0], rows, place, scale_log2);
     if (place.key_warp > 0) return;
     if (splits == 1) store_rows(out, lse, packed, o[0], rows, place.row, scale_log2);
@@ -46,10 +50,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                      [&](int row) { return packed.index(row) * splits + split; });
 }
 
-// A warp joins the splits of a row.
-extern "C" __global__ void __launch_bounds__(128)
+// A block joins the splits of a row.
+extern "C" __global__ void __launch_bounds__(32 * JOINERS)
     attention_merge(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
-                    const float* __restrict__ logs, i64 rows, int splits) {
-    const i64 row = blockIdx.x * 4ll + threadIdx.x / 32;
-    if (row < rows) join_parts(out, lse, parts, logs, row, splits, [&](int split) { return row * splits + split; });
+                    const float* __restrict__ logs, int splits) {
+    const i64 row = blockIdx.x;
+    join_parts(out, lse, parts, logs, row, splits, [&](int split) { return row * splits + split; });
 }

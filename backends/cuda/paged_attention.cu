@@ -7,9 +7,8 @@
 #define SLOTS 16  // keys of a page
 #endif
 
-// Where pages lie, and how far keys and values are from the start of one.
+// How many pages there are, and how far keys and values are from the start of one.
 struct Pages {
-    const int* table;  // of the sequence
     int count;
     i64 k_page, k_row, v_page, v_row;
 };
@@ -18,11 +17,11 @@ struct Pages {
 constexpr int LANES = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, ROW_STEP = THREADS / LANES, ROWS = BLOCK_N / ROW_STEP;
 
 // The pages of the keys that this thread will load of [first, first + BLOCK_N); 0 for those at or past `limit`.
-__device__ __forceinline__ void find_pages(int (&found)[ROWS], const Pages& pages, int first, int limit) {
+__device__ __forceinline__ void find_pages(int (&found)[ROWS], const int* table, int first, int limit) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int key = first + threadIdx.x / LANES + i * ROW_STEP;
-        found[i] = key < limit ? pages.table[key / SLOTS] : 0;
+        found[i] = key < limit ? table[key / SLOTS] : 0;
     }
 }
 
@@ -58,60 +57,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     int row_tiles, i64 table_row, i64 q_batch, i64 q_head, i64 k_page, i64 k_head, i64 k_row, i64 v_page,
                     i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
-    const unsigned q_tile = shared_address(shared);
-    const WarpPlace place;
+    const unsigned q_tiles = shared_address(shared), ring = q_tiles + STAGES * BLOCK_M * PITCH;
     const Sequences sequences = {lengths, batches, kv_heads, most};
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
-    const i64 share = sequences.share(gridDim.x / row_tiles), begin = blockIdx.x / row_tiles * share;
-    Sequence sequence = sequences.find(begin);
-    for (i64 at = begin; at < begin + share && sequence.batch < batches;) {
-        const Piece piece = piece_at(at, begin + share, sequence);
-        const Packed packed = {sequence.batch, piece.kv_head, first_row, kv_heads, group, 1};
-        const Pages pages = {table + packed.batch * table_row, page_count, k_page, k_row, v_page, v_row};
-        const Element* keys = k + piece.kv_head * k_head;
-        const Element* values = v + piece.kv_head * v_head;
-        const int start = piece.from * BLOCK_N, length = sequences.keys(packed.batch);
-        const int end = min(length, start + piece.count * BLOCK_N);
-        bool lost = sequences.impossible(packed.batch);
-        int found[ROWS];
-        find_pages(found, pages, start, end);
-        auto load = [&](unsigned stage, int tile) {
-            const int first = start + tile * BLOCK_N;
-            lost |= load_pages(stage, keys, values, pages, found, first, end);
-            find_pages(found, pages, first + BLOCK_N, end);  // now, so that the next loads need not wait for the table
-        };
-        auto mask = [&](float (&s)[WARP_KEYS / 8][4], int from) {
-            if (start + from + WARP_KEYS <= end) return;
+    const Pages pages = {page_count, k_page, k_row, v_page, v_row};
+    const Line line = divide(sequences, gridDim.x / row_tiles);
+    const Index number = blockIdx.x / row_tiles, begin = number * line.share;
+    const int count = min(line.share, line.tiles - begin);
+    if (count <= 0) return;
+    auto packed = [&](const Walk& at) { return Packed{at.batch, at.kv_head, first_row, kv_heads, group, 1}; };
+    auto q_tile = [&](const Walk& at) { return q_tiles + at.piece % STAGES * BLOCK_M * PITCH; };
+
+    Walk loading = walk_from(begin, sequences), adding = loading;
+    int found[ROWS], first_tile = adding.tile;
+    unsigned lost = 0;  // a bit for each piece under way
+    auto find = [&] {
+        find_pages(found, table + loading.batch * table_row, loading.tile * BLOCK_N, loading.keys);
+    };
+    find();
+    auto load = [&](unsigned stage, int tile) {
+        if (tile == 0 || loading.tile == 0)
+            load_queries(q_tile(loading), q + loading.batch * q_batch, packed(loading), q_head, 0);
+        const Element* keys = k + loading.kv_head * k_head;
+        const Element* values = v + loading.kv_head * v_head;
+        const bool missed = load_pages(stage, keys, values, pages, found, loading.tile * BLOCK_N, loading.keys);
+        lost |= (unsigned)missed << loading.piece % 32;
+        loading.step(sequences);
+        if (tile + 1 < count) find();  // now, so that the next loads need not wait for the table
+    };
+    float o[1][OUT_TILES][4] = {};
+    RowPair rows;
+    const WarpPlace place;
+    auto add = [&](unsigned stage, int tile) {
+        const int key = adding.tile * BLOCK_N + place.from;
+        add_keys(o, rows, place, q_tile(adding), stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
+            if (key + WARP_KEYS <= adding.keys) return;
 #pragma unroll
-            for (int r = 0; r < 2; r++) mask_row(s, r, start + from + 2 * (threadIdx.x & 3), 0, end);
-        };
-        load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, 0);
-        float o[1][OUT_TILES][4] = {};
-        RowPair rows;
-        walk_keys(o, rows, place, q_tile, piece.count, scale_log2, load, mask);
-        lost = __syncthreads_or(lost);
-        join_warps(reinterpret_cast<float*>(shared), o[0], rows, place, scale_log2);
-        if (lost) rows.sum[0] = rows.sum[1] = __int_as_float(0x7fffffff);
-        if (place.key_warp == 0 && piece.count == sequence.tiles)
-            store_rows(out, lse, packed, o[0], rows, place.row, scale_log2);
-        else if (place.key_warp == 0)
-            store_parts(parts, logs, packed, o[0], rows, place.row, scale_log2,
-                        [&](int row) { return part_of(blockIdx.x, piece.from == 0) * BLOCK_M + row; });
-        if (piece.from == 0 && first_row == 0 && threadIdx.x == 0)
-            spans[packed.batch * kv_heads + piece.kv_head] = {at / share, (at + sequence.tiles - 1) / share};
-        at += piece.count;
-        if (at == sequence.first + (i64)sequence.tiles * kv_heads) sequence = sequences.after(sequence);
-        __syncthreads();  // shared memory may be written again
-    }
+            for (int r = 0; r < 2; r++) mask_row(s, r, key + 2 * (threadIdx.x & 3), 0, adding.keys);
+        });
+        const bool ended = adding.tile + 1 == adding.tiles, begun = first_tile == 0;
+        if (ended || tile + 1 == count) {
+            const bool missed = __syncthreads_or(lost >> adding.piece % 32 & 1) || sequences.impossible(adding.batch);
+            join_warps(reinterpret_cast<float*>(shared + (stage - q_tiles)), o[0], rows, place, scale_log2);
+            if (missed) rows.sum[0] = rows.sum[1] = __int_as_float(0x7fffffff);
+            if (place.key_warp == 0 && begun && ended)
+                store_rows(out, lse, packed(adding), o[0], rows, place.row, scale_log2);
+            else if (place.key_warp == 0)
+                store_parts(parts, logs, packed(adding), o[0], rows, place.row, scale_log2,
+                            [&](int row) { return part_of(blockIdx.x, begun) * BLOCK_M + row; });
+            if (begun && first_row == 0 && threadIdx.x == 0)
+                spans[adding.batch * kv_heads + adding.kv_head] = {
+                    (int)number, (int)((begin + tile - adding.tile + adding.tiles - 1) / line.share)};
+            lost &= ~(1u << adding.piece % 32);
+            rows = RowPair();
+#pragma unroll
+            for (int i = 0; i < OUT_TILES; i++)
+                for (int j = 0; j < 4; j++) o[0][i][j] = 0.0f;
+            first_tile = 0;
+        }
+        adding.step(sequences);
+    };
+    walk_tiles(ring, count, load, add);
 }
 
-// A warp joins the pieces of a row, if there are more than one.
-extern "C" __global__ void __launch_bounds__(128)
+// A block joins the pieces of a row, if there are more than one.
+extern "C" __global__ void __launch_bounds__(32 * JOINERS)
     paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
-                         const float* __restrict__ logs, const int2* __restrict__ spans, i64 rows, int group,
-                         int row_tiles) {
-    const i64 row = blockIdx.x * 4ll + threadIdx.x / 32;
-    if (row >= rows) return;
+                         const float* __restrict__ logs, const int2* __restrict__ spans, int group, int row_tiles) {
+    const i64 row = blockIdx.x;
     const int2 span = spans[row / group];
     const int packed = row % group;
     if (span.x == span.y) return;

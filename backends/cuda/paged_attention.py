@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._attention import Call
+from kernelmux.backends.cuda._attention import Call, Config
 from kernelmux.backends.cuda._attention_split_keys import config, row_tiles
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, multiprocessors
@@ -21,7 +21,7 @@ _SOURCE = Source(__file__, "paged_attention.cu")
 _NUMBERS = "batches:i32 kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 table_row:i64"
 _STRIDES = "q_batch:i64 q_head:i64 k_page:i64 k_head:i64 k_row:i64 v_page:i64 v_head:i64 v_row:i64"
 _POINTERS = f"q* k* v* table* lengths* out* lse* parts* logs* spans* {_NUMBERS} {_STRIDES} scale_log2:f32"
-_JOIN = "out* lse* parts* logs* spans* rows:i64 group:i32 row_tiles:i32"
+_JOIN = "out* lse* parts* logs* spans* group:i32 row_tiles:i32"
 _SMALLEST_SCALE = 2.0**-126
 
 
@@ -70,6 +70,12 @@ def paged_attention(
     return out
 
 
+def paged_config(call: Call) -> Config:
+    """As in attention, with a stage less where several warps of queries, of which each stage has a tile, need its room."""
+    chosen = config(call)
+    return {**chosen, "STAGES": chosen["STAGES"] - (chosen["ROW_WARPS"] > 1)}
+
+
 class _Plan(NamedTuple):
     """A kind of call, ready to run. parts: rows of unfinished outputs."""
 
@@ -82,20 +88,22 @@ class _Plan(NamedTuple):
 def _plan(paged: _Paged) -> _Plan:
     call = paged.unpaged
     (B, H, _), (pages, G, S, _), most = paged.q.shape, paged.k.shape, call.k.shape[2]
-    chosen, tiles_of_rows = config(call), row_tiles(call)
-    defines = {"VECTOR": paged.vector, "SLOTS": S, **chosen, **call.defines}
+    chosen, tiles_of_rows = paged_config(call), row_tiles(call)
+    tiles = B * G * cdiv(most, chosen["BLOCK_N"])
+    index = "int" if tiles + call.multiprocessors < 2**30 else "i64"
+    defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
     join = _SOURCE.kernel("paged_attention_join", _JOIN, **defines)
-    shares = min(cdiv(chosen["BLOCKS"] * call.multiprocessors, tiles_of_rows), B * G * cdiv(most, chosen["BLOCK_N"]))
+    shares = min(cdiv(chosen["BLOCKS"] * call.multiprocessors, tiles_of_rows), tiles)
     strides = (*paged.q.strides[:2], *paged.k.strides[:3], *paged.v.strides[:3])
     numbers = (
         B, G, call.group, pages, min(most, 2**31 - 1), tiles_of_rows, paged.table.strides[0], *strides, call.scale_log2,
     )  # fmt: skip
-    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
+    rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
     shared = rows * call.width * call.q.dtype.itemsize
     launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=shared)
-    joined = join.bind(cdiv(B * H, 4), 128, B * H, call.group, tiles_of_rows)
+    joined = join.bind(B * H, 128, call.group, tiles_of_rows)
     return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
 
 

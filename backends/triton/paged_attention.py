@@ -21,36 +21,39 @@ from kernelmux.registry.conditions import AtMost
 
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
-SCANNED = 128  # sequences whose lengths are read at a time
+SCANNED = 128  # sequences whose lengths are read at a time, at most
 MOST_ROWS = 64  # query heads of a tile
 
 
 @triton.jit
-def tiles_of(lengths_ptr, batches, B, most, BLOCK_N: tl.constexpr):
+def tiles_of(lengths_ptr, batches, B, most, BLOCK_N: tl.constexpr, INDEX: tl.constexpr):
     """Tiles of keys of each key head of some sequences. Without keys there is one too: its zeros must be written."""
     length = tl.load(lengths_ptr + batches, mask=batches < B, other=0)
     length = tl.where((length < 0) | (length > most), 0, length)
-    return tl.where(batches < B, (tl.maximum(length, 1) - 1) // BLOCK_N + 1, 0).to(tl.int64)
+    return tl.where(batches < B, (tl.maximum(length, 1) - 1) // BLOCK_N + 1, 0).to(INDEX)
 
 
 @triton.jit
-def share_of(lengths_ptr, B, G, most, shares, LEAST: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr):
+def share_of(
+    lengths_ptr, B, G, most, shares, LEAST: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
     """Tiles of a share: those of all sequences and key heads stand in one line, which is divided evenly."""
-    tiles = tl.zeros([SCANNED], tl.int64)
+    tiles = tl.zeros([SCANNED], INDEX)
     for start in range(0, B, SCANNED):
-        tiles += tiles_of(lengths_ptr, start + tl.arange(0, SCANNED), B, most, BLOCK_N)
+        tiles += tiles_of(lengths_ptr, start + tl.arange(0, SCANNED), B, most, BLOCK_N, INDEX)
     return tl.maximum(tl.cdiv(tl.sum(tiles, 0) * G, shares), LEAST)
 
 
 @triton.jit
-def sequence_of(index, lengths_ptr, B, G, most, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr):
+def sequence_of(index, lengths_ptr, B, G, most, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr, INDEX: tl.constexpr):
     """The sequence of tile number `index` of the line, B if there is no such tile, and the number of its first one."""
     batch = 0
     first = index * 0
     scanned = index * 0
     for start in range(0, B, SCANNED):
         batches = start + tl.arange(0, SCANNED)
-        tiles = tiles_of(lengths_ptr, batches, B, most, BLOCK_N) * G
+        tiles = tiles_of(lengths_ptr, batches, B, most, BLOCK_N, INDEX) * G
         before = (scanned + tl.cumsum(tiles, 0) <= index) & (batches < B)
         batch += tl.sum(before.to(tl.int32), 0)
         first += tl.sum(tl.where(before, tiles, 0), 0)
@@ -64,21 +67,22 @@ def paged_attention_shares_kernel(
     q_strides, k_strides, v_strides,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SHARES: tl.constexpr,
     LEAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     TILES: tl.constexpr = (H // G + ROWS - 1) // ROWS  # of the heads of a group; side by side, as they read the same keys
     rows = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     in_q = (rows < H // G)[:, None] & (columns < D)[None, :]
-    share = share_of(lengths_ptr, B, G, most, SHARES, LEAST, BLOCK_N, SCANNED)
-    at = tl.program_id(0) // TILES * share
+    share = share_of(lengths_ptr, B, G, most, SHARES, LEAST, BLOCK_N, SCANNED, INDEX)
+    at = (tl.program_id(0) // TILES).to(INDEX) * share
     stop = at + share
-    batch, first = sequence_of(at, lengths_ptr, B, G, most, BLOCK_N, SCANNED)
+    batch, first = sequence_of(at, lengths_ptr, B, G, most, BLOCK_N, SCANNED, INDEX)
     while (at < stop) & (batch < B):
         length = tl.load(lengths_ptr + batch)
         possible = (length >= 0) & (length <= most)
         length = tl.where(possible, length, 0)  # of an impossible one the table would be read behind its end
         tiles = (tl.maximum(length, 1) - 1) // BLOCK_N + 1
-        group = (at - first) // tiles
+        group = ((at - first) // tiles).to(tl.int64)
         begin = ((at - first) % tiles).to(tl.int32)
         count = tl.minimum(tiles - begin, stop - at).to(tl.int32)
         end = tl.minimum(length, (begin + count) * BLOCK_N)
@@ -137,7 +141,7 @@ def paged_attention_shares_kernel(
         tl.store(span_ptr, (at // share).to(tl.int32), mask=starts)
         tl.store(span_ptr + 1, ((at + tiles - 1) // share).to(tl.int32), mask=starts)
         at += count
-        if at == first + tiles.to(tl.int64) * G:
+        if at == first + tiles.to(INDEX) * G:
             first = at
             batch += 1
 
@@ -188,7 +192,7 @@ def rule(p: Problem) -> Config:
     tiles = cdiv(p.H // p.G, rows)
     shares = max(1, min(cdiv(4 * processors(p.device), tiles), p.B * p.G * cdiv(p.L * p.S, block)))
     warps = 2 if rows == 16 else 4
-    return {"ROWS": rows, "BLOCK_N": block, "SHARES": shares, "LEAST": 4, "num_warps": warps, "num_stages": 3}
+    return {"ROWS": rows, "BLOCK_N": block, "SHARES": shares, "LEAST": 4, "num_warps": warps, "num_stages": 2}
 
 
 @plan
@@ -196,12 +200,13 @@ def _plan(p: Problem) -> tuple[Launch, Launch, int]:
     """Both kernels, and the number of rows of parts."""
     config, columns, group = rule(p), max(16, triton.next_power_of_2(p.D)), p.H // p.G
     programs = config["SHARES"] * cdiv(group, config["ROWS"])
+    index = tl.int32 if p.B * p.G * cdiv(p.L * p.S, config["BLOCK_N"]) + programs < 2**30 else tl.int64
     # A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises behind the end.
     scale = min(max(abs(p.scale) * LOG2E, FP32.smallest_normal), FP32.max)
     first = Launch(
         paged_attention_shares_kernel, (programs,), p.B, p.P, p.L * p.S, p.table_row, scale,
         p.q_strides[:2], p.k_strides[:3], p.v_strides[:3], H=p.H, G=p.G, D=p.D, S=p.S, FLIP=p.scale < 0,
-        COLUMNS=columns, SCANNED=SCANNED, **config,
+        COLUMNS=columns, SCANNED=min(SCANNED, triton.next_power_of_2(p.B)), INDEX=index, **config,
     )  # fmt: skip
     join = Launch(
         paged_attention_join_kernel, (p.B * p.H,), GROUP=group, D=p.D, ROWS=config["ROWS"], COLUMNS=columns,
