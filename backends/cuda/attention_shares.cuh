@@ -6,12 +6,7 @@
 #ifndef INDEX
 #define INDEX int  // numbers the tiles of the line
 #endif
-#ifndef LEAST
-#define LEAST 4  // tiles of a share
-#endif
-#ifndef SNAP
-#define SNAP 16
-#endif
+#define LEAST 2  // tiles of a share
 
 using Index = INDEX;
 
@@ -28,7 +23,8 @@ struct Sequences {
 // Tiles of the keys of a sequence. Without keys there is one too: someone must write the zeros.
 __device__ __forceinline__ int tiles_of(int keys) { return (max(1, keys) - 1) / BLOCK_N + 1; }
 
-// Tiles in the line, and of each share if there are so many shares.
+// Tiles in the line, and of each share if there are so many shares. Where the longest sequence would be cut into pieces
+// that are nearly as long as a share, shares are as long as these, so that sequences of equal length are cut alike.
 struct Line {
     Index tiles, share;
 };
@@ -43,13 +39,11 @@ __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
     }
     all = warp_reduce(all, Sum()) * sequences.kv_heads;
     Index share = max((all + shares - 1) / shares, (Index)LEAST);
-#if SNAP
     longest = __reduce_max_sync(0xffffffffu, longest);
     if (longest >= share) {
         const int pieces = longest / (int)share, snapped = (longest + pieces - 1) / pieces;
-        if (snapped <= share + share / SNAP) share = snapped;
+        if (snapped <= share + share / 16) share = snapped;
     }
-#endif
     return {all, share};
 }
 

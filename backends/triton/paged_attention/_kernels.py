@@ -54,9 +54,8 @@ def paged_attention_shares_kernel(
     LEAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
-    TILES: tl.constexpr = (
-        H // G + ROWS - 1
-    ) // ROWS  # of the heads of a group, side by side, as they read the same keys
+    # The tiles of the heads of a group stand side by side, as they read the same keys.
+    TILES: tl.constexpr = (H // G + ROWS - 1) // ROWS
     rows = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     in_q = (rows < H // G)[:, None] & (columns < D)[None, :]
