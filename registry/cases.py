@@ -79,6 +79,7 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
     The spec says which names are tensors and which are scalars; `inputs` names a distribution (`DISTRIBUTIONS`).
     """
     tensors = {tensor.name: tensor for tensor in spec.tensors}
+    flags = {s.name for s in spec.scalars if getattr(s, "type", None) is bool}
     several = {s.name for s in spec.scalars if getattr(s, "length", None)}
     given: set[str] = set()
     shapes: dict[str, Shape] = {}
@@ -106,6 +107,8 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
             scalars[name] = tuple(_literal(name, part) for part in value.split(","))
         else:
             scalars[name] = _literal(name, value)
+            if name in flags and isinstance(scalars[name], str):
+                raise ArgumentError(f"shape: {name}: expected True or False, got {value!r}")
     return shapes, scalars, formats
 
 

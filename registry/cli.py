@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, doctor, explanation, selection, terminal
+from kernelmux.registry import catalog, dispatch, doctor, explanation, requests, selection, terminal
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.machines import machine
@@ -154,7 +154,8 @@ def _arithmetic(found: Implementation) -> str:
 def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
     call = hypothetical(spec, options.shape, options.device)
-    request = selection.requested(spec.name, options.backend, call)
+    asked = requests.parse(options.backend, "--backend") if options.backend else None
+    request = selection.requested(spec.name, asked, call)
     elsewhere = machine(options.device, "--device").elsewhere
     decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
     console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)

@@ -62,19 +62,21 @@ def _verdict(verdict: Verdict, chosen: bool, width: int | None) -> Iterator[str]
     """The lines of one variant: its name before the first."""
     start = f"  {'->' if chosen else '  '} {verdict.name:<{NAME}} "
     blank = " " * len(start)
-    reasons = [f"yes{_notes(verdict)}"] if verdict.able else [_unmet(u, width, len(start)) for u in verdict.unmet]
+    helps = all(u.remedy for u in verdict.unmet)  # what satisfies one condition is no help where another stands
+    unmet = [_unmet(u, u.remedy if helps else "", width, len(start)) for u in verdict.unmet]
+    reasons = unmet or [f"yes{_notes(verdict)}"]
     lines = (part for reason in reasons for part in reason.split("\v"))
     for i, line in enumerate(lines):
         yield from tables.wrapped(line, width, blank if i else start, blank + " " * 4)
 
 
-def _unmet(unmet: Unmet, width: int | None, start: int) -> str:
+def _unmet(unmet: Unmet, remedy: str, width: int | None, start: int) -> str:
     """A condition and what would satisfy it, divided by a vertical tab where one line cannot hold both."""
     reason = f"no: {unmet}"
-    if not unmet.remedy:
+    if not remedy:
         return reason
-    whole = f"{reason}  -> {unmet.remedy}"
-    return whole if width is None or start + len(whole) <= width else f"{reason}\v    -> {unmet.remedy}"
+    whole = f"{reason}  -> {remedy}"
+    return whole if width is None or start + len(whole) <= width else f"{reason}\v    -> {remedy}"
 
 
 def _notes(verdict: Verdict) -> str:

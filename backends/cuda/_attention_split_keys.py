@@ -15,7 +15,7 @@ SOURCE = Source(__file__, "attention_split_keys.cu")
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
 _NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 row_tiles:i32 splits:i32 length:i32"
 _POINTERS = f"q* k* v* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
-_MERGE = "out* lse* parts* logs* rows:i64 splits:i32"
+_MERGE = "out* lse* parts* logs* splits:i32"
 
 
 @dataclass(frozen=True)
@@ -133,4 +133,4 @@ def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     if count == 1:
         return SplitPlan(launch, None, 1)
     merge = SOURCE.kernel("attention_merge", _MERGE, VECTOR=vector, **chosen, **call.defines)
-    return SplitPlan(launch, merge.bind(cdiv(B * H * M, 4), 128, B * H * M, count), count)
+    return SplitPlan(launch, merge.bind(B * H * M, 128, count), count)

@@ -117,25 +117,25 @@ def wgmma_config(call: Call) -> Config:
 
     H200, bf16, B H N = 4 32 4096: at D = 64 three warpgroups 549 TFLOP/s, two 458; without turns 50 less. At D = 96
     three warpgroups and 112 keys reach 583, two and 176 keys 542, causal 490 and 544. At D = 128 wide tiles take fewer
-    steps, but compute more of what lies behind the last key or the diagonal: 4096 keys in tiles of 128 take 1681 us, of
-    160 1766, of 176 1807, causal 916, 951, 950. Wider heads take what fits into shared memory; D = 256 without masks
-    takes 1567 us without turns, 1643 with them.
+    steps, but compute more of what lies behind the last key or the diagonal, and need no turns: 4096 keys in tiles of 176
+    take 1638 us (in turns 1807), of 144 1669, of 128 1663 (without turns 1738); causal 895, 909, 903 (905). Wider heads
+    take what fits into shared memory, at D = 256 without turns: 1517 us, with them 1525, causal 811 and 819.
     """
     consumers, keys = {64: (3, 128), 128: (2, _keys(call)), 192: (2, 112), 256: (2, 80)}[call.width]
     if 64 < call.q.shape[3] <= 96 and not call.uneven:
         consumers, keys = 3, 112
-    turns = int(call.width < 256 or call.uneven)
+    turns = int(call.width < 256 and not (keys == 176 and call.q.shape[3] > 96))
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": turns}
 
 
 def _keys(call: Call) -> int:
-    """Keys of a tile at D = 128: the width whose steps, computed in whole and 8 keys dearer each, are least."""
+    """Keys of a tile at D = 128: wide ones, unless more is computed in whole tiles than they save."""
     N = call.k.shape[2]
     if call.window:
         return 128  # wider ones have more to mask
     if call.causal:
-        return 128 if N <= (4096 if call.q.shape[3] > 96 else 2048) else 176
-    return min((176, 160, 128), key=lambda keys: cdiv(N, keys) * (keys + 8))
+        return 128 if N <= 2048 else 176
+    return min((176, 128), key=lambda keys: cdiv(N, keys) * (keys + (3 if keys == 176 else 8)))
 
 
 def tensor_cores_plan(call: Call, config: Config) -> Plan:

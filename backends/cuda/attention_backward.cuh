@@ -1,21 +1,10 @@
 // What the kernels of attention's gradient share: the shape of a call, which query sees which key, the weights.
 #pragma once
-#include "common.cuh"
+#include "attention_elements.cuh"
 
-#ifndef ELEMENT
-#define ELEMENT __nv_bfloat16
-#endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
-#ifndef CAUSAL
-#define CAUSAL 0
-#endif
 #ifndef WINDOWED
 #define WINDOWED 0
 #endif
-
-using Element = ELEMENT;
 
 // `group` heads of q share one of k and v; `pitch` is M rounded up to whole tiles, the length of a row of offsets.
 struct Shape {

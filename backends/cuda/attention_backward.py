@@ -176,23 +176,24 @@ def keys_config(call: Call) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their scores in turn.
 
     H200, bf16, 4 x 32 x 4096 x D, TFLOP/s of these four products: at D = 128 tiles of 80 queries 719 (without turns
-    692), of 64 queries 570 (624); wider ones, or 80 with the bounds of a window, need more registers than there are. At
-    D = 64 tiles of 128 queries 615 without turns, 518 to 587 with them.
+    692), of 64 queries 570 (624); wider ones, or turns with the bounds of a window, need more registers than there are.
+    At D = 64 tiles of 128 queries 615 without turns, 518 to 587 with them. At D = 96, 4 x 16 heads, causal: tiles of 112
+    queries 703 us (in turns 714), of 96 711, of 80 736; 112 are too many with the bounds of a window.
     """
     if call.dims[5] <= 64:
         return {"TILE": 128, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
-    if call.window:
-        return {"TILE": 64, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
-    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": 1}
+    if call.dims[5] <= 96:
+        return {"TILE": 96 if call.window else 112, "STAGES": 3 if call.window else 2, "CONSUMERS": 2, "TURNS": 0}
+    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": int(not call.window)}
 
 
 def queries_config(call: Call) -> Config:
     """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each; TURNS as above.
 
     H200 as above, TFLOP/s of these three products: at D = 128 tiles of 96 keys 796, without turns 717; at D = 64 tiles
-    of 128 keys 660, without turns 523.
+    of 128 keys 660, without turns 523. At D = 96 tiles of 128 keys take 470 us, of 112 485, of 96 490.
     """
-    tile = 128 if call.dims[5] <= 64 else 96
+    tile = 128 if call.dims[5] <= 96 else 96
     return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
 
 

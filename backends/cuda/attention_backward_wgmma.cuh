@@ -3,7 +3,7 @@
 // feeds into a ring of STAGES through TMA. CONSUMERS warpgroups have 64 of the owned rows each and exchange nothing.
 #pragma once
 #include "attention_backward.cuh"
-#include "warpgroup.cuh"
+#include "attention_warpgroup.cuh"
 
 #ifndef STAGES
 #define STAGES 2
@@ -23,20 +23,10 @@
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
 #define PANELS (HEAD_DIM <= 64 ? 1 : 2)  // a TMA box of the 128-byte swizzle is 64 elements wide; zeros behind HEAD_DIM
-#define COLUMN_TILES (8 * PANELS)
+#define COLUMN_TILES (HEAD_DIM <= 64 ? 8 : (HEAD_DIM + 15) / 16 * 2)  // of a sum
 
 template <int Rows>
 using Panels = Element[PANELS][Rows][64];
-
-// Products with 80 and with 96 columns.
-#define NAMES_80 TEN() TEN(1) TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-#define SUMS_80 SUMS_64, FOUR_SUMS(8), FOUR_SUMS(9)
-#define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
-#define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
-SHARED_PRODUCT(80, 16, "f16", __half, 40, 41, 42, ", %43, %44")
-SHARED_PRODUCT(80, 16, "bf16", __nv_bfloat16, 40, 41, 42, ", %43, %44")
-SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
-SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
 
 // Bytes to contiguous shared memory; both ends and the size are multiples of 16, the barrier counts them.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, Barrier& barrier, int bytes) {
@@ -128,37 +118,12 @@ __device__ __forceinline__ void mask(float (&s)[TILE / 8][4], int r, Interval se
     }
 }
 
-// The quad's 4 x 4 words [tile][lane] transposed: each lane ends with the four words of its own tile.
-__device__ __forceinline__ void transpose_quad(unsigned (&word)[4]) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const bool upper = threadIdx.x & step;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (j & step) continue;
-            const unsigned received = __shfl_xor_sync(0xffffffffu, upper ? word[j] : word[j + step], step);
-            (upper ? word[j] : word[j + step]) = received;
-        }
-    }
-}
-
-// out[row..row + 16) = sum * factor; rows at or past `limit` are left out. A quad writes 64 adjacent bytes at a time.
+// out[row..row + 16) = sum * factor; rows at or past `limit` are left out.
 __device__ __forceinline__ void store_rows(Element* out, const float (&sum)[COLUMN_TILES][4], float factor, int row,
                                            int limit) {
-    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int target = row + lane / 4 + 8 * r;
-#pragma unroll
-        for (int i = 0; i < COLUMN_TILES; i += 4) {
-            unsigned word[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                word[j] = pair_from_floats<Element>(sum[i + j][2 * r] * factor, sum[i + j][2 * r + 1] * factor);
-            transpose_quad(word);
-            const int column = 8 * (i + lane % 4);
-            uint4* place = reinterpret_cast<uint4*>(out + (i64)target * HEAD_DIM + column);
-            if (target < limit && column < HEAD_DIM) *place = make_uint4(word[0], word[1], word[2], word[3]);
-        }
+        const int target = row + threadIdx.x % 32 / 4 + 8 * r;
+        store_row(out + (i64)target * HEAD_DIM, target < limit, sum, r, factor);
     }
 }

@@ -1,11 +1,12 @@
 // Attention of few queries: the rows of all heads that share keys packed into a tile, warps that share its rows and the
-// keys of a tile between them, and the second kernel that joins the splits of the keys.
+// keys of a tile between them, and what joins a row whose keys were split.
 #pragma once
 #define THREADS (32 * ROW_WARPS * KEY_WARPS)
 #define BLOCK_M (16 * ROW_WARPS)
 #include "attention_tiles.cuh"
 
 #define WARP_KEYS (BLOCK_N / KEY_WARPS)
+#define JOINERS 4  // warps that join the parts of a row
 
 // Where a packed row of a block's tile is in tensors of [batch head M ...].
 struct Packed {
@@ -29,10 +30,21 @@ __device__ __forceinline__ void load_queries(unsigned tile, const Element* q, co
     }
 }
 
+// A warp's place: its rows of the tile, and its keys of each tile of keys.
+struct WarpPlace {
+    int row_warp = threadIdx.x / 32 % ROW_WARPS, key_warp = threadIdx.x / 32 / ROW_WARPS;
+    int row = 16 * row_warp + threadIdx.x % 32 / 4, from = key_warp * WARP_KEYS;
+
+    __device__ __forceinline__ unsigned queries(unsigned tile) const {
+        return chunk_address(tile, 16 * row_warp + (threadIdx.x & 15), threadIdx.x % 32 >> 4);
+    }
+};
+
 // Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first.
-__device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES][4], RowPair& rows, int row_warp,
-                                           int key_warp, float scale) {
-    const int lane = threadIdx.x % 32;
+__device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES][4], RowPair& rows,
+                                           const WarpPlace& place, float scale) {
+    if constexpr (KEY_WARPS == 1) return;
+    const int lane = threadIdx.x % 32, row_warp = place.row_warp, key_warp = place.key_warp;
     float* maxima = scratch + row_warp * 16 + lane / 4;
     float* sums = scratch + KEY_WARPS * BLOCK_M + (row_warp * 32 + lane) * 2;
     float* outputs = scratch + KEY_WARPS * (BLOCK_M + ROW_WARPS * 64) + row_warp * 32 + lane;
@@ -64,34 +76,13 @@ __device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES]
     }
 }
 
-// A split's rows, in fp32 and divided by their sums, and the logarithm of each sum, for powers of two.
-__device__ __forceinline__ void store_part(float* parts, float* logs, i64 part, const float (&o)[OUT_TILES][4], int r,
-                                           float largest_log2, float sum) {
-    const int lane = threadIdx.x % 4;
-    const float inverse = inverse_or_zero(sum);
-#pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++)
-        *reinterpret_cast<float2*>(parts + part * HEAD_DIM + 8 * i + 2 * lane) =
-            make_float2(o[i][2 * r] * inverse, o[i][2 * r + 1] * inverse);
-    if (lane == 0) logs[part] = sum == 0.0f ? -infinity() : largest_log2 + __log2f(sum);
-}
-
-// A warp's place: its rows of the tile, and its keys of each tile of keys.
-struct WarpPlace {
-    int row_warp = threadIdx.x / 32 % ROW_WARPS, key_warp = threadIdx.x / 32 / ROW_WARPS;
-    int row = 16 * row_warp + threadIdx.x % 32 / 4, from = key_warp * WARP_KEYS;
-
-    __device__ __forceinline__ unsigned queries(unsigned tile) const {
-        return chunk_address(tile, 16 * row_warp + (threadIdx.x & 15), threadIdx.x % 32 >> 4);
-    }
-};
-
 // Adds what one tile of keys, in `stage` with its values behind it, gives to the warp's rows. mask(s) hides scores.
 template <class Mask>
-__device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, unsigned queries, unsigned stage,
-                                         float scale_log2, Mask mask) {
+__device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& rows, const WarpPlace& place,
+                                         unsigned q_tile, unsigned stage, float scale_log2, Mask mask) {
     float s[1][WARP_KEYS / 8][4] = {};
-    compute_scores(s, queries, stage);
+    stage += place.from * PITCH;
+    compute_scores(s, place.queries(q_tile), stage);
     mask(s[0]);
     float decay[2];
     rows.update(s[0], scale_log2, decay);
@@ -99,49 +90,90 @@ __device__ __forceinline__ void add_keys(float (&o)[1][OUT_TILES][4], RowPair& r
     add_values(o, s, stage + BLOCK_N * PITCH);
 }
 
-// Writes a warp's rows, or their parts if there are more splits. lost: they are not numbers.
-__device__ __forceinline__ void store_rows(Element* out, float* lse, float* parts, float* logs, const Packed& packed,
-                                           const float (&o)[OUT_TILES][4], RowPair& rows, int row, int split,
-                                           int splits, float scale_log2, bool lost = false) {
+// Walks over tiles of keys that come through a ring of STAGES. load(stage, tile) starts to bring one with its values,
+// add(stage, tile) uses it; its stage stays as it is until the next tile is waited for.
+template <class Load, class Add>
+__device__ __forceinline__ void walk_tiles(unsigned ring, int tiles, Load load, Add add) {
+    const unsigned stage_bytes = 2 * BLOCK_N * PITCH;
+    auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
+        if (tile < tiles) load(ring + tile % STAGES * stage_bytes, tile);
+        copy_async_commit();
+    };
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float whole = rows.whole_sum(r), sum = lost ? __int_as_float(0x7fffffff) : whole;
-        const float largest_log2 = __fmul_rn(rows.maximum[r], scale_log2);
-        const bool stored = packed.inside(row + 8 * r);
-        const i64 index = packed.index(row + 8 * r);
-        if (splits > 1) {
-            if (stored) store_part(parts, logs, index * splits + split, o, r, largest_log2, sum);
-        } else {
-            store_row(out + index * HEAD_DIM, stored, o, r, inverse_or_zero(sum));
-            if (stored && threadIdx.x % 4 == 0) lse[index] = log_of_sum(largest_log2, sum);
-        }
+    for (int tile = 0; tile < STAGES - 1; tile++) load_stage(tile);
+    for (int tile = 0; tile < tiles; tile++) {
+        copy_async_wait<STAGES - 2>();
+        __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
+        load_stage(tile + STAGES - 1);
+        add(ring + tile % STAGES * stage_bytes, tile);
     }
 }
 
-// A warp joins the splits of a row, in order: each weighs as much as the sum that it was divided by.
-extern "C" __global__ void __launch_bounds__(128)
-    attention_merge(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
-                    const float* __restrict__ logs, i64 rows, int splits) {
-    const i64 row = blockIdx.x * 4ll + threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-    if (row >= rows) return;
-    parts += row * splits * HEAD_DIM, logs += row * splits;
-    float top = -infinity(), total = 0.0f;
-    for (int split = lane; split < splits; split += 32) top = fmaxf(top, logs[split]);
-    top = finite_offset(warp_reduce(top, Max()));
-    for (int split = lane; split < splits; split += 32) total += fast_exp2(logs[split] - top);
-    total = warp_reduce(total, Sum());
-    const float inverse = inverse_or_zero(total);
-    for (int column = 4 * lane; column < HEAD_DIM; column += 128) {
-        float sum[4] = {};
-#pragma unroll 8
-        for (int split = 0; split < splits; split++) {
-            const float weight = fast_exp2(logs[split] - top);
-            const Vec<float, 4> part = load<4>(parts + split * HEAD_DIM + column);
-            for (int j = 0; j < 4; j++) sum[j] += weight * part.v[j];
-        }
-        for (int j = 0; j < 4; j++) sum[j] *= inverse;
-        store(out + row * HEAD_DIM + column, from_floats<Element>(sum));
+// A warp's rows, which are whole.
+__device__ __forceinline__ void store_rows(Element* out, float* lse, const Packed& packed,
+                                           const float (&o)[OUT_TILES][4], const RowPair& rows, int row,
+                                           float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float sum = rows.whole_sum(r);
+        const bool stored = packed.inside(row + 8 * r);
+        const i64 index = packed.index(row + 8 * r);
+        store_row(out + index * HEAD_DIM, stored, o, r, inverse_or_zero(sum));
+        if (stored && threadIdx.x % 4 == 0) lse[index] = log_of_sum(__fmul_rn(rows.maximum[r], scale_log2), sum);
     }
-    if (lane == 0) lse[row] = log_of_sum(top, total);
+}
+
+// A warp's rows as parts, in fp32 and divided by their sums, with the logarithm of each sum, for powers of two;
+// part(row) is the number of the part that a row of the tile goes to.
+template <class Part>
+__device__ __forceinline__ void store_parts(float* parts, float* logs, const Packed& packed,
+                                            const float (&o)[OUT_TILES][4], const RowPair& rows, int row,
+                                            float scale_log2, Part part) {
+    const int lane = threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float sum = rows.whole_sum(r), inverse = inverse_or_zero(sum);
+        if (!packed.inside(row + 8 * r)) continue;
+        const i64 index = part(row + 8 * r);
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++)
+            *reinterpret_cast<float2*>(parts + index * HEAD_DIM + 8 * i + 2 * lane) =
+                make_float2(o[i][2 * r] * inverse, o[i][2 * r + 1] * inverse);
+        const float largest_log2 = __fmul_rn(rows.maximum[r], scale_log2);
+        if (lane == 0) logs[index] = sum == 0.0f ? -infinity() : largest_log2 + __log2f(sum);
+    }
+}
+
+// Joins the parts of a row, each weighed by the sum that it was divided by: a block's work, whose warps take parts in
+// turn, as to read them one after another is what takes the time. part(i) is the number of the i-th part.
+template <class Part>
+__device__ __forceinline__ void join_parts(Element* out, float* lse, const float* parts, const float* logs, i64 row,
+                                           int count, Part part) {
+    __shared__ __align__(16) float sums[JOINERS][HEAD_DIM];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float top = -infinity(), total = 0.0f;
+    for (int i = lane; i < count; i += 32) top = fmaxf(top, logs[part(i)]);
+    top = finite_offset(warp_reduce(top, Max()));
+    for (int i = lane; i < count; i += 32) total += fast_exp2(logs[part(i)] - top);
+    total = warp_reduce(total, Sum());
+    for (int column = 4 * lane; column < HEAD_DIM; column += 128) {
+        Vec<float, 4> sum = {};
+#pragma unroll 8
+        for (int i = warp; i < count; i += JOINERS) {
+            const float weight = fast_exp2(logs[part(i)] - top);
+            const Vec<float, 4> x = load<4>(parts + part(i) * HEAD_DIM + column);
+            for (int j = 0; j < 4; j++) sum.v[j] += weight * x.v[j];
+        }
+        store(&sums[warp][column], sum);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) lse[row] = log_of_sum(top, total);
+    const int column = 4 * threadIdx.x;
+    if (column >= HEAD_DIM) return;
+    float sum[4] = {};
+#pragma unroll
+    for (int w = 0; w < JOINERS; w++)
+        for (int j = 0; j < 4; j++) sum[j] += sums[w][column + j];
+    for (int j = 0; j < 4; j++) sum[j] *= inverse_or_zero(total);
+    store(out + row * HEAD_DIM + column, from_floats<Element>(sum));
 }

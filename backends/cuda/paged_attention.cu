@@ -1,14 +1,14 @@
-// paged_attention: as attention_split_keys for one query, with each key where the page table says. A block knows the length
-// of its sequence when it starts, and shares it out evenly: splits of a short sequence are short.
+// paged_attention: as attention_split_keys for one query, with each key where the page table says, and the same number of
+// keys for every block, whatever the lengths of the sequences are.
 #include "attention_packed.cuh"
+#include "attention_shares.cuh"
 
 #ifndef SLOTS
 #define SLOTS 16  // keys of a page
 #endif
 
-// Where pages lie, and how far keys and values are from the start of one.
+// How many pages there are, and how far keys and values are from the start of one.
 struct Pages {
-    const int* table;
     int count;
     i64 k_page, k_row, v_page, v_row;
 };
@@ -17,11 +17,11 @@ struct Pages {
 constexpr int LANES = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, ROW_STEP = THREADS / LANES, ROWS = BLOCK_N / ROW_STEP;
 
 // The pages of the keys that this thread will load of [first, first + BLOCK_N); 0 for those at or past `limit`.
-__device__ __forceinline__ void find_pages(int (&found)[ROWS], const Pages& pages, int first, int limit) {
+__device__ __forceinline__ void find_pages(int (&found)[ROWS], const int* table, int first, int limit) {
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const int key = first + threadIdx.x / LANES + i * ROW_STEP;
-        found[i] = key < limit ? pages.table[key / SLOTS] : 0;
+        found[i] = key < limit ? table[key / SLOTS] : 0;
     }
 }
 
@@ -45,61 +45,90 @@ __device__ __forceinline__ bool load_pages(unsigned tile, const Element* k, cons
     return lost;
 }
 
+// A block has parts of two tiles of rows at most: of the one that an earlier block has begun, and of the one that it
+// begins and a later block ends.
+__device__ __forceinline__ i64 part_of(i64 block, bool begun) { return 2 * block + begun; }
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     paged_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                     const int* __restrict__ table, const int* __restrict__ lengths, Element* __restrict__ out,
-                    float* __restrict__ lse, float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group,
-                    int page_count, int most, int row_tiles, int splits, i64 table_row, i64 q_batch, i64 q_head, i64 k_page,
-                    i64 k_head, i64 k_row, i64 v_page, i64 v_head, i64 v_row, float scale_log2) {
+                    float* __restrict__ lse, float* __restrict__ parts, float* __restrict__ logs,
+                    int2* __restrict__ spans, int batches, int kv_heads, int group, int page_count, int most,
+                    int row_tiles, i64 table_row, i64 q_batch, i64 q_head, i64 k_page, i64 k_head, i64 k_row, i64 v_page,
+                    i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
-    const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
-    const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
+    const unsigned q_tiles = shared_address(shared), ring = q_tiles + STAGES * BLOCK_M * PITCH;
+    const Sequences sequences = {lengths, batches, kv_heads, most};
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
-    const Packed packed = {slice / kv_heads, slice % kv_heads, first_row, kv_heads, group, 1};
-    const Pages pages = {table + packed.batch * table_row, page_count, k_page, k_row, v_page, v_row};
-    const Element* keys = k + packed.kv_head * k_head;
-    const Element* values = v + packed.kv_head * v_head;
-    const int told = lengths[packed.batch];
-    bool lost = told < 0 || told > most;  // the table would be read behind its end
-    const int length = lost ? 0 : told, share = cdiv(cdiv(length, BLOCK_N), splits) * BLOCK_N;
-    const int start = min(length, split * share), end = min(length, start + share);
-    const int tiles = cdiv(end - start, BLOCK_N);
-    int found[ROWS];
-    find_pages(found, pages, start, end);
+    const Pages pages = {page_count, k_page, k_row, v_page, v_row};
+    const Line line = divide(sequences, gridDim.x / row_tiles);
+    const Index number = blockIdx.x / row_tiles, begin = number * line.share;
+    const int count = min(line.share, line.tiles - begin);
+    if (count <= 0) return;
+    auto packed = [&](const Walk& at) { return Packed{at.batch, at.kv_head, first_row, kv_heads, group, 1}; };
+    auto q_tile = [&](const Walk& at) { return q_tiles + at.piece % STAGES * BLOCK_M * PITCH; };
 
-    auto load_stage = [&](int tile) {  // the group is committed even when empty, so that counting groups counts tiles
-        const int first = start + tile * BLOCK_N;
-        if (tile < tiles) {
-            lost |= load_pages(ring + tile % STAGES * stage_bytes, keys, values, pages, found, first, end);
-            find_pages(found, pages, first + BLOCK_N, end);  // now, so that the next loads need not wait for the table
-        }
-        copy_async_commit();
+    Walk loading = walk_from(begin, sequences), adding = loading;
+    int found[ROWS], first_tile = adding.tile;
+    unsigned lost = 0;  // a bit for each piece under way
+    auto find = [&] {
+        find_pages(found, table + loading.batch * table_row, loading.tile * BLOCK_N, loading.keys);
     };
-    load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, 0);
-#pragma unroll
-    for (int tile = 0; tile < STAGES - 1; tile++) load_stage(tile);
-
+    find();
+    auto load = [&](unsigned stage, int tile) {
+        if (tile == 0 || loading.tile == 0)
+            load_queries(q_tile(loading), q + loading.batch * q_batch, packed(loading), q_head, 0);
+        const Element* keys = k + loading.kv_head * k_head;
+        const Element* values = v + loading.kv_head * v_head;
+        const bool missed = load_pages(stage, keys, values, pages, found, loading.tile * BLOCK_N, loading.keys);
+        lost |= (unsigned)missed << loading.piece % 32;
+        loading.step(sequences);
+        if (tile + 1 < count) find();  // now, so that the next loads need not wait for the table
+    };
     float o[1][OUT_TILES][4] = {};
     RowPair rows;
     const WarpPlace place;
-    const unsigned queries = place.queries(q_tile);
-    for (int tile = 0; tile < tiles; tile++) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile has arrived for all, and all have finished with the stage about to be filled
-        load_stage(tile + STAGES - 1);
-        const int key = start + tile * BLOCK_N + place.from;
-        const unsigned stage = ring + tile % STAGES * stage_bytes + place.from * PITCH;
-        add_keys(o, rows, queries, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
-            if (key + WARP_KEYS <= end) return;
+    auto add = [&](unsigned stage, int tile) {
+        const int key = adding.tile * BLOCK_N + place.from;
+        add_keys(o, rows, place, q_tile(adding), stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
+            if (key + WARP_KEYS <= adding.keys) return;
 #pragma unroll
-            for (int r = 0; r < 2; r++) mask_row(s, r, key + 2 * (threadIdx.x & 3), 0, end);
+            for (int r = 0; r < 2; r++) mask_row(s, r, key + 2 * (threadIdx.x & 3), 0, adding.keys);
         });
-    }
-    copy_async_wait<0>();
-    lost = __syncthreads_or(lost);
-    if (KEY_WARPS > 1) {
-        join_warps(reinterpret_cast<float*>(shared), o[0], rows, place.row_warp, place.key_warp, scale_log2);
-        if (place.key_warp > 0) return;
-    }
-    store_rows(out, lse, parts, logs, packed, o[0], rows, place.row, split, splits, scale_log2, lost);
+        const bool ended = adding.tile + 1 == adding.tiles, begun = first_tile == 0;
+        if (ended || tile + 1 == count) {
+            const bool missed = __syncthreads_or(lost >> adding.piece % 32 & 1) || sequences.impossible(adding.batch);
+            join_warps(reinterpret_cast<float*>(shared + (stage - q_tiles)), o[0], rows, place, scale_log2);
+            if (missed) rows.sum[0] = rows.sum[1] = __int_as_float(0x7fffffff);
+            if (place.key_warp == 0 && begun && ended)
+                store_rows(out, lse, packed(adding), o[0], rows, place.row, scale_log2);
+            else if (place.key_warp == 0)
+                store_parts(parts, logs, packed(adding), o[0], rows, place.row, scale_log2,
+                            [&](int row) { return part_of(blockIdx.x, begun) * BLOCK_M + row; });
+            if (begun && first_row == 0 && threadIdx.x == 0)
+                spans[adding.batch * kv_heads + adding.kv_head] = {
+                    (int)number, (int)((begin + tile - adding.tile + adding.tiles - 1) / line.share)};
+            lost &= ~(1u << adding.piece % 32);
+            rows = RowPair();
+#pragma unroll
+            for (int i = 0; i < OUT_TILES; i++)
+                for (int j = 0; j < 4; j++) o[0][i][j] = 0.0f;
+            first_tile = 0;
+        }
+        adding.step(sequences);
+    };
+    walk_tiles(ring, count, load, add);
+}
+
+// A block joins the pieces of a row, if there are more than one.
+extern "C" __global__ void __launch_bounds__(32 * JOINERS)
+    paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
+                         const float* __restrict__ logs, const int2* __restrict__ spans, int group, int row_tiles) {
+    const i64 row = blockIdx.x;
+    const int2 span = spans[row / group];
+    const int packed = row % group;
+    if (span.x == span.y) return;
+    join_parts(out, lse, parts, logs, row, span.y - span.x + 1, [&](int i) {
+        return part_of((span.x + i) * row_tiles + packed / BLOCK_M, i == 0) * BLOCK_M + packed % BLOCK_M;
+    });
 }

@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._attention import Call
-from kernelmux.backends.cuda._attention_split_keys import SplitPlan, config, row_tiles, splits
+from kernelmux.backends.cuda._attention import Call, Config
+from kernelmux.backends.cuda._attention_split_keys import config, row_tiles
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Source, cdiv, multiprocessors
+from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability, Multiple
 
 _SOURCE = Source(__file__, "paged_attention.cu")
-_NUMBERS = "kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 splits:i32 table_row:i64"
+_NUMBERS = "batches:i32 kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 table_row:i64"
 _STRIDES = "q_batch:i64 q_head:i64 k_page:i64 k_head:i64 k_row:i64 v_page:i64 v_head:i64 v_row:i64"
-_POINTERS = f"q* k* v* table* lengths* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
-_MERGE = "out* lse* parts* logs* rows:i64 splits:i32"
+_POINTERS = f"q* k* v* table* lengths* out* lse* parts* logs* spans* {_NUMBERS} {_STRIDES} scale_log2:f32"
+_JOIN = "out* lse* parts* logs* spans* group:i32 row_tiles:i32"
 _SMALLEST_SCALE = 2.0**-126
 
 
@@ -62,41 +62,54 @@ def paged_attention(
     scale = max(abs(scale), _SMALLEST_SCALE)
     plan = _plan(_Paged(layout(q), layout(k_pages), layout(v_pages), layout(page_table), scale, multiprocessors(q)))
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
-    tensors = (q, k_pages, v_pages, page_table, lengths, out, lse)
-    if plan.merge is None:
-        plan.launch(*tensors, None, None)
-        return out
-    parts = q.new_empty((*q.shape[:2], plan.splits, q.shape[2]), dtype=torch.float32)
-    logs = q.new_empty((*q.shape[:2], plan.splits), dtype=torch.float32)
-    plan.launch(*tensors, parts, logs)
-    plan.merge(out, lse, parts, logs)
+    parts = q.new_empty((plan.parts, q.shape[2]), dtype=torch.float32)
+    logs = q.new_empty(plan.parts, dtype=torch.float32)
+    spans = q.new_empty((q.shape[0], k_pages.shape[1], 2), dtype=torch.int32)
+    plan.launch(q, k_pages, v_pages, page_table, lengths, out, lse, parts, logs, spans)
+    plan.join(out, lse, parts, logs, spans)
     return out
 
 
-@lru_cache(maxsize=4096)
-def _plan(paged: _Paged) -> SplitPlan:
-    call = paged.unpaged
-    (B, H, _), (pages, G, S, _) = paged.q.shape, paged.k.shape
+def paged_config(call: Call) -> Config:
+    """As in attention, with a stage less where several warps of queries, of which each stage has a tile, need its room."""
     chosen = config(call)
-    count = splits(call, chosen["BLOCK_N"], blocks=chosen["BLOCKS"])  # H200, B = 8: 142 us, with one block each 150
-    defines = {"VECTOR": paged.vector, "SLOTS": S, **chosen, **call.defines}
+    return {**chosen, "STAGES": chosen["STAGES"] - (chosen["ROW_WARPS"] > 1)}
+
+
+class _Plan(NamedTuple):
+    """A kind of call, ready to run. parts: rows of unfinished outputs."""
+
+    launch: Bound
+    join: Bound
+    parts: int
+
+
+@lru_cache(maxsize=4096)
+def _plan(paged: _Paged) -> _Plan:
+    call = paged.unpaged
+    (B, H, _), (pages, G, S, _), most = paged.q.shape, paged.k.shape, call.k.shape[2]
+    chosen, tiles_of_rows = paged_config(call), row_tiles(call)
+    tiles = B * G * cdiv(most, chosen["BLOCK_N"])
+    index = "int" if tiles + call.multiprocessors < 2**30 else "i64"
+    defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
+    join = _SOURCE.kernel("paged_attention_join", _JOIN, **defines)
+    shares = min(cdiv(chosen["BLOCKS"] * call.multiprocessors, tiles_of_rows), tiles)
     strides = (*paged.q.strides[:2], *paged.k.strides[:3], *paged.v.strides[:3])
-    most = min(paged.table.shape[1] * S, 2**31 - 1)
-    numbers = (G, call.group, pages, most, row_tiles(call), count, paged.table.strides[0], *strides, call.scale_log2)
-    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
+    numbers = (
+        B, G, call.group, pages, min(most, 2**31 - 1), tiles_of_rows, paged.table.strides[0], *strides, call.scale_log2,
+    )  # fmt: skip
+    rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
     shared = rows * call.width * call.q.dtype.itemsize
-    launch = kernel.bind(B * G * row_tiles(call) * count, threads, *numbers, shared=shared)
-    if count == 1:
-        return SplitPlan(launch, None, 1)
-    merge = _SOURCE.kernel("attention_merge", _MERGE, **defines)
-    return SplitPlan(launch, merge.bind(cdiv(B * H, 4), 128, B * H, count), count)
+    launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=shared)
+    joined = join.bind(B * H, 128, call.group, tiles_of_rows)
+    return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
 
 
 VARIANTS = {
     "split_keys": Implementation(
-        paged_attention, "splits of each sequence side by side, joined in order",
+        paged_attention, "an even share of all keys for each block, pieces of a sequence joined in order",
         (Multiple("D", 8), AtMost("D", 256), Capability((9, 0), below=(12, 0))),
         dict.fromkeys(("q", "k_pages", "v_pages", "page_table", "lengths"), "last"), "mma",
     )

@@ -23,7 +23,7 @@ from kernelmux.emulator.tracing.drawing import page
 from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, selection, terminal
+from kernelmux.registry import catalog, dispatch, domains, requests, terminal
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.cli import hypothetical
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
 
 def _choose(shaped: Call, backend: str) -> str:
     """The variant that would run; an error if none can, or if its kernels do not run on the emulator."""
-    request = selection.requested(shaped.spec.name, backend, shaped)
+    request = requests.parse(backend, "--backend")
     decision = dispatch.decide(shaped, request)
     if decision.chosen is None:
         raise UnsupportedError(f"{decision}")

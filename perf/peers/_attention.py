@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -12,29 +13,22 @@ from kernelmux.registry.spec import Call
 
 
 @dataclass(frozen=True)
-class Square:
-    """As many queries as keys where attention is causal: the library aligns the first query with the first key."""
+class Causal:
+    """Where attention is causal, as many queries as keys ("=") or no more than those ("<=").
+
+    "=": the library aligns the first query with the first key. "<=": for a query that sees no key it has another lse.
+    """
+
+    order: Literal["=", "<="]
 
     @property
     def text(self) -> str:
-        return "M = N where causal"
+        return f"M {self.order} N where causal"
 
     def check(self, call: Call) -> str | None:
         m, n = call.axes["M"], call.axes["N"]
-        return f"causal with M = {m} and N = {n}, needs M = N" if call.scalars["causal"] and m != n else None
-
-
-@dataclass(frozen=True)
-class EveryRowSees:
-    """No more queries than keys where attention is causal: for a query that sees no key the library has another lse."""
-
-    @property
-    def text(self) -> str:
-        return "M <= N where causal"
-
-    def check(self, call: Call) -> str | None:
-        m, n = call.axes["M"], call.axes["N"]
-        return f"causal with M = {m} and N = {n}, needs M <= N" if call.scalars["causal"] and m > n else None
+        met = not call.scalars["causal"] or m == n or (m < n and self.order == "<=")
+        return None if met else f"causal with M = {m} and N = {n}, needs M {self.order} N"
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,8 @@ class PositiveScale:
 COMMON: tuple[Condition, ...] = (
     Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), PositiveScale(),
 )  # fmt: skip
-CUDNN = (*COMMON, OneOf("window", None), Square())
-FLASH_2 = (*COMMON, EveryRowSees())
+CUDNN = (*COMMON, OneOf("window", None), Causal("="))
+FLASH_2 = (*COMMON, Causal("<="))
 
 
 def window_sizes(causal: bool, window: int | None) -> tuple[int | None, int | None]:

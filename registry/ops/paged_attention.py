@@ -156,9 +156,14 @@ SPEC = OpSpec(
         _case("0x2x64", "3x1x16x64", "2"),
         _case("2x2x64", "3x1x16x64", "0"),
         _case("16x32x128", "700x8x16x128", "300", tier="full"),
-        _case("3x16x64", "90x2x256x64", "40", tier="full"),
+        _case("3x16x64", "90x2x256x64", "40", "scale=0.5", tier="full"),
     ),
-    workloads=(_case("64x32x128", "32768x4x16x128", "512"), _case("64x32x128", "2048x4x256x128", "32")),
+    workloads=(
+        _case("64x32x128", "32768x4x16x128", "512"),
+        _case("64x32x128", "2048x4x256x128", "32"),
+        _case("8x32x128", "8192x8x16x128", "1024"),
+        _case("1x32x128", "4096x8x16x128", "4096"),
+    ),
     cost=cost,
     gradient=NoGradient("it serves a model that is not trained; attention has one"),
 )

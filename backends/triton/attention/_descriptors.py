@@ -7,7 +7,14 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
-from kernelmux.backends.triton.attention._online import Rule, finished, key_range, mask_scores, online_softmax
+from kernelmux.backends.triton.attention._online import (
+    Rule,
+    finished,
+    key_range,
+    mask_scores,
+    online_softmax,
+    query_block,
+)
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
 
 
@@ -35,10 +42,7 @@ def attention_descriptors_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    blocks_m = tl.cdiv(M, BLOCK_M)
-    # The last queries see the most keys, so their programs start first.
-    start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
-    line = tl.program_id(0) // blocks_m
+    start_m, line = query_block(M, BLOCK_M)
     batch = line // H
     head = line % H
     group = head // SHARE

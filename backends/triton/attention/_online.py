@@ -16,6 +16,13 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def query_block(M, BLOCK_M: tl.constexpr):
+    """The first query of a program, and which head of which batch. The last queries see the most keys, and start first."""
+    blocks = tl.cdiv(M, BLOCK_M)
+    return (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M, tl.program_id(0) // blocks
+
+
+@triton.jit
 def key_range(
     start_m, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
@@ -104,10 +111,8 @@ def attention_online_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    blocks_m = tl.cdiv(M, BLOCK_M)
-    # The last queries see the most keys, so their programs start first.
-    start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
-    line = (tl.program_id(0) // blocks_m).to(tl.int64)
+    start_m, line = query_block(M, BLOCK_M)
+    line = line.to(tl.int64)
     batch = line // H
     head = line % H
     group = head // SHARE

@@ -14,6 +14,14 @@ LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
 
 
+def scale_of_exponents(scale: float) -> float:
+    """The scale for powers of two instead of e, without its sign.
+
+    Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
+    """
+    return min(max(abs(scale) * LOG2E, FP32.smallest_normal), FP32.max)
+
+
 class Problem(NamedTuple):
     """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars; window: 0 for none."""
 
@@ -46,12 +54,8 @@ class Problem(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, float]:
-        """What every kernel takes: H, query heads per key head, M, N, window, and the scale of exponents to base 2.
-
-        A scale of 0 becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at masked keys.
-        """
-        scale = min(max(abs(self.scale) * LOG2E, FP32.smallest_normal), FP32.max)
-        return self.H, self.H // self.G, self.M, self.N, self.window, scale
+        """What every kernel takes: H, query heads per key head, M, N, window, and the scale of exponents to base 2."""
+        return self.H, self.H // self.G, self.M, self.N, self.window, scale_of_exponents(self.scale)
 
     @property
     def constants(self) -> Config:

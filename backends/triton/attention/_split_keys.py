@@ -84,31 +84,43 @@ def attention_split_keys_kernel(
 
 
 @triton.jit
-def attention_merge_kernel(
-    out_ptr, lse_ptr, sums_ptr, stats_ptr, SPLITS, D: tl.constexpr, COLUMNS: tl.constexpr, MERGED: tl.constexpr
+def joined(
+    sums_ptr, stats_ptr, first, step, begun, count, D: tl.constexpr, COLUMNS: tl.constexpr, MERGED: tl.constexpr
 ):
-    """One query of one head: sums of exponentials that were taken from different maxima."""
-    line = tl.program_id(0).to(tl.int64)
-    offs_s, offs_d = tl.arange(0, MERGED), tl.arange(0, COLUMNS)
+    """A row's sum, total and maximum, from parts that were taken from maxima of their own.
+
+    Part i is number first + i * step, and part 0 further by `begun`.
+    """
+    offs_i, offs_d = tl.arange(0, MERGED), tl.arange(0, COLUMNS)
     acc = tl.zeros([COLUMNS], tl.float32)
     tops = tl.full([MERGED], -float("inf"), tl.float32)
-    for start in range(0, SPLITS, MERGED):
-        splits = start + offs_s
-        stats = stats_ptr + 2 * (line * SPLITS + splits)
-        tops = tl.maximum(tops, tl.load(stats, mask=splits < SPLITS, other=-float("inf")))
+    for start in range(0, count, MERGED):
+        i = start + offs_i
+        at = first + i.to(tl.int64) * step + tl.where(i == 0, begun, 0)
+        tops = tl.maximum(tops, tl.load(stats_ptr + 2 * at, mask=i < count, other=-float("inf")))
     top = tl.max(tops, 0)
     base = tl.where(top == -float("inf"), 0.0, top)
     totals = tl.zeros([MERGED], tl.float32)
-    for start in range(0, SPLITS, MERGED):
-        splits = start + offs_s
-        at = line * SPLITS + splits
-        weights = tl.exp2(tl.load(stats_ptr + 2 * at, mask=splits < SPLITS, other=-float("inf")) - base)
-        totals += tl.load(stats_ptr + 2 * at + 1, mask=splits < SPLITS, other=0.0) * weights
-        there = (splits < SPLITS)[:, None] & (offs_d < D)[None, :]
+    for start in range(0, count, MERGED):
+        i = start + offs_i
+        at = first + i.to(tl.int64) * step + tl.where(i == 0, begun, 0)
+        weights = tl.exp2(tl.load(stats_ptr + 2 * at, mask=i < count, other=-float("inf")) - base)
+        totals += tl.load(stats_ptr + 2 * at + 1, mask=i < count, other=0.0) * weights
+        there = (i < count)[:, None] & (offs_d < D)[None, :]
         # [MERGED, COLUMNS]
         sums = tl.load(sums_ptr + at[:, None] * D + offs_d[None, :], mask=there, other=0.0)
         acc += tl.sum(sums * weights[:, None], 0)
-    total = tl.sum(totals, 0)
+    return acc, tl.sum(totals, 0), top
+
+
+@triton.jit
+def attention_merge_kernel(
+    out_ptr, lse_ptr, sums_ptr, stats_ptr, SPLITS, D: tl.constexpr, COLUMNS: tl.constexpr, MERGED: tl.constexpr
+):
+    """One query of one head."""
+    line = tl.program_id(0).to(tl.int64)
+    offs_d = tl.arange(0, COLUMNS)
+    acc, total, top = joined(sums_ptr, stats_ptr, line * SPLITS, 1, 0, SPLITS, D, COLUMNS, MERGED)
     out = acc / tl.where(total == 0.0, 1.0, total)
     tl.store(out_ptr + line * D + offs_d, out.to(out_ptr.dtype.element_ty), mask=offs_d < D)
     tl.store(lse_ptr + line, (top + tl.log2(total)) * LN2)

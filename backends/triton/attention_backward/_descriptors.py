@@ -8,7 +8,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, Map, cdiv, plan
 from kernelmux.backends.triton._strides import contiguous
-from kernelmux.backends.triton.attention._online import key_range
+from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule
 from kernelmux.backends.triton.attention_backward._problem import (
@@ -122,10 +122,7 @@ def attention_queries_descriptors_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    blocks_m = tl.cdiv(M, BLOCK_M)
-    # The last queries see the most keys, so their programs start first.
-    start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
-    line = tl.program_id(0) // blocks_m
+    start_m, line = query_block(M, BLOCK_M)
     batch = line // H
     head = line % H
     group = head // SHARE

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton.attention._online import key_range
+from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention_backward._problem import Problem, load_lse, probabilities, query_range
 
 Rule = Callable[[Problem], Config]
@@ -125,10 +125,8 @@ def attention_queries_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    blocks_m = tl.cdiv(M, BLOCK_M)
-    # The last queries see the most keys, so their programs start first.
-    start_m = (blocks_m - 1 - tl.program_id(0) % blocks_m) * BLOCK_M
-    line = (tl.program_id(0) // blocks_m).to(tl.int64)
+    start_m, line = query_block(M, BLOCK_M)
+    line = line.to(tl.int64)
     batch = line // H
     head = line % H
     group = head // SHARE
