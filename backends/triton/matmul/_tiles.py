@@ -30,7 +30,7 @@ def rule(p: Problem) -> Config:
         return skinny_rule(p)
     if not p.vectors:
         return ODD[p.dtype.itemsize]
-    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if p.tiles(128, 128) < 100:
         return _tile(64, 64 if p.dtype.itemsize == 4 else 128, 128 // p.dtype.itemsize, warps=4, stages=4)
     if p.dtype == torch.float32:
         return _tile(128, 128, 32, warps=4, stages=3) if p.precision == "tf32" else _tile(64, 64, 16, warps=4, stages=4)
@@ -45,20 +45,20 @@ def skinny_rule(p: Problem) -> Config:
     H200, 16 x 4096 by 4096 x 14336 bf16: 40 us, as cuBLAS; halves and quarters of K 52 us with their sum.
     """
     tile = _tile(16, 64, 256 // p.dtype.itemsize, warps=4, stages=4)
-    steps, tiles = cdiv(p.K, tile["BLOCK_K"]), max(cdiv(p.N, 64), 1)
+    steps, tiles = cdiv(p.K, tile["BLOCK_K"]), max(p.tiles(16, 64), 1)
     split = max(min(processors(p.device) // tiles, steps // 4), 1)
     return {**tile, "SPLIT_K": 1 << (split.bit_length() - 1)}
 
 
 def _wide(p: Problem) -> bool:
     """Whether tiles of 128 x 256 take no more rounds of all SMs than those of 128 x 128, each twice as long."""
-    tiles, sms = cdiv(p.M, 128), processors(p.device)
-    return 2 * cdiv(tiles * cdiv(p.N, 256), sms) <= cdiv(tiles * cdiv(p.N, 128), sms)
+    sms = processors(p.device)
+    return 2 * cdiv(p.tiles(128, 256), sms) <= cdiv(p.tiles(128, 128), sms)
 
 
 def persistent_rule(p: Problem) -> Config:
     """As `rule`, for tiles whose output leaves through shared memory too."""
-    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if p.tiles(128, 128) < 100:
         return _tile(64, 128, 64, warps=4, stages=4, SUBTILES=1)
     # H200, bf16: 793 TFLOP/s at 8192^3; at 3072^3 528, but 617 with the narrow tile.
     return _tile(128, 256, 64, warps=8, stages=4, SUBTILES=2) if _wide(p) else _tile(128, 128, 64, 4, 5, SUBTILES=1)
@@ -72,6 +72,6 @@ def specialised_rule(p: Problem) -> Config:
 
 def k_major_rule(p: Problem) -> Config:
     """H200, 4096^3: 353 TFLOP/s with b to be turned, 388 without; cuBLAS 393 and 400."""
-    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if p.tiles(128, 128) < 100:
         return _tile(64, 64, 32, warps=4, stages=4, SUBTILES=1)
     return _tile(128, 256, 32, warps=8, stages=3, SUBTILES=2)
