@@ -8,12 +8,24 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import Operand, Plan, Tiling, adding, choose, majors, operand, split_length
+from kernelmux.backends.cuda._matmul import (
+    Operand,
+    Plan,
+    Problem,
+    Tiling,
+    adding,
+    choose,
+    operand,
+    problem,
+    split_length,
+)
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
+from kernelmux.registry.batching import Batch, result
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
 NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
+BATCH_SIZES = "products:i32 inner:i32 apart:i32"
 LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 
@@ -50,48 +62,66 @@ TILINGS = (
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     if a.numel() == 0 or b.numel() == 0:
-        return a.new_zeros(a.shape[0], b.shape[1])
+        return result(a, b).zero_()
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
-    """The operand with K contiguous, `x` itself if it is: wgmma transposes 16-bit elements only.
+    """The operand with K, its axis 0 or 1, contiguous; `x` itself if it is: wgmma transposes 16-bit elements only.
 
     Two passes over 4096^2 in fp32 take 35 us, and the tf32 product then 330 us instead of the 740 us of mma.sync.
     """
     if operand(layout(x), k_axis).k_major:
         return x
-    return transpose_vectorized(x).t() if k_axis == 0 else transpose_vectorized(x.t())
+    return turned(x) if k_axis == 0 else turned(x.mT).mT
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """x [... K, N] with K contiguous: all its rows as one matrix, whose transpose holds those of x side by side."""
+    flat = x.flatten(0, -2)
+    return transpose_vectorized(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
 
 
 @lru_cache(maxsize=4096)
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
-    tiling, splits = choose(TILINGS, a.shape[0], b.shape[1], a.shape[1], multiprocessors)
+    tiling, splits = choose(TILINGS, problem(a, b), multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
 def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
-    (M, K), N = a.shape, b.shape[1]
-    x, y = operand(a, 1), operand(b, 0)
-    k_split = split_length(K, splits, LINE // a.dtype.itemsize)
-    parts = cdiv(K, k_split)
+    p = problem(a, b)
+    k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
+    parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
-    works = t.tiles(M, N) * parts
+    works = t.tiles(p) * parts
+    sizes, numbers = (BATCH_SIZES, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
     kernel = SOURCE.kernel(
-        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
-        C_VECTOR=gcd(16 // out.itemsize, N), BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m,
-        **majors(x, y), **ending.macros,
+        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {sizes}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m,
+        **p.macros, **ending.macros,
     )  # fmt: skip
-    launch = kernel.bind(min(works, multiprocessors), t.threads, M, N, K, k_split, works, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(x, (M, K), t.m, a.dtype), _tiles(y, (N, K), t.n, a.dtype)
-    return Plan(launch, (M, N), a_tiles, b_tiles, parts, adding(parts, (M, N), a.dtype, end))
+    numbers = p.M, p.N, p.K, k_split, works, *numbers
+    launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
+    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n)
+    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
-def _tiles(x: Operand, shape: tuple[int, int], extent: int, dtype: torch.dtype) -> Tiles:
-    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K."""
-    per_line = LINE // dtype.itemsize
-    lines, outer = (shape, extent) if x.k_major else (shape[::-1], per_line)
-    return Tiles(lines, (x.ld, 1), (outer, per_line), swizzle=LINE, tf32=dtype == torch.float32)
+def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:
+    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K. In a
+    batch the axes of that come before; an axis along which there is but one matrix has length 1."""
+    per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
+    shape = (length, p.K) if x.k_major else (p.K, length)
+    strides, box = (x.ld, 1), (extent if x.k_major else per_line, per_line)
+    if p.batch:
+        sizes = (p.batch.outer, p.batch.inner)
+        shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)
+        strides, box = (*x.apart, *strides), (1, 1, *box)
+    return Tiles(shape, strides, box, swizzle=LINE, tf32=tf32)
+
+
+def _apart(batch: Batch) -> int:
+    """Bit by bit, whether there are several matrices of a along the outer and the inner axis, and then of b."""
+    return sum(1 << i for i, stride in enumerate((*batch.a, *batch.b)) if stride)

@@ -44,32 +44,64 @@ struct Ring {
 
 using Place = RingPlace<STAGES>;
 
-// One tile of c, or one split of it.
-struct Work {
-    int m, n, split, k_begin, k_end;
+#if BATCHED  // apart: bits that say along which axes of the batch there are several matrices of a (1, 2) and of b (4, 8)
+#define BATCH_SIZES , int products, int inner, int apart
+#define SIZES Sizes{M, N, K, k_split, products, inner, apart}
+#else
+#define BATCH_SIZES
+#define SIZES Sizes{M, N, K, k_split, 1, 1, 0}
+#endif
 
-    __device__ __forceinline__ Work(int index, int M, int N, int K, int k_split) {
-        const int tiles_m = cdiv(M, BLOCK_M), tiles_n = cdiv(N, BLOCK_N);
+struct Sizes {
+    int M, N, K, k_split, products, inner, apart;
+};
+
+// One tile of a product, or one split of it. slice: which [M, N] of the output.
+struct Work {
+    int m, n, slice, k_begin, k_end, outer, inner;
+
+    __device__ __forceinline__ Work(int index, const Sizes& sizes) {
+        const int tiles_m = cdiv(sizes.M, BLOCK_M), tiles_n = cdiv(sizes.N, BLOCK_N);
         const Tile tile = grouped_tile(index % (tiles_m * tiles_n), tiles_m, tiles_n);
         m = tile.m * BLOCK_M;
         n = tile.n * BLOCK_N;
-        split = index / (tiles_m * tiles_n);
-        k_begin = split * k_split;
-        k_end = min(K, k_begin + k_split);
+        slice = index / (tiles_m * tiles_n);
+        const int product = BATCHED ? slice % sizes.products : 0;
+        outer = product / sizes.inner;
+        inner = product % sizes.inner;
+        k_begin = (BATCHED ? slice / sizes.products : slice) * sizes.k_split;
+        k_end = min(sizes.K, k_begin + sizes.k_split);
+    }
+};
+
+// A map and which of its matrices.
+struct Operand {
+    const TensorMap& map;
+    int outer, inner;
+
+    __device__ __forceinline__ Operand(const TensorMap& map, const Work& work, int apart)
+        : map(map), outer(apart & 1 ? work.outer : 0), inner(apart & 2 ? work.inner : 0) {}
+
+    __device__ __forceinline__ void load(unsigned char* to, Barrier& full, int x, int y) const {
+        if constexpr (BATCHED) {
+            tma_load(to, map, full, x, y, inner, outer);
+        } else {
+            tma_load(to, map, full, x, y);
+        }
     }
 };
 
 // An operand's tile of Boxes times 64 lines. K-major the boxes lie below one another, and one copy with a box of all
 // their rows brings them; otherwise side by side.
 template <bool KMajor, int Boxes>
-__device__ __forceinline__ void load_tile(unsigned char* tile, const TensorMap& map, Barrier& full, int mn, int k) {
+__device__ __forceinline__ void load_tile(unsigned char* tile, const Operand& x, Barrier& full, int mn, int k) {
 #pragma unroll
     for (int i = 0; i < (KMajor ? 1 : Boxes); i++)
-        tma_load(tile + i * BOX_BYTES, map, full, KMajor ? k : mn + 64 * i, KMajor ? mn : k);
+        x.load(tile + i * BOX_BYTES, full, KMajor ? k : mn + 64 * i, KMajor ? mn : k);
 }
 
-__device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const TensorMap& a,
-                                        const TensorMap& b) {
+__device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
+                                        const Operand& b) {
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         unsigned char* stage = ring.stages + place.stage * STAGE_BYTES;
         Barrier& full = ring.full[place.stage];
@@ -110,13 +142,14 @@ __device__ __forceinline__ void consume(float (&sum)[BLOCK_N / 8][4], const Ring
     ring.release(previous);
 }
 
-// Block i computes the works i, i + gridDim.x, ...; there are (tiles of c) x (splits of K), each split with its own
-// [M, N] slice of c. k_split is a multiple of BLOCK_K, or K. On an H200, sharing the tiles of b between the two blocks
+// Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
+// [M, N] slices of c. k_split is a multiple of BLOCK_K, or K. On an H200, sharing the tiles of b between the two blocks
 // of a cluster by multicast brought nothing (774 TFLOP/s instead of 781 at bf16 4096^3): a tile has few readers at a
 // time, and L2 serves them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-                 Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works) {
+                 Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
+                 BATCH_SIZES) {
     extern __shared__ __align__(1024) unsigned char stages[];  // then a strip per consumer warp, then the barriers
     Barrier* barriers = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
     const Ring ring = {stages, barriers, barriers + STAGES};
@@ -125,17 +158,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 128) {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            for (int i = blockIdx.x; i < works; i += gridDim.x)
-                produce(ring, place, Work(i, M, N, K, k_split), a_map, b_map);
+            for (int i = blockIdx.x; i < works; i += gridDim.x) {
+                const Work work(i, SIZES);
+                produce(ring, place, work, Operand(a_map, work, SIZES.apart), Operand(b_map, work, SIZES.apart >> 2));
+            }
     } else {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int warp = threadIdx.x / 32 - 4;
         Output* strip = reinterpret_cast<Output*>(stages + STAGES * STAGE_BYTES + warp * Strip<STRIP_N>::Bytes);
         float sum[BLOCK_N / 8][4] = {};
         for (int i = blockIdx.x; i < works; i += gridDim.x) {
-            const Work work(i, M, N, K, k_split);
+            const Work work(i, SIZES);
             consume(sum, ring, place, work);
-            Output* slice = c + (i64)work.split * M * N;
+            Output* slice = c + (i64)work.slice * M * N;
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
                 Strip<STRIP_N>::store_out(strip, sum + n / 8, slice, EPILOGUE(Output), work.m + warp * 16, work.n + n,

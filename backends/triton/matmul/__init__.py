@@ -37,6 +37,7 @@ from kernelmux.backends.triton.matmul._tiles import (
 )
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.batching import readable
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
 
 
@@ -134,7 +135,7 @@ RUNGS = {
 
 def _variant(rung: Rung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-        return rung.fn(a, b, precision, PLAIN)
+        return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(Operands("a", "b", "rows")), AtMost("batches", 2**31 - 1))  # programs that a grid has
     layout = {"a": "matrix", "b": "matrix"} if requires[1:] else {}

@@ -18,7 +18,7 @@ from kernelmux.backends.triton._launch import Config, Launch, plan
 from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
 from kernelmux.backends.triton.matmul._problem import ONE, Problem, problem
-from kernelmux.registry.batching import readable, result
+from kernelmux.registry.batching import result
 
 Rule = Callable[[Problem], Config]
 
@@ -98,7 +98,6 @@ def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilog
     c = result(a, b)
     if c.numel() == 0:
         return c
-    a, b = readable(a, b)
     launch, split, finish = _plan(problem(a, b, precision, epilogue.ending), rule)
     if split == 1:
         launch(c, a, b, *epilogue.arguments(c))

@@ -13,7 +13,7 @@ from kernelmux.backends.triton._launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Problem, described, problem
-from kernelmux.registry.batching import readable, result
+from kernelmux.registry.batching import result
 
 
 @triton.jit
@@ -95,7 +95,6 @@ def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epi
     """a @ b with one program per SM."""
     c = result(a, b)
     if c.numel():
-        a, b = readable(a, b)
         _plan(problem(a, b, precision, epilogue.ending), rule)(c, a, b, *epilogue.arguments(c))
     return c
 

@@ -21,7 +21,7 @@ from kernelmux.backends.triton._launch import Ints, Launch, Map, plan, processor
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Lead, Problem, described, problem
-from kernelmux.registry.batching import readable, result
+from kernelmux.registry.batching import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
@@ -170,7 +170,6 @@ def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue
     """a @ b with one program per SM, its warps specialised."""
     c = result(a, b)
     if c.numel():
-        a, b = readable(a, b)
         _plan(problem(a, b, "ieee", epilogue.ending), rule)(c, a, b, *epilogue.arguments(c))
     return c
 
