@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Sizes, the strides of a [M, K] and b [K, N] in each product, and where the next products are; None for a single one."""
+    """Sizes, the strides of a [M, K] and b [K, N] in each product, and where the next ones are (None: there is one)."""
 
     M: int
     N: int

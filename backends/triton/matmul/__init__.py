@@ -91,7 +91,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class Rung(NamedTuple):
-    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given what the operands are called."""
+    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
