@@ -1,8 +1,9 @@
-"""matmul through TMA and wgmma: sm_90, operands whose lines start at multiples of 16 bytes."""
+"""matmul through wgmma on sm_90, fed by TMA, or by threads where lines do not start as TMA wants them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 import torch
 
@@ -19,35 +20,39 @@ from kernelmux.backends.cuda._matmul import (
     problem,
     split_length,
 )
-from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 from kernelmux.registry.batching import Batch, result
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
-NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
-BATCH_SIZES = "products:i32 inner:i32 apart:i32"
+COPIED = Source(__file__, "matmul_wgmma_copied.cu")
+SIZES = "M:i32 N:i32 K:i32"
+WORKS = "k_split:i32 works:i32"
+MAPS = "products:i32 inner:i32 apart:i32"
 LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """`m` / 64 consumer warpgroups of 64 x `n`, n = 128, 192 or 256."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256."""
 
     stages: int
     group_m: int = 16
+    height: int = 1
 
     @property
     def consumers(self) -> int:
-        return self.m // 64
+        return self.m // (64 * self.height)
 
     @property
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
 
     def shared(self, out: torch.dtype) -> int:
-        """Bytes of the stages, of 16 lines of 128 bytes and a skew per consumer warp, of the barriers."""
-        strips = 4 * self.consumers * 16 * (LINE + 8 * out.itemsize)
-        return self.stages * (self.m + self.n) * LINE + strips + 16 * self.stages
+        """Bytes of the stages, of 16 lines of 128 bytes, or of half as many, and a skew per consumer warp, of the barriers."""
+        line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
+        strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
+        return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
 
 # Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
@@ -90,23 +95,52 @@ def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
-def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
-    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
+def copied(p: Problem) -> bool:
+    """Whether threads feed the tensor cores: TMA cannot, or would read two cache lines for each."""
+    return not (p.left.aligned and p.right.aligned) or min(p.left.lines, p.right.lines) < 64
+
+
+def plan(
+    a: Layout,
+    b: Layout,
+    t: WgmmaTiling,
+    splits: int,
+    multiprocessors: int,
+    end: Ending = PLAIN.ending,
+    by_threads: bool | None = None,
+) -> Plan:
+    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. by_threads: not by TMA."""
     p = problem(a, b)
+    by_threads = copied(p) if by_threads is None else by_threads
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
-    sizes, numbers = (BATCH_SIZES, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
-    kernel = SOURCE.kernel(
-        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {sizes}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
-        C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m,
-        **p.macros, **ending.macros,
+    macros = dict(
+        ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
+        CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
     )  # fmt: skip
-    numbers = p.M, p.N, p.K, k_split, works, *numbers
+    kernel, numbers = (_by_threads if by_threads else _by_maps)(p, ending, macros, (k_split, works))
     launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n)
-    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
+    tiles = (None, None) if by_threads else (_tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n))
+    return Plan(launch, p.shape, *tiles, parts, adding(parts, p, end))
+
+
+Numbers = tuple[int, ...]
+
+
+def _by_maps(p: Problem, end: Ending, macros: dict[str, Any], works: Numbers) -> tuple[Kernel, Numbers]:
+    """The kernel that TMA feeds, and its numbers."""
+    maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
+    kernel = SOURCE.kernel("matmul_wgmma", f"a:map b:map {end.tensors} {SIZES} {WORKS} {maps}", **macros)
+    return kernel, (p.M, p.N, p.K, *works, *batch)
+
+
+def _by_threads(p: Problem, end: Ending, macros: dict[str, Any], works: Numbers) -> tuple[Kernel, Numbers]:
+    """The kernel that threads feed, and its numbers."""
+    signature = f"a* b* {end.tensors} {SIZES} lda:i64 ldb:i64 {WORKS} {p.batch_signature}"
+    kernel = COPIED.kernel("matmul_wgmma_copied", signature, A_COPY=p.left.bytes, B_COPY=p.right.bytes, **macros)
+    return kernel, (p.M, p.N, p.K, p.left.ld, p.right.ld, *works, *p.batch_numbers)
 
 
 def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:

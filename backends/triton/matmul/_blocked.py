@@ -17,7 +17,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Launch, plan
 from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
-from kernelmux.backends.triton.matmul._problem import ONE, Problem, problem
+from kernelmux.backends.triton.matmul._problem import Problem, problem
 from kernelmux.registry.batching import result
 
 Rule = Callable[[Problem], Config]
@@ -39,19 +39,29 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 @triton.jit
 def matmul_blocked_kernel(
     c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    inner, stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner,
-    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr, EVEN_M: tl.constexpr,
-    EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner, inner,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr,
+    UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
+    UNIT_BK: tl.constexpr, UNIT_BN: tl.constexpr, UNIT_BATCH: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
+    """Lengths and strides are in units of so many elements: Triton sees nothing of that kind but multiples of 16."""
+    M *= UNIT_M
+    N *= UNIT_N
+    K *= UNIT_K
+    stride_am *= UNIT_AM
+    stride_ak *= UNIT_AK
+    stride_bk *= UNIT_BK
+    stride_bn *= UNIT_BN
     tile = tl.program_id(0)
     first = 0  # element of c
     if BATCHED:
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
         batch = (tile // tiles).to(tl.int64)
         tile = tile % tiles
-        a_ptr += (batch // inner) * stride_a_outer + (batch % inner) * stride_a_inner
-        b_ptr += (batch // inner) * stride_b_outer + (batch % inner) * stride_b_inner
+        a_ptr += ((batch // inner) * stride_a_outer + (batch % inner) * stride_a_inner) * UNIT_BATCH
+        b_ptr += ((batch // inner) * stride_b_outer + (batch % inner) * stride_b_inner) * UNIT_BATCH
         first = batch * M * N
     tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -113,12 +123,12 @@ def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, into how many parts it cuts K, and what makes c of several."""
     config = {"SPLIT_K": 1, **rule(p)}
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    split, batch = config["SPLIT_K"], p.batch or ONE
+    split = config["SPLIT_K"]
+    numbers, units = p.in_units
     end = p.end if split == 1 else PLAIN.ending
     launch = Launch(
         matmul_blocked_kernel, (p.tiles(block_m, block_n), split),
-        *end.missing, p.M, p.N, p.K, *p.a_strides, *p.b_strides, batch.inner, *batch.a, *batch.b,
-        **end.meta, PRECISION=p.precision, BATCHED=p.batch is not None,
+        *end.missing, *numbers, **end.meta, **units, PRECISION=p.precision, BATCHED=p.batch is not None,
         EVEN_M=p.M % block_m == 0, EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
     )  # fmt: skip
     rows = p.products * p.M

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +38,34 @@ class Problem(NamedTuple):
         return "".join("r" if strides[1] == 1 else "c" for strides in (self.a_strides, self.b_strides))
 
     @property
-    def vectors(self) -> bool:
-        """Both operands can be loaded 16 bytes at a time: Triton knows that of strides and lengths of 16 elements."""
+    def unit(self) -> int:
+        """Elements, up to 16, of which strides, but for those of 1, and the lengths of lines are multiples."""
         lengths = (self.K if self.a_strides[1] == 1 else self.M, self.N if self.b_strides[1] == 1 else self.K)
         apart = (*self.batch.a, *self.batch.b) if self.batch else ()
-        return all(n % 16 == 0 or n == 1 for n in (*self.a_strides, *self.b_strides, *lengths, *apart))
+        return gcd(16, *(n for n in (*self.a_strides, *self.b_strides) if n != 1), *lengths, *apart)
+
+    @property
+    def vectors(self) -> bool:
+        """Operands can be loaded 4 bytes or more at a time, which may be asynchronous."""
+        lines = all(1 in strides for strides in (self.a_strides, self.b_strides))
+        return lines and self.unit * self.dtype.itemsize >= 4
+
+    @property
+    def in_units(self) -> tuple[Ints, dict[str, int]]:
+        """Sizes, strides, those of the batch and its inner length for a kernel that reads through pointers, and by name
+        how many elements the first of them count: Triton knows of a number only whether it is a multiple of 16."""
+        batch = self.batch or ONE
+        strides = (*self.a_strides, *self.b_strides)
+        small = self.vectors and max(*strides, *batch.a, *batch.b) < 2**31  # a product of two numbers of 32 bits is one
+        unit = min(self.unit, 8) if small and self.unit < 16 else 1
+        lines = (self.layouts[0] == "c", self.layouts[1] == "r", self.layouts != "cr")
+        sizes = (self.M, self.N, self.K)
+        each = [unit if line else 1 for line in lines]
+        each[1] = gcd(8, self.N) if small and self.N % 16 else 1  # c has such lines too
+        each += [unit if stride != 1 else 1 for stride in strides] + [unit] * 4
+        numbers = tuple(n // u for n, u in zip((*sizes, *strides, *batch.a, *batch.b), each, strict=True))
+        names = ("M", "N", "K", "AM", "AK", "BK", "BN", "BATCH")
+        return (*numbers, batch.inner), {f"UNIT_{name}": u for name, u in zip(names, each, strict=False)}
 
     @property
     def leading(self) -> tuple[Lead, Lead, Lead]:
