@@ -62,9 +62,10 @@ def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.en
     k_split = split_length(p.K, splits, block_k)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    signature = f"a* b* {ending.tensors} {NUMBERS} {p.batch_signature}"
     kernel = SOURCE.kernel(
-        "matmul_tensor_cores", f"a* b* {ending.tensors} {NUMBERS} {p.batch_signature}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
-        C_VECTOR=gcd(16 // out.itemsize, p.N), A_COPY=p.left.bytes, B_COPY=p.right.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k,
+        "matmul_tensor_cores", signature, ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N),
+        A_COPY=p.left.bytes, B_COPY=p.right.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k,
         WARPS_M=t.warps_m, WARPS_N=t.warps_n, STAGES=t.stages, BLOCKS_PER_SM=t.blocks, **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, p.left.ld, p.right.ld, k_split, *p.batch_numbers

@@ -49,7 +49,7 @@ class WgmmaTiling(Tiling):
         return 128 * (1 + self.consumers)
 
     def shared(self, out: torch.dtype) -> int:
-        """Bytes of the stages, of 16 lines of 128 bytes, or of half as many, and a skew per consumer warp, of the barriers."""
+        """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
         strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages

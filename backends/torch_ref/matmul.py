@@ -1,4 +1,4 @@
-"""Matrix product by torch.matmul, which has no precision of its own per call: where its global flags allow less, not by it."""
+"""Matrix product by torch.matmul, which has no precision per call: where its global flags allow less, not by it."""
 
 from functools import cache
 from typing import Any

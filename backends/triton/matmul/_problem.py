@@ -46,9 +46,9 @@ class Problem(NamedTuple):
 
     @property
     def vectors(self) -> bool:
-        """Operands can be loaded 4 bytes or more at a time, which may be asynchronous."""
+        """Operands can be loaded 8 bytes or more at a time."""
         lines = all(1 in strides for strides in (self.a_strides, self.b_strides))
-        return lines and self.unit * self.dtype.itemsize >= 4
+        return lines and self.unit * self.dtype.itemsize >= 8
 
     @property
     def in_units(self) -> tuple[Ints, dict[str, int]]:
