@@ -20,8 +20,8 @@ class Batch(NamedTuple):
     b: tuple[int, int]
 
     @property
-    def count(self) -> int:
-        """Of products."""
+    def products(self) -> int:
+        """How many there are."""
         return self.outer * self.inner
 
 
@@ -31,14 +31,14 @@ class Product(NamedTuple):
     M: int
     N: int
     K: int
-    a_strides: tuple[int, int]
-    b_strides: tuple[int, int]
+    a_strides: Ints
+    b_strides: Ints
     batch: Batch | None
 
     @property
-    def count(self) -> int:
-        """Of products."""
-        return self.batch.count if self.batch else 1
+    def products(self) -> int:
+        """How many there are."""
+        return self.batch.products if self.batch else 1
 
 
 def product(a_shape: Ints, a_strides: Ints, b_shape: Ints, b_strides: Ints) -> Product | None:

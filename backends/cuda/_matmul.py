@@ -62,7 +62,7 @@ class Problem(NamedTuple):
     @property
     def products(self) -> int:
         """How many there are."""
-        return self.batch.count if self.batch else 1
+        return self.batch.products if self.batch else 1
 
     @property
     def macros(self) -> dict[str, int]:

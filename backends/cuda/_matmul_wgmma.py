@@ -29,6 +29,7 @@ COPIED = Source(__file__, "matmul_wgmma_copied.cu")
 SIZES = "M:i32 N:i32 K:i32"
 WORKS = "k_split:i32 works:i32"
 MAPS = "products:i32 inner:i32 apart:i32"
+Numbers = tuple[int, ...]
 LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 
@@ -122,11 +123,8 @@ def plan(
     )  # fmt: skip
     kernel, numbers = (_by_threads if by_threads else _by_maps)(p, ending, macros, (k_split, works))
     launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
-    tiles = (None, None) if by_threads else (_tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n))
-    return Plan(launch, p.shape, *tiles, parts, adding(parts, p, end))
-
-
-Numbers = tuple[int, ...]
+    a_tiles, b_tiles = (None, None) if by_threads else (_tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n))
+    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
 def _by_maps(p: Problem, end: Ending, macros: dict[str, Any], works: Numbers) -> tuple[Kernel, Numbers]:
@@ -147,8 +145,9 @@ def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:
     """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K. In a
     batch the axes of that come before; an axis along which there is but one matrix has length 1."""
     per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
-    shape = (length, p.K) if x.k_major else (p.K, length)
-    strides, box = (x.ld, 1), (extent if x.k_major else per_line, per_line)
+    shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
+    strides: Numbers = (x.ld, 1)
+    box: Numbers = (extent if x.k_major else per_line, per_line)
     if p.batch:
         sizes = (p.batch.outer, p.batch.inner)
         shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)

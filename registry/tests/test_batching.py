@@ -11,7 +11,7 @@ r = torch.randn
 def by_hand(p: batching.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """All products, each from where the strides say that its factors are."""
     made = []
-    for number in range(p.count):
+    for number in range(p.products):
         at = [0, 0]
         if p.batch:
             place = divmod(number, p.batch.inner)
@@ -23,7 +23,7 @@ def by_hand(p: batching.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "count", "M"),
+    ("a", "b", "products", "M"),
     [
         (r(4, 3), r(3, 5), 1, 4),
         (r(2, 4, 3), r(3, 5), 1, 8),
@@ -38,9 +38,9 @@ def by_hand(p: batching.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
         (r(3, 5).expand(4, 3, 5), r(4, 5, 2), 4, 3),
     ],
 )
-def test_a_product_is_where_its_strides_say(a, b, count, M):
+def test_a_product_is_where_its_strides_say(a, b, products, M):
     found = batching.product(a.shape, a.stride(), b.shape, b.stride())
-    assert (found.count, found.M) == (count, M)
+    assert found and (found.products, found.M) == (products, M)
     want = torch.matmul(a, b)
     torch.testing.assert_close(by_hand(found, a, b).view(want.shape), want)
 

@@ -43,8 +43,8 @@ def matmul_blocked_kernel(
     BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr,
     UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
     UNIT_BK: tl.constexpr, UNIT_BN: tl.constexpr, UNIT_BATCH: tl.constexpr,
-    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
     """Lengths and strides are in units of so many elements: Triton sees nothing of that kind but multiples of 16."""
     M *= UNIT_M

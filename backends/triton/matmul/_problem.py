@@ -51,7 +51,7 @@ class Problem(NamedTuple):
         return lines and self.unit * self.dtype.itemsize >= 8
 
     @property
-    def in_units(self) -> tuple[Ints, dict[str, int]]:
+    def in_units(self) -> tuple[Ints, dict[str, Any]]:
         """Sizes, strides, those of the batch and its inner length for a kernel that reads through pointers, and by name
         how many elements the first of them count: Triton knows of a number only whether it is a multiple of 16."""
         batch = self.batch or ONE
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
         if self.batch is None:
             return (), (), ()
         sizes = self.batch.outer, self.batch.inner
-        of_c = ((self.batch.count, self.M * self.N),)
+        of_c = ((self.batch.products, self.M * self.N),)
         return of_c, tuple(zip(sizes, self.batch.a, strict=True)), tuple(zip(sizes, self.batch.b, strict=True))
 
     @property
@@ -93,7 +93,7 @@ class Problem(NamedTuple):
     @property
     def products(self) -> int:
         """How many there are."""
-        return self.batch.count if self.batch else 1
+        return self.batch.products if self.batch else 1
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles [m, n] of all products."""
