@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Ring ring(shared);
     const Sizes sizes = {M, N, K, k_split, BATCH.products};
     if (threadIdx.x < 128) {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");
+        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");  // in all no more than 168 each
         Filler filler(ring);
         for (int i = blockIdx.x; i < works; i += gridDim.x) {
             const Work work(i, sizes);
