@@ -19,10 +19,11 @@ constexpr int UNIT = 16 / sizeof(Element);
 constexpr int LAG = STAGES > 4 ? 3 : STAGES - 2;
 static_assert(LAG > 0, "copies overlap with products");
 
-// Eight elements of 2 bytes from any place: words that hold them, shifted. `inside`: elements from there on in the line.
-__device__ __forceinline__ void gather(unsigned to, const Element* from, int inside) {
+// Eight elements of 2 bytes from any place: words that hold them, shifted. at, inside: elements in the line before these
+// and from there on.
+__device__ __forceinline__ void gather(unsigned to, const Element* from, int at, int inside) {
     unsigned x[4] = {};
-    if (inside > UNIT + 1) {  // so that the last word is in the line too
+    if (at > 0 && inside > UNIT + 1) {  // so that the first and the last word are in the line too
         const size_t place = reinterpret_cast<size_t>(from);
         const unsigned* words = reinterpret_cast<const unsigned*>(place & ~size_t(3));
         unsigned word = words[0];
@@ -43,9 +44,9 @@ __device__ __forceinline__ void gather(unsigned to, const Element* from, int ins
 }
 
 template <int Copy>
-__device__ __forceinline__ void copy_unit(unsigned to, const Element* from, int inside) {
+__device__ __forceinline__ void copy_unit(unsigned to, const Element* from, int at, int inside) {
     if constexpr (Copy == 2) {
-        gather(to, from, inside);
+        gather(to, from, at, inside);
     } else {
         constexpr int Piece = Copy / sizeof(Element);
 #pragma unroll
@@ -80,9 +81,9 @@ struct Lines {
 #pragma unroll(Copy == 2 ? 2 : 4)
             for (int i = 0; i < Count; i++) {
                 const int lines = KMajor ? extent - mn - 16 * i : k_end - k - 16 * i;
-                const int inside = KMajor ? k_end - k : extent - mn - 64 * box;
+                const int at = KMajor ? k : mn + 64 * box, inside = (KMajor ? k_end : extent) - at;
                 if (KMajor || 64 * box + inner < Extent)
-                    copy_unit<Copy>(tile + to + box * BOX_BYTES + i * 16 * 128, from + i * 16 * ld + 64 * box,
+                    copy_unit<Copy>(tile + to + box * BOX_BYTES + i * 16 * 128, from + i * 16 * ld + 64 * box, at,
                                     lines > 0 ? inside : 0);
             }
         from += KMajor ? BLOCK_K : BLOCK_K * ld;

@@ -1,7 +1,7 @@
-"""The tiled product with the work divided among warps (in Gluon): one loads, two warpgroups multiply.
+"""The tiled product with the work divided among warps (in Gluon): one loads, one or two warpgroups multiply.
 
 The loader runs ahead through a ring of STAGES slots and across tiles, so the tensor cores wait for memory only at the
-very start. Each multiplier owns half the rows of the tile: 64 x 256 sums are 128 registers in each of its threads.
+very start. Each multiplier owns 64 rows of the tile: 64 x 256 sums are 128 registers in each of its threads.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activat
 from kernelmux.backends.triton.matmul._problem import Lead, Problem, described, problem
 from kernelmux.registry.batching import result
 
+ROWS = gl.constexpr(64)  # of a tile, per multiplier
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
@@ -89,7 +90,7 @@ def _load(
 
 
 @gluon.jit
-def _store(desc, batch, m, n, x, half, BATCHED: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+def _store(desc, batch, m, n, x, half, BATCHED: gl.constexpr, BLOCK_N: gl.constexpr):
     """x [ROWS, BLOCK_N] to (m, n), half the columns at a time: the rest of that memory is worth more in the ring."""
     flat = half.reshape([ROWS, BLOCK_N // 2]) if BATCHED else half
     halves = gl.permute(gl.reshape(x, (ROWS, 2, BLOCK_N // 2)), (0, 2, 1))
@@ -106,11 +107,10 @@ def _store(desc, batch, m, n, x, half, BATCHED: gl.constexpr, ROWS: gl.constexpr
 
 @gluon.jit
 def _multiply(
-    c_desc, bias_ptr, z_desc, a_ring, b_ring, c_half, full, empty, M, N, K, products, HALF: gl.constexpr,
+    c_desc, bias_ptr, z_desc, a_ring, b_ring, c_half, full, empty, M, N, K, products, PART: gl.constexpr,
     BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    ROWS: gl.constexpr = BLOCK_M // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
@@ -123,7 +123,7 @@ def _multiply(
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
             a = _matrix(a_ring.index(slot), BATCHED, A_ROWS)
             b = _matrix(b_ring.index(slot), BATCHED, B_ROWS)
-            acc = warpgroup_mma(a.slice(HALF * ROWS, ROWS, 0), b, acc, is_async=True)
+            acc = warpgroup_mma(a.slice(PART * ROWS, ROWS, 0), b, acc, is_async=True)
             # The product of the step before is done, so its slot may be filled again.
             acc = warpgroup_mma_wait(1, deps=[acc])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
@@ -131,12 +131,12 @@ def _multiply(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        m = tile_m * BLOCK_M + HALF * ROWS
+        m = tile_m * BLOCK_M + PART * ROWS
         n = tile_n * BLOCK_N
         acc = biased(acc, bias_ptr, n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout)), N, BIAS)
         if ACTIVATION != "none":
-            _store(z_desc, index // tiles, m, n, acc, c_half, BATCHED, ROWS, BLOCK_N)
-        _store(c_desc, index // tiles, m, n, activated(acc, ACTIVATION), c_half, BATCHED, ROWS, BLOCK_N)
+            _store(z_desc, index // tiles, m, n, acc, c_half, BATCHED, BLOCK_N)
+        _store(c_desc, index // tiles, m, n, activated(acc, ACTIVATION), c_half, BATCHED, BLOCK_N)
     copy_out_wait(0)
 
 
@@ -149,22 +149,35 @@ def matmul_specialised_kernel(
 ):  # fmt: skip
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
-    c_halves = ring(c_desc, 2)
+    c_halves = ring(c_desc, BLOCK_M // 64)
     full = barriers(STAGES, 1)
-    empty = barriers(STAGES, 2)
-    gl.warp_specialize(
-        [
-            (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, products,
-                         0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-            (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(1), full, empty, M, N, K, products,
-                         1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-            (_load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, products, inner,
-                     BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                     BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
-        ],
-        [4, 1],
-        [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
-    )  # fmt: skip
+    empty = barriers(STAGES, BLOCK_M // 64)
+    if BLOCK_M == 64:
+        gl.warp_specialize(
+            [
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, products,
+                             0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, products, inner,
+                         BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
+                         BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            ],
+            [1],
+            [LOADER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(0), full, empty, M, N, K, products,
+                             0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, c_halves.index(1), full, empty, M, N, K, products,
+                             1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                (_load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, products, inner,
+                         BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
+                         BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            ],
+            [4, 1],
+            [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
+        )  # fmt: skip
 
 
 def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
@@ -180,7 +193,7 @@ def _plan(p: Problem, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     of_c, of_a, of_b = p.leading
-    out = _map(p, (p.M, p.N), (p.N, 1), (block_m // 2, block_n // 2), of_c)
+    out = _map(p, (p.M, p.N), (p.N, 1), (64, block_n // 2), of_c)
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
