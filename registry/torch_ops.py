@@ -162,7 +162,7 @@ def _padded(spec: OpSpec, in_dims: tuple[int | None, ...]) -> tuple[int | None, 
 def _leading(found: list[tuple[Any, Any, int | None]]) -> tuple[int, ...]:
     """The lengths of the axes that "..." stands for in a tensor that always has them, without the one of vmap."""
     for item, value, at in found:
-        if isinstance(item, Tensor) and item.forms[0][:1] == ("...",) and value is not None:
+        if isinstance(item, Tensor) and all(form[:1] == ("...",) for form in item.forms) and value is not None:
             shape = [n for i, n in enumerate(value.shape) if at is None or i != at % value.dim()]
             return tuple(shape[: len(shape) + 1 - len(item.forms[0])])
     return ()

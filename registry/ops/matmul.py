@@ -66,7 +66,7 @@ SPEC = OpSpec(
     math="c = a @ b for each pair of matrices, accumulated in fp32, rounded once",
     inputs=(
         Tensor("a", "... M K", dtypes=FLOATS, doc="one matrix or a batch of them; one that is expanded is read once"),
-        Tensor("b", "K N | ... K N", like="a", doc="one matrix for all of a, or one for each"),
+        Tensor("b", "... K N | K N", like="a", doc="one matrix for each of a, or one for all"),
         PRECISION,
     ),
     outputs=(Output("c", like="a", dims="... M N"),),
