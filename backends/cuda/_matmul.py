@@ -24,14 +24,13 @@ THREADS = 256
 
 class Operand(NamedTuple):
     """Where the elements are: whether K is contiguous, the stride of the other index, bytes of the widest access; in a
-    batch the strides from one matrix to the next along its two axes. lines: bytes, up to 128, of which all lines are
-    multiples apart. aligned: all begin at multiples of 16 bytes, whatever their length."""
+    batch the strides from one matrix to the next along its two axes. aligned: all lines begin at multiples of 16 bytes,
+    whatever their length."""
 
     k_major: bool
     ld: int
     bytes: int
     apart: tuple[int, int]
-    lines: int
     aligned: bool
 
 
@@ -41,9 +40,8 @@ def operand(x: Layout, k_axis: int, apart: tuple[int, int] = (0, 0)) -> Operand:
     inner = 0 if strides[0] == 1 and (strides[1] != 1 or shape[1] == 1) else 1
     extent, lines, size = shape[inner], shape[1 - inner], x.dtype.itemsize
     ld = strides[1 - inner] if lines > 1 else cdiv(extent, 16) * 16  # a single line has no next one
-    lines = gcd(128, ld * size, *(stride * size for stride in apart))
-    widest = gcd(16, x.offset, lines, extent * size)
-    return Operand(inner == k_axis, ld, widest, apart, lines, gcd(16, x.offset, lines) == 16)
+    begin = gcd(16, x.offset, ld * size, *(stride * size for stride in apart))
+    return Operand(inner == k_axis, ld, gcd(begin, extent * size), apart, begin == 16)
 
 
 class Problem(NamedTuple):

@@ -1,9 +1,8 @@
-"""matmul through wgmma on sm_90, fed by TMA, or by threads where lines do not start as TMA wants them."""
+"""matmul through TMA and wgmma, on sm_90."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import Any
 
 import torch
 
@@ -20,14 +19,12 @@ from kernelmux.backends.cuda._matmul import (
     problem,
     split_length,
 )
-from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 from kernelmux.registry.batching import Batch, result
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
-COPIED = Source(__file__, "matmul_wgmma_copied.cu")
-SIZES = "M:i32 N:i32 K:i32"
-WORKS = "k_split:i32 works:i32"
+NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
 MAPS = "products:i32 inner:i32 apart:i32"
 Numbers = tuple[int, ...]
 LINE = 128  # bytes along the contiguous index, the widest swizzle
@@ -56,10 +53,13 @@ class WgmmaTiling(Tiling):
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
 
+# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: on an H200 bf16
+# 1000 x 3000 by 3000 x 5000 takes 68 us with tiles of 256 x 160, which fill one round, 84 with those of 128 x 192.
 # Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
 # the widest tile and groups of 16 are 1 % before four and 8 from 4096^3 to 16384^3.
 TILINGS = (
     WgmmaTiling(128, 256, 3.05e6, 3),
+    WgmmaTiling(256, 160, 2.95e6, 3, height=2),
     WgmmaTiling(128, 192, 3.0e6, 5),
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
@@ -71,7 +71,17 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
         return result(a, b).zero_()
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+    p = problem(layout(a), layout(b))
+    a, b = a if p.left.aligned else padded(a), b if p.right.aligned else padded(b)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them."""
+    if x.stride(-1) != 1:
+        return padded(x.mT).mT
+    unit = 16 // x.element_size()
+    return x.new_empty(*x.shape[:-1], cdiv(x.shape[-1], unit) * unit)[..., : x.shape[-1]].copy_(x)
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
@@ -96,49 +106,23 @@ def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
-def copied(p: Problem) -> bool:
-    """Whether threads feed the tensor cores: TMA cannot, or would read two cache lines for each."""
-    return not (p.left.aligned and p.right.aligned) or min(p.left.lines, p.right.lines) < 64
-
-
-def plan(
-    a: Layout,
-    b: Layout,
-    t: WgmmaTiling,
-    splits: int,
-    multiprocessors: int,
-    end: Ending = PLAIN.ending,
-    by_threads: bool | None = None,
-) -> Plan:
-    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. by_threads: not by TMA."""
+def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
+    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
     p = problem(a, b)
-    by_threads = copied(p) if by_threads is None else by_threads
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
-    macros = dict(
-        ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
-        CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
-    )  # fmt: skip
-    kernel, numbers = (_by_threads if by_threads else _by_maps)(p, ending, macros, (k_split, works))
-    launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
-    a_tiles, b_tiles = (None, None) if by_threads else (_tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n))
-    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
-
-
-def _by_maps(p: Problem, end: Ending, macros: dict[str, Any], works: Numbers) -> tuple[Kernel, Numbers]:
-    """The kernel that TMA feeds, and its numbers."""
     maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
-    kernel = SOURCE.kernel("matmul_wgmma", f"a:map b:map {end.tensors} {SIZES} {WORKS} {maps}", **macros)
-    return kernel, (p.M, p.N, p.K, *works, *batch)
-
-
-def _by_threads(p: Problem, end: Ending, macros: dict[str, Any], works: Numbers) -> tuple[Kernel, Numbers]:
-    """The kernel that threads feed, and its numbers."""
-    signature = f"a* b* {end.tensors} {SIZES} lda:i64 ldb:i64 {WORKS} {p.batch_signature}"
-    kernel = COPIED.kernel("matmul_wgmma_copied", signature, A_COPY=p.left.bytes, B_COPY=p.right.bytes, **macros)
-    return kernel, (p.M, p.N, p.K, p.left.ld, p.right.ld, *works, *p.batch_numbers)
+    kernel = SOURCE.kernel(
+        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
+        GROUP_M=t.group_m, **p.macros, **ending.macros,
+    )  # fmt: skip
+    numbers = p.M, p.N, p.K, k_split, works, *batch
+    launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
+    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n)
+    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
 def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:

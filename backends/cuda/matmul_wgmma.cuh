@@ -16,9 +16,6 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#ifndef FILLERS  // arrivals that make a stage full
-#define FILLERS 1
-#endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS);
@@ -36,9 +33,6 @@ SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
 
-// In the ring, whatever they are in memory: wgmma transposes 16-bit elements only.
-constexpr bool A_LIES_K_MAJOR = A_K_MAJOR || sizeof(Element) == 4, B_LIES_K_MAJOR = B_K_MAJOR || sizeof(Element) == 4;
-
 // The ring: a stage is full when its bytes have landed, empty when all consumer warps have multiplied it.
 struct Ring {
     unsigned char* stages;
@@ -49,7 +43,7 @@ struct Ring {
         full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
         empty = full + STAGES;
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) barrier_init(full[i], FILLERS), barrier_init(empty[i], 4 * CONSUMERS);
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS);
             barrier_init_fence();
         }
         __syncthreads();
@@ -105,9 +99,8 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         for (int step = 0; step < 128 / 32; step++)
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
-                wgmma<A_LIES_K_MAJOR, B_LIES_K_MAJOR>(sum[i], describe<A_LIES_K_MAJOR>(a + i * BOX_BYTES, step),
-                                                      describe<B_LIES_K_MAJOR>(b, step), k > work.k_begin || step > 0,
-                                                      Element());
+                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step),
+                                            k > work.k_begin || step > 0, Element());
         wgmma_commit();
         wgmma_wait<1>();
         if (previous >= 0) ring.release(previous);
