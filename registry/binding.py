@@ -130,9 +130,10 @@ def _bind_axes(spec: OpSpec, item: Tensor, value: torch.Tensor, axes: dict[str, 
         axes.update(found)
         origin.update(places)
         return
-    if len(item.forms) == len(fitting) == 1:
+    texts = dict.fromkeys(str(problem).removeprefix(f"{spec.name}: ") for problem in problems)
+    if len(item.forms) == len(fitting) and len(texts) == 1:
         raise problems[0]
-    reasons = "".join(f"; {str(problem).removeprefix(f'{spec.name}: ')}" for problem in problems)
+    reasons = "".join(f"; {text}" for text in texts)
     raise ArgumentError(
         f"{spec.name}: {item.name}: expected shape {item.shapes}, got {list(shape)} ({len(shape)} axes){reasons}"
     )

@@ -144,10 +144,11 @@ def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | 
 
 def _vmap(spec: OpSpec, info: Any, in_dims: tuple[int | None, ...], *values: Any, backend: str | None = None) -> Any:
     """Along a free leading axis: tensors with any number of axes get one more in front, the others are shared."""
-    moved = []
-    for item, value, at in zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True):
+    moved, found = [], list(zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True))
+    lead = _leading(found)
+    for item, value, at in found:
         if isinstance(item, Tensor) and value is not None:
-            moved.append(_in_front(spec, item, value, at, info.batch_size))
+            moved.append(_in_front(spec, item, value, at, (info.batch_size, *lead)))
         else:
             moved.append(_shifted(spec, item, value))
     result = operator(spec.name)(*moved, backend=backend)
@@ -158,7 +159,22 @@ def _padded(spec: OpSpec, in_dims: tuple[int | None, ...]) -> tuple[int | None, 
     return (*in_dims, *(None for _ in spec.inputs[len(in_dims) :]))
 
 
-def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, size: int) -> torch.Tensor:
+def _leading(found: list[tuple[Any, Any, int | None]]) -> tuple[int, ...]:
+    """The lengths of the axes that "..." stands for in a tensor that always has them, without the one of vmap."""
+    for item, value, at in found:
+        if isinstance(item, Tensor) and all(form[:1] == ("...",) for form in item.forms) and value is not None:
+            shape = [n for i, n in enumerate(value.shape) if at is None or i != at % value.dim()]
+            return tuple(shape[: len(shape) + 1 - len(item.forms[0])])
+    return ()
+
+
+def _fixed(item: Tensor, value: torch.Tensor, at: int | None) -> bool:
+    """Whether what vmap shows of a tensor has one of the forms without leading axes that it may have."""
+    rank = value.dim() - (at is not None)
+    return any("..." not in form and len(form) == rank for form in item.forms)
+
+
+def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, lead: tuple[int, ...]) -> torch.Tensor:
     if not item.any_rank:
         if at is not None:
             raise ArgumentError(
@@ -166,7 +182,14 @@ def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, s
                 f" {item.shapes} and no leading ones: call the operator once per {item.name}"
             )
         return value
-    return value.unsqueeze(0).expand(size, *value.shape) if at is None else value.movedim(at, 0)
+    if at is None:
+        shared = _fixed(item, value, at) and len(item.forms) > 1
+        return value if shared else value.unsqueeze(0).expand(lead[0], *value.shape)
+    front = value.movedim(at, 0)
+    if not _fixed(item, value, at) or len(lead) == 1:
+        return front
+    own = front.shape[1:]  # it has leading axes only if it has all of them
+    return front.view(lead[0], *(1 for _ in lead[1:]), *own).expand(*lead, *own)
 
 
 def _shifted(spec: OpSpec, item: Scalar | Axis | Tensor, value: Any) -> Any:

@@ -8,8 +8,9 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import Plan, Tiling, adding, choose, majors, operand, split_length
+from kernelmux.backends.cuda._matmul import Plan, Tiling, adding, choose, problem, split_length
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype, multiprocessors
+from kernelmux.registry.batching import result
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")
 NUMBERS = "M:i32 N:i32 K:i32 lda:i64 ldb:i64 k_split:i32"
@@ -45,27 +46,28 @@ TILINGS = (
 
 
 def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
-    if a.shape[1] == 0:
-        return a.new_zeros(a.shape[0], b.shape[1])
+    if a.shape[-1] == 0:
+        return result(a, b).zero_()
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
 @lru_cache(maxsize=4096)
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
-    return plan(a, b, *choose(TILINGS, a.shape[0], b.shape[1], a.shape[1], multiprocessors), end)
+    return plan(a, b, *choose(TILINGS, problem(a, b), multiprocessors), end)
 
 
 def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.ending) -> Plan:
     """The product with a given tiling, K (at least 1) cut into at most `splits` pieces."""
-    (M, K), N = a.shape, b.shape[1]
-    x, y, block_k = operand(a, 1), operand(b, 0), t.k_bytes // a.dtype.itemsize
-    k_split = split_length(K, splits, block_k)
-    parts = cdiv(K, k_split)
+    p, block_k = problem(a, b), t.k_bytes // a.dtype.itemsize
+    k_split = split_length(p.K, splits, block_k)
+    parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    signature = f"a* b* {ending.tensors} {NUMBERS} {p.batch_signature}"
     kernel = SOURCE.kernel(
-        "matmul_tensor_cores", f"a* b* {ending.tensors} {NUMBERS}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
-        C_VECTOR=gcd(16 // out.itemsize, N), A_COPY=x.bytes, B_COPY=y.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k,
-        WARPS_M=t.warps_m, WARPS_N=t.warps_n, STAGES=t.stages, BLOCKS_PER_SM=t.blocks, **majors(x, y), **ending.macros,
+        "matmul_tensor_cores", signature, ELEMENT=ctype(a.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N),
+        A_COPY=p.left.bytes, B_COPY=p.right.bytes, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=block_k,
+        WARPS_M=t.warps_m, WARPS_N=t.warps_n, STAGES=t.stages, BLOCKS_PER_SM=t.blocks, **p.macros, **ending.macros,
     )  # fmt: skip
-    launch = kernel.bind((t.tiles(M, N), parts), t.threads, M, N, K, x.ld, y.ld, k_split, shared=t.shared(out))
-    return Plan(launch, (M, N), parts=parts, sum_parts=adding(parts, (M, N), a.dtype, end))
+    numbers = p.M, p.N, p.K, p.left.ld, p.right.ld, k_split, *p.batch_numbers
+    launch = kernel.bind((t.tiles(p), parts), t.threads, *numbers, shared=t.shared(out))
+    return Plan(launch, p.shape, parts=parts, sum_parts=adding(parts, p, end))

@@ -1,4 +1,4 @@
-"""matmul through TMA and wgmma: sm_90, operands whose lines start at multiples of 16 bytes."""
+"""matmul through TMA and wgmma, on sm_90."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,40 +8,58 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import Operand, Plan, Tiling, adding, choose, majors, operand, split_length
+from kernelmux.backends.cuda._matmul import (
+    Operand,
+    Plan,
+    Problem,
+    Tiling,
+    adding,
+    choose,
+    operand,
+    problem,
+    split_length,
+)
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
+from kernelmux.registry.batching import Batch, result
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
 NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
+MAPS = "products:i32 inner:i32 apart:i32"
+Numbers = tuple[int, ...]
 LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """`m` / 64 consumer warpgroups of 64 x `n`, n = 128, 192 or 256."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256."""
 
     stages: int
     group_m: int = 16
+    height: int = 1
 
     @property
     def consumers(self) -> int:
-        return self.m // 64
+        return self.m // (64 * self.height)
 
     @property
     def threads(self) -> int:
         return 128 * (1 + self.consumers)
 
     def shared(self, out: torch.dtype) -> int:
-        """Bytes of the stages, of 16 lines of 128 bytes and a skew per consumer warp, of the barriers."""
-        strips = 4 * self.consumers * 16 * (LINE + 8 * out.itemsize)
-        return self.stages * (self.m + self.n) * LINE + strips + 16 * self.stages
+        """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
+        line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
+        strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
+        return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
 
+# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: on an H200 bf16
+# 1000 x 3000 by 3000 x 5000 takes 68 us with tiles of 256 x 160, which fill one round, 84 with those of 128 x 192.
 # Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
 # the widest tile and groups of 16 are 1 % before four and 8 from 4096^3 to 16384^3.
 TILINGS = (
     WgmmaTiling(128, 256, 3.05e6, 3),
+    WgmmaTiling(256, 160, 2.95e6, 3, height=2),
     WgmmaTiling(128, 192, 3.0e6, 5),
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
@@ -50,48 +68,77 @@ TILINGS = (
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     if a.numel() == 0 or b.numel() == 0:
-        return a.new_zeros(a.shape[0], b.shape[1])
+        return result(a, b).zero_()
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+    p = problem(layout(a), layout(b))
+    a, b = a if p.left.aligned else padded(a), b if p.right.aligned else padded(b)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them."""
+    if x.stride(-1) != 1:
+        return padded(x.mT).mT
+    unit = 16 // x.element_size()
+    return x.new_empty(*x.shape[:-1], cdiv(x.shape[-1], unit) * unit)[..., : x.shape[-1]].copy_(x)
+
+
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
-    """The operand with K contiguous, `x` itself if it is: wgmma transposes 16-bit elements only.
+    """The operand with K, its axis 0 or 1, contiguous; `x` itself if it is: wgmma transposes 16-bit elements only.
 
     Two passes over 4096^2 in fp32 take 35 us, and the tf32 product then 330 us instead of the 740 us of mma.sync.
     """
     if operand(layout(x), k_axis).k_major:
         return x
-    return transpose_vectorized(x).t() if k_axis == 0 else transpose_vectorized(x.t())
+    return turned(x) if k_axis == 0 else turned(x.mT).mT
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """x [... K, N] with K contiguous: all its rows as one matrix, whose transpose holds those of x side by side."""
+    flat = x.flatten(0, -2)
+    return transpose_vectorized(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
 
 
 @lru_cache(maxsize=4096)
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
-    tiling, splits = choose(TILINGS, a.shape[0], b.shape[1], a.shape[1], multiprocessors)
+    tiling, splits = choose(TILINGS, problem(a, b), multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
 def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
-    (M, K), N = a.shape, b.shape[1]
-    x, y = operand(a, 1), operand(b, 0)
-    k_split = split_length(K, splits, LINE // a.dtype.itemsize)
-    parts = cdiv(K, k_split)
+    p = problem(a, b)
+    k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
+    parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
-    works = t.tiles(M, N) * parts
+    works = t.tiles(p) * parts
+    maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
     kernel = SOURCE.kernel(
-        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
-        C_VECTOR=gcd(16 // out.itemsize, N), BLOCK_N=t.n, CONSUMERS=t.consumers, STAGES=t.stages, GROUP_M=t.group_m,
-        **majors(x, y), **ending.macros,
+        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
+        GROUP_M=t.group_m, **p.macros, **ending.macros,
     )  # fmt: skip
-    launch = kernel.bind(min(works, multiprocessors), t.threads, M, N, K, k_split, works, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(x, (M, K), t.m, a.dtype), _tiles(y, (N, K), t.n, a.dtype)
-    return Plan(launch, (M, N), a_tiles, b_tiles, parts, adding(parts, (M, N), a.dtype, end))
+    numbers = p.M, p.N, p.K, k_split, works, *batch
+    launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
+    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n)
+    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
-def _tiles(x: Operand, shape: tuple[int, int], extent: int, dtype: torch.dtype) -> Tiles:
-    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K."""
-    per_line = LINE // dtype.itemsize
-    lines, outer = (shape, extent) if x.k_major else (shape[::-1], per_line)
-    return Tiles(lines, (x.ld, 1), (outer, per_line), swizzle=LINE, tf32=dtype == torch.float32)
+def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:
+    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K. In a
+    batch the axes of that come before; an axis along which there is but one matrix has length 1."""
+    per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
+    shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
+    strides: Numbers = (x.ld, 1)
+    box: Numbers = (extent if x.k_major else per_line, per_line)
+    if p.batch:
+        sizes = (p.batch.outer, p.batch.inner)
+        shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)
+        strides, box = (*x.apart, *strides), (1, 1, *box)
+    return Tiles(shape, strides, box, swizzle=LINE, tf32=tf32)
+
+
+def _apart(batch: Batch) -> int:
+    """Bit by bit, whether there are several matrices of a along the outer and the inner axis, and then of b."""
+    return sum(1 << i for i, stride in enumerate((*batch.a, *batch.b)) if stride)

@@ -24,8 +24,39 @@
 #define GROUP_M 8
 #endif
 
+#ifndef BATCHED
+#define BATCHED 0
+#endif
+
+#if BATCHED  // parameters of a kernel and what it hands on; a single product has neither
+#define BATCH_PARAMETERS , int products, int inner, i64 a_outer, i64 a_inner, i64 b_outer, i64 b_inner
+#define BATCH Batch{products, inner, a_outer, a_inner, b_outer, b_inner}
+#else
+#define BATCH_PARAMETERS
+#define BATCH Batch{}
+#endif
+
 using Element = ELEMENT;
 using Output = OUTPUT;
+
+// Where a product of a batch begins, in elements, and which of its works it is that a block does.
+struct Member {
+    i64 work, a, b, c;
+};
+
+// The factors of product i are at (i / inner, i % inner) times the strides, its results right behind those of i - 1.
+struct Batch {
+    int products = 1, inner = 1;
+    i64 a_outer, a_inner, b_outer, b_inner;
+
+    // Of the works of all products, `each` for every one, that of this index.
+    __device__ __forceinline__ Member member(i64 index, i64 each, int M, int N) const {
+        static_assert(!(BATCHED && SAVES), "z would have to be moved along with c");
+        if constexpr (!BATCHED) return {index, 0, 0, 0};
+        const i64 i = index / each, y = i / inner, x = i % inner;
+        return {index % each, y * a_outer + x * a_inner, y * b_outer + x * b_inner, i * M * N};
+    }
+};
 
 // Position of element (mn, k) of an operand, mn being its index in the output.
 template <bool KMajor>

@@ -1,4 +1,4 @@
-"""c[M, N] = a[M, K] @ b[K, N]: from one thread per element to the asynchronous tensor cores.
+"""c[... M, N] = a[... M, K] @ b[... K, N]: from one thread per element to the asynchronous tensor cores.
 
 naive           one thread per element
 tiled           tiles of both operands in shared memory
@@ -6,8 +6,8 @@ register_tiled  8x16 elements per thread, the next tile in flight
 tensor_cores    mma.sync behind cp.async, swizzled shared memory; fp32 as tf32
 wgmma           TMA feeds warpgroup products in a persistent grid
 
-Row-major operands and transposed views are read where they lie. Short of tiles, the last two split K. Every rung can end
-in an epilogue, which linear uses.
+Row-major operands and transposed views are read where they lie. Short of tiles, the last two split K. Every rung takes
+batches, whose works it counts through, and can end in an epilogue, which linear uses.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,13 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import THREADS, Plan, majors, operand, simple_kernel, simple_plan
+from kernelmux.backends.cuda._matmul import THREADS, Plan, operand, problem, simple_kernel, simple_plan
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes
+from kernelmux.registry.batching import readable
+from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
 
 SOURCE = Source(__file__)
 REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
@@ -45,25 +46,27 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: E
 
 @lru_cache(maxsize=4096)
 def _naive(a: Layout, b: Layout, end: Ending) -> Plan:
-    kernel = simple_kernel(SOURCE, "matmul_naive", a.dtype, end, **majors(operand(a, 1), operand(b, 0)))
-    return simple_plan(kernel, cdiv(a.shape[0] * b.shape[1], THREADS), THREADS, a, b)
+    p = problem(a, b)
+    grid = cdiv(p.products * p.M * p.N, THREADS)
+    return simple_plan(simple_kernel(SOURCE, "matmul_naive", p, end), grid, THREADS, p)
 
 
 @lru_cache(maxsize=4096)
 def _tiled(a: Layout, b: Layout, end: Ending) -> Plan:
-    kernel = simple_kernel(SOURCE, "matmul_tiled", a.dtype, end, **majors(operand(a, 1), operand(b, 0)))
-    return simple_plan(kernel, cdiv(a.shape[0], 32) * cdiv(b.shape[1], 32), (32, THREADS // 32), a, b)
+    p = problem(a, b)
+    grid = p.products * cdiv(p.M, 32) * cdiv(p.N, 32)
+    return simple_plan(simple_kernel(SOURCE, "matmul_tiled", p, end), grid, (32, THREADS // 32), p)
 
 
 @lru_cache(maxsize=4096)
 def _register_tiled(a: Layout, b: Layout, end: Ending) -> Plan:
-    x, y, size = operand(a, 1), operand(b, 0), a.dtype.itemsize
+    p, size = problem(a, b), a.dtype.itemsize
     kernel = simple_kernel(
-        REGISTER_TILED, "matmul_register_tiled", a.dtype, end, C_VECTOR=gcd(4, b.shape[1]),
-        A_VECTOR=min(4, x.bytes // size), B_VECTOR=min(4, y.bytes // size), **majors(x, y),
+        REGISTER_TILED, "matmul_register_tiled", p, end, C_VECTOR=gcd(4, p.N),
+        A_VECTOR=min(4, p.left.bytes // size), B_VECTOR=min(4, p.right.bytes // size),
     )  # fmt: skip
-    grid = cdiv(a.shape[0], 128) * cdiv(b.shape[1], 128)
-    return simple_plan(kernel, grid, 128 * 128 // (8 * 16), a, b)
+    grid = p.products * cdiv(p.M, 128) * cdiv(p.N, 128)
+    return simple_plan(kernel, grid, 128 * 128 // (8 * 16), p)
 
 
 @dataclass(frozen=True)
@@ -88,23 +91,26 @@ class Tf32Layout:
     """
 
     k_axes: tuple[tuple[str, int], ...]
-    text: str = "fp32 with K strided only if K is a multiple of 4 and M, N >= 512"
+    rows: str = "M"
+    text: str = "fp32 with K strided only if K is a multiple of 4 and rows, N >= 512"
 
     def check(self, call: Any) -> str | None:
         """None, or which operand is fp32 with K strided in a product too small to copy it."""
-        M, N, K = (call.axes[axis] for axis in "MNK")
+        M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
         strided = [n for n, axis in self.k_axes if not operand(layout(call.arguments[n]), axis).k_major]
         if call.dtype != torch.float32 or not strided or (K % 4 == 0 and min(M, N) >= 512):
             return None
-        return f"{strided[0]} is fp32 with K strided, needs K contiguous, or K a multiple of 4 and M, N >= 512"
+        return f"{strided[0]} is fp32 with K strided, needs K contiguous, or K a multiple of 4 and rows, N >= 512"
 
 
 class Operands(NamedTuple):
-    """What an operator calls the factors of its product. k_axes: as in `Tf32Layout`."""
+    """What an operator calls the factors of its product and the axis that counts the rows of the left one. k_axes: as in
+    `Tf32Layout`."""
 
     left: str
     right: str
     k_axes: tuple[tuple[str, int], ...]
+    rows: str = "M"
 
 
 class Rung(NamedTuple):
@@ -121,7 +127,8 @@ class Rung(NamedTuple):
         return (floats, *self.requires(names), *INDICES)
 
 
-INDICES = tuple(AtMost(axis, 2**31 - 512) for axis in "MNK")  # int, rounded up to whole tiles
+LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
+INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
 
 def _on_ampere(names: Operands) -> tuple[Condition, ...]:
@@ -129,10 +136,9 @@ def _on_ampere(names: Operands) -> tuple[Condition, ...]:
 
 
 def _on_hopper(names: Operands) -> tuple[Condition, ...]:
-    """Up to 16 rows, the 16-row tiles of tensor_cores read b faster: 3.7 TB/s instead of 3.2 at K = 4096, N = 14336."""
+    """Lines that TMA cannot read are copied first."""
     return (
-        Tf32Allowed(names.left), Tf32Layout(names.k_axes), Aligned(names.left), Aligned(names.right), AtLeast("M", 17),
-        Capability((9, 0), below=(10, 0)),
+        Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.rows), Capability((9, 0), below=(10, 0)),
     )  # fmt: skip
 
 
@@ -147,9 +153,10 @@ RUNGS = {
 
 def _variant(rung: Rung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-        return rung.fn(a, b, precision, PLAIN)
+        return rung.fn(*readable(a, b), precision, PLAIN)
 
-    conditions = rung.conditions(Operands("a", "b", (("a", 1), ("b", 0))))
+    names = Operands("a", "b", (("a", 1), ("b", 0)), rows="rows")
+    conditions = (*rung.conditions(names), AtMost("rows", LARGEST), AtMost("batches", LARGEST))
     return Implementation(matmul, rung.idea, conditions, {"a": "matrix", "b": "matrix"}, rung.arithmetic)
 
 

@@ -80,16 +80,19 @@ __device__ __forceinline__ void load_row(float (&x)[Count], const float* row, in
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one waits at a barrier the other computes
     matmul_register_tiled(const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ c
-                          EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb) {
+                          EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb
+                          BATCH_PARAMETERS) {
     __shared__ alignas(16) Panel a_panel[2], b_panel[2];  // [k][m], [k][n]
-    const Tile tile = grouped_tile(blockIdx.x, cdiv(M, BLOCK), cdiv(N, BLOCK));
+    const int tiles_m = cdiv(M, BLOCK), tiles_n = cdiv(N, BLOCK);
+    const Member member = BATCH.member(blockIdx.x, (i64)tiles_m * tiles_n, M, N);
+    const Tile tile = grouped_tile(member.work, tiles_m, tiles_n);
     const int m0 = tile.m * BLOCK, n0 = tile.n * BLOCK;
     // Warps of 64 x WARP_N, 8 x 4 lanes: a lane's sums are groups of 4 x 4, 32 rows and 16 columns apart.
     constexpr int WARP_N = 4 * THREAD_N, WARPS_N = BLOCK / WARP_N;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = warp / WARPS_N * 64 + lane / 4 * 4, column = warp % WARPS_N * WARP_N + lane % 4 * 4;
-    Slice<A_K_MAJOR, A_VECTOR> a_share(a, lda, m0);
-    Slice<B_K_MAJOR, B_VECTOR> b_share(b, ldb, n0);
+    Slice<A_K_MAJOR, A_VECTOR> a_share(a + member.a, lda, m0);
+    Slice<B_K_MAJOR, B_VECTOR> b_share(b + member.b, ldb, n0);
     float sum[8][THREAD_N] = {};
     const bool whole = m0 + BLOCK <= M && n0 + BLOCK <= N;
     a_share.load(whole && BLOCK_K <= K, M, K);
@@ -121,6 +124,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)  // 2 blocks: while one
             float out[C_VECTOR];
 #pragma unroll
             for (int v = 0; v < C_VECTOR; v++) out[v] = sum[i][j + v];
-            if (m < M && n < N) EPILOGUE(Element).store(c, (i64)m * N + n, n, out);
+            if (m < M && n < N) EPILOGUE(Element).store(c, member.c + (i64)m * N + n, n, out);
         }
 }

@@ -139,18 +139,21 @@ __device__ __forceinline__ void await_stage() {
     __syncthreads();
 }
 
-// blockIdx.y takes k_split of K and writes its own [M, N] slice of c; k_split is a multiple of BLOCK_K, or K.
+// blockIdx.y takes k_split of K and writes its own [M, N] slices of c; k_split is a multiple of BLOCK_K, or K.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_tensor_cores(const Element* __restrict__ a, const Element* __restrict__ b, Output* __restrict__ c
-                        EPILOGUE_PARAMETERS(Output), int M, int N, int K, i64 lda, i64 ldb, int k_split) {
+                        EPILOGUE_PARAMETERS(Output), int M, int N, int K, i64 lda, i64 ldb, int k_split
+                        BATCH_PARAMETERS) {
     extern __shared__ __align__(128) unsigned char shared[];  // STAGES x STAGE_BYTES, in the end a strip per warp
     const unsigned stages = shared_address(shared);
-    const Tile tile = grouped_tile(blockIdx.x, cdiv(M, BLOCK_M), cdiv(N, BLOCK_N));
+    const int tiles_m = cdiv(M, BLOCK_M), tiles_n = cdiv(N, BLOCK_N);
+    const Member member = BATCH.member(blockIdx.x, (i64)tiles_m * tiles_n, M, N);
+    const Tile tile = grouped_tile(member.work, tiles_m, tiles_n);
     const int m0 = tile.m * BLOCK_M, n0 = tile.n * BLOCK_N;
     const int k_begin = blockIdx.y * k_split, k_end = min(K, k_begin + k_split), tiles = cdiv(k_end - k_begin, BLOCK_K);
     const int warp = threadIdx.x / 32, m = warp / WARPS_N * WARP_M, n = warp % WARPS_N * WARP_N;
-    A a_tiles(a, lda, m0, k_begin, M, k_end);
-    B b_tiles(b, ldb, n0, k_begin, N, k_end);
+    A a_tiles(a + member.a, lda, m0, k_begin, M, k_end);
+    B b_tiles(b + member.b, ldb, n0, k_begin, N, k_end);
     const auto issue = [&](int t, int slot) {
         if (t < tiles) {
             a_tiles.load(stages + slot * STAGE_BYTES);
@@ -183,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
     __syncthreads();
     Output* strip = reinterpret_cast<Output*>(shared + warp * Strip<WARP_N>::Bytes);
-    c += (i64)blockIdx.y * M * N;
+    c += member.c + (i64)blockIdx.y * BATCH.products * M * N;
 #pragma unroll
     for (int i = 0; i < WARP_M / 16; i++)
         Strip<WARP_N>::store_out(strip, sum[i], c, EPILOGUE(Output), m0 + m + 16 * i, n0 + n, M, N);

@@ -1,4 +1,4 @@
-"""Matrix product by torch.mm, which has no precision of its own per call: where its global flags allow less, not by it."""
+"""Matrix product by torch.matmul, which has no precision per call: where its global flags allow less, not by it."""
 
 from functools import cache
 from typing import Any
@@ -13,11 +13,11 @@ TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return finer(a, b).to(a.dtype) if coarse(a, b, precision) else torch.mm(a, b)
+    return finer(a, b).to(a.dtype) if coarse(a, b, precision) else torch.matmul(a, b)
 
 
 def coarse(a: torch.Tensor, b: torch.Tensor, precision: str) -> bool:
-    """Whether the sums of torch.mm may be coarser than the call asks for."""
+    """Whether the sums of torch.matmul may be coarser than the call asks for."""
     if a.dtype == torch.float32:
         return not _allowed(a, precision)
     return a.is_cuda and _sums_in_16_bits(a, b)
@@ -26,10 +26,13 @@ def coarse(a: torch.Tensor, b: torch.Tensor, precision: str) -> bool:
 def finer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b in the next wider dtype."""
     if a.dtype == torch.float32:
-        return torch.mm(a.double(), b.double())
+        return torch.matmul(a.double(), b.double())
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):  # out_dtype has no gradient
-        return torch.mm(a.float(), b.float())
-    return torch.mm(a, b, out_dtype=torch.float32)
+        return torch.matmul(a.float(), b.float())
+    shape = (*a.shape[:-1], b.shape[-1])
+    if b.dim() == 2:
+        return torch.mm(a.flatten(0, -2), b, out_dtype=torch.float32).view(shape)
+    return torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32).view(shape)
 
 
 def _allowed(a: torch.Tensor, precision: str) -> bool:
@@ -39,8 +42,8 @@ def _allowed(a: torch.Tensor, precision: str) -> bool:
 
 
 def _sums_in_16_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether torch.mm may add in 16 bits: the parts of a split K do so by torch's default, fp16 if a flag says so."""
-    tiles = -(-a.shape[0] // TILE) * -(-b.shape[1] // TILE)
+    """Whether torch.matmul may add in 16 bits: the parts of a split K do so by torch's default, fp16 if a flag says so."""
+    tiles = a.shape[:-2].numel() * -(-a.shape[-2] // TILE) * -(-b.shape[-1] // TILE)
     return tiles < _multiprocessors(a.get_device()) or (a.dtype == torch.float16 and _fp16_sums())
 
 
@@ -49,4 +52,4 @@ def _multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-VARIANTS = {"eager": Implementation(fn=matmul, idea="torch.mm", arithmetic="mma")}
+VARIANTS = {"eager": Implementation(fn=matmul, idea="torch.matmul", arithmetic="mma")}

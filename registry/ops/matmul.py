@@ -1,4 +1,4 @@
-"""Product of two matrices."""
+"""Product of two matrices, or of as many pairs of them as the leading axes say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, Spec
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return torch.einsum("mk,kn->mn", a, b)
+    return torch.einsum("...mk,...kn->...mn", a, b)
 
 
 def magnitude(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -24,24 +24,32 @@ def magnitude(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Integers whose products sum exactly in fp32, to numbers of the dtype; tf32 holds them too."""
-    (m, k), (_, n) = case.shapes["a"], case.shapes["b"]
-    largest = min(exact_range(k, dtype, products=True), 512)
-    if not largest:
-        return None
-    return {"a": integers((m, k), dtype, rng, largest), "b": integers((k, n), dtype, rng, largest)}
+    largest = min(exact_range(case.shapes["a"][-1], dtype, products=True), 512)
+    return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
 def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Products with transposed views, in the same precision."""
-    g, precision = grads["c"], values["precision"]
-    return {"a": kx.matmul(g, values["b"].mT, precision), "b": kx.matmul(values["a"].mT, g, precision)}
+    """Products with transposed views, in the same precision; where all matrices of a share b, one over all their rows."""
+    a, b, g, precision = values["a"], values["b"], grads["c"], values["precision"]
+    of_a = kx.matmul(g, b.mT, precision)
+    if a.dim() > b.dim():
+        a, g = a.flatten(0, -2), g.flatten(0, -2)
+    return {"a": of_a, "b": kx.matmul(a.mT, g, precision)}
+
+
+def counts(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, int]:
+    """batches: pairs of matrices. rows: of each left one, or of all of them together where they share the right one."""
+    leading = values["a"].shape[:-2].numel()
+    shared = values["b"].dim() == 2
+    return {"batches": 1 if shared else leading, "rows": axes["M"] * (leading if shared else 1)}
 
 
 def cost(call: Call) -> Cost:
-    m, n, k = (call.axes[axis] for axis in "MNK")
+    a, b, n = call.arguments["a"], call.arguments["b"], call.axes["N"]
+    outputs = call.axes["batches"] * call.axes["rows"] * n
     plain = call.dtype == torch.float32 and call.arguments["precision"] == "ieee"
-    size = call.arguments["a"].element_size()
-    return Cost(bytes=(m * k + k * n + m * n) * size, flops=2 * m * n * k, unit="fma" if plain else "tensor")
+    size = (a.numel() + b.numel() + outputs) * a.element_size()
+    return Cost(bytes=size, flops=2 * outputs * call.axes["K"], unit="fma" if plain else "tensor")
 
 
 FP32 = (torch.float32,)
@@ -53,15 +61,16 @@ PRECISION = Scalar(
 
 SPEC = OpSpec(
     name="matmul",
-    version=1,
-    summary="Matrix product; transposed views of either operand are read in place.",
-    math="c = a @ b, accumulated in fp32, rounded once",
+    version=2,
+    summary="Matrix product, of batches too; transposed and strided views of either operand are read in place.",
+    math="c = a @ b for each pair of matrices, accumulated in fp32, rounded once",
     inputs=(
-        Tensor("a", "M K", dtypes=FLOATS),
-        Tensor("b", "K N", like="a"),
+        Tensor("a", "... M K", dtypes=FLOATS, doc="one matrix or a batch of them; one that is expanded is read once"),
+        Tensor("b", "... K N | K N", like="a", doc="one matrix for each of a, or one for all"),
         PRECISION,
     ),
-    outputs=(Output("c", like="a", dims="M N"),),
+    outputs=(Output("c", like="a", dims="... M N"),),
+    derive=counts,
     reference=reference,
     arithmetics=("fp32", "fp32_sequential", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"]),
@@ -89,6 +98,19 @@ SPEC = OpSpec(
         Case("a=48x264 b=264x40", inputs="positive"),
         Case("a=48x264 b=264x40", inputs="wide", dtypes=FP32),
         Case("a=48x264 b=264x40", inputs="cancel"),
+        Case("a=3x33x40 b=3x40x24"),
+        Case("a=2x3x24x16 b=2x3x16x40"),
+        Case("a=5x66x32 b=5x32x72"),
+        Case("a=2x64x48 b=48x64"),
+        Case("a=3x1x65 b=65x33"),
+        Case("a=2x2x3x17x24 b=2x2x3x24x16"),
+        Case("a=2x72x40 b=2x40x24 precision=tf32", dtypes=FP32),
+        Case("a=0x8x8 b=0x8x8"),
+        Case("a=2x8x0 b=2x0x24"),
+        Case("a=2x16x1032 b=2x1032x24", dtypes=HALVES),  # K is split
+        Case("a=1000x64x64 b=1000x64x64", tier="full"),
+        Case("a=70000x3x5 b=70000x5x7", tier="full"),
+        Case("a=7x513x257 b=7x257x130", tier="full"),
         Case("a=513x1025 b=1025x257", tier="full"),
         Case("a=1024x4096 b=4096x512", inputs="positive", tier="full"),
         Case("a=1024x1024 b=1024x1024 precision=tf32", dtypes=FP32, tier="full"),
@@ -101,6 +123,12 @@ SPEC = OpSpec(
         Case("a=8192x8192 b=8192x8192", dtypes=HALVES),
         Case("a=4096x4096 b=4096x4096 precision=tf32", dtypes=FP32),
         Case("a=16x4096 b=4096x14336", dtypes=HALVES),
+        Case("a=1000x3000 b=3000x5000", dtypes=HALVES),
+        Case("a=512x7168 b=7168x2048", dtypes=HALVES),
+        Case("a=32x8192 b=8192x8192", dtypes=HALVES),
+        Case("a=128x1024x128 b=128x128x1024", dtypes=HALVES),
+        Case("a=8x2048x4096 b=8x4096x4096", dtypes=HALVES),
+        Case("a=1000x64x64 b=1000x64x64", dtypes=HALVES),
     ),
     cost=cost,
     gradient=Composed(("a", "b"), products),

@@ -195,6 +195,17 @@ def test_vmap_maps_over_free_leading_axes(backend):
     assert torch.equal(mixed, X + X[0])
 
 
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 1), (1, None)])
+@pytest.mark.parametrize(("a", "b"), [((2, 4), (4, 5)), ((3, 2, 4), (4, 5)), ((3, 2, 4), (3, 4, 5))])
+def test_vmap_of_products(backend, in_dims, a, b):
+    """Of single matrices, of a batch that shares its right one, and of pairs."""
+    stacks = (torch.randn(3, *shape) for shape in (a, b))
+    given = [x[0] if at is None else x.movedim(0, at) for x, at in zip(stacks, in_dims, strict=True)]
+    found = torch.vmap(lambda x, y: kx.matmul(x, y, backend=backend), in_dims=in_dims)(*given)
+    torch.testing.assert_close(found, torch.vmap(torch.matmul, in_dims=in_dims)(*given))
+
+
 @pytest.mark.parametrize("backend", KERNELS)
 def test_vmap_over_what_has_no_free_axis_is_refused(backend):
     with pytest.raises(ArgumentError, match="rms_norm: weight: expected a tensor that vmap does not map over"):

@@ -133,13 +133,13 @@ def test_a_flag_that_allows_less_than_the_call_asks_for_is_gone_around(
     fp32_precision, monkeypatch, flag, precision, exact
 ):
     fp32_precision(flag)
-    seen, real = [], torch.mm
+    seen, real = [], torch.matmul
 
-    def mm(a, b):
+    def matmul(a, b):
         seen.append(a.dtype)
         return real(a, b)
 
-    monkeypatch.setattr(torch, "mm", mm)
+    monkeypatch.setattr(torch, "matmul", matmul)
     rng = cases.generator("matmul", flag, torch.float32)
     tensors = {name: cases.draw((64, 64), torch.float32, rng) for name in "ab"}
     run("matmul", tensors, {"precision": precision})

@@ -8,7 +8,7 @@ persistent  the copy engine (TMA) does the loads, and the compiler keeps the pip
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
 
-Every rung can end in an epilogue, which linear uses.
+Every rung takes batches, whose tiles it counts through, and can end in an epilogue, which linear uses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from kernelmux.backends.triton.matmul._tiles import (
 )
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.batching import readable
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
 
 
 def _simple(p: Problem) -> Config:
@@ -78,32 +79,47 @@ def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
-    a = a if a.stride(1) == 1 else transpose_blocked(a.t())
-    b = b if b.stride(0) == 1 else transpose_blocked(b).t()
+    a = a if a.stride(-1) == 1 else turned(a.mT).mT
+    b = b if b.stride(-2) == 1 else turned(b)
     return persistent(a, b, precision, k_major_rule, epilogue)
 
 
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """x [... K, N] with K contiguous: all its rows as one matrix, whose transpose holds those of x side by side."""
+    flat = x.flatten(0, -2)
+    return transpose_blocked(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
+
+
 class Rung(NamedTuple):
-    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the factors."""
+    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
-    requires: Callable[[str, str], tuple[Condition, ...]] = lambda a, b: ()
+    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: ()
 
 
-def _descriptors(a: str, b: str) -> tuple[Condition, ...]:
+class Operands(NamedTuple):
+    """What an operator calls the factors of its product, and the axis that counts the rows of the left one."""
+
+    left: str
+    right: str
+    rows: str
+
+
+def _descriptors(names: Operands) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe: rows at multiples of 16 bytes. Products of fewer than 64 rows are bound by
     the memory and want more, narrower tiles than the variants with descriptors have."""
-    return AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Aligned(a), Aligned(b), Multiple("N", 8)
+    aligned = Aligned(names.left), Aligned(names.right)
+    return AtLeast(names.rows, 64), AtLeast("N", 16), AtLeast("K", 16), *aligned, Multiple("N", 8)
 
 
-def _halves(a: str, b: str, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
-    return Capability((9, 0), below), Dtypes(a, torch.float16, torch.bfloat16), *_descriptors(a, b)
+def _halves(names: Operands, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
+    return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
 
-def _tf32(a: str, b: str) -> tuple[Condition, ...]:
-    asked = Dtypes(a, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
-    return Capability((9, 0)), *asked, *_descriptors(a, b)
+def _tf32(names: Operands) -> tuple[Condition, ...]:
+    asked = Dtypes(names.left, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
+    return Capability((9, 0)), *asked, *_descriptors(names)
 
 
 RUNGS = {
@@ -119,10 +135,10 @@ RUNGS = {
 
 def _variant(rung: Rung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-        return rung.fn(a, b, precision, PLAIN)
+        return rung.fn(*readable(a, b), precision, PLAIN)
 
-    requires = rung.requires("a", "b")
-    layout = {"a": "matrix", "b": "matrix"} if requires else {}
+    requires = (*rung.requires(Operands("a", "b", "rows")), AtMost("batches", 2**31 - 1))  # programs that a grid has
+    layout = {"a": "matrix", "b": "matrix"} if requires[1:] else {}
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma")
 
 

@@ -1,5 +1,7 @@
 """The tiled product over pointers: any strides, any shape; order, tile and pipeline depth are compile-time values.
 
+The products of a batch are one long row of tiles, one product after the other.
+
 With SPLIT_K, each tile has several programs, which each take a share of K and leave fp32 sums to be added and ended.
 """
 
@@ -12,10 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Launch, plan
 from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
 from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.registry.batching import result
 
 Rule = Callable[[Problem], Config]
 
@@ -36,11 +39,31 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 @triton.jit
 def matmul_blocked_kernel(
     c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
-    EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr,
+    stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner, inner,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr,
+    UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
+    UNIT_BK: tl.constexpr, UNIT_BN: tl.constexpr, UNIT_BATCH: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
 ):  # fmt: skip
-    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    """Lengths and strides are in units of so many elements: Triton sees nothing of that kind but multiples of 16."""
+    M *= UNIT_M
+    N *= UNIT_N
+    K *= UNIT_K
+    stride_am *= UNIT_AM
+    stride_ak *= UNIT_AK
+    stride_bk *= UNIT_BK
+    stride_bn *= UNIT_BN
+    tile = tl.program_id(0)
+    first = 0  # element of c
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        batch = (tile // tiles).to(tl.int64)
+        tile = tile % tiles
+        a_ptr += ((batch // inner) * stride_a_outer + (batch % inner) * stride_a_inner) * UNIT_BATCH
+        b_ptr += ((batch // inner) * stride_b_outer + (batch % inner) * stride_b_inner) * UNIT_BATCH
+        first = batch * M * N
+    tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
     offs_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_m = (offs_m < M) | EVEN_M
@@ -52,7 +75,8 @@ def matmul_blocked_kernel(
         share = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
         begin = tl.program_id(1) * share
         end = tl.minimum(begin + share, K)
-        c_ptr += tl.program_id(1).to(tl.int64) * M * N
+        products = tl.num_programs(0) // (tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N))
+        c_ptr += tl.program_id(1).to(tl.int64) * products * M * N
 
     # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
     offs_k = tl.arange(0, BLOCK_K)
@@ -71,7 +95,7 @@ def matmul_blocked_kernel(
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
 
-    offs_c = offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
+    offs_c = first + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
     mask = mask_m[:, None] & mask_n[None, :]
     acc = biased(acc, bias_ptr, offs_n, N, BIAS)
     if ACTIVATION != "none":
@@ -81,14 +105,14 @@ def matmul_blocked_kernel(
 
 def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
     """a @ b with one tile per program."""
-    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    c = result(a, b)
     if c.numel() == 0:
         return c
     launch, split, finish = _plan(problem(a, b, precision, epilogue.ending), rule)
     if split == 1:
         launch(c, a, b, *epilogue.arguments(c))
         return c
-    sums = torch.empty((split, *c.shape), dtype=torch.float32, device=a.device)
+    sums = a.new_empty((split, *c.shape), dtype=torch.float32)
     launch(sums, a, b)
     finish(sums, c, *epilogue.arguments(c))
     return c
@@ -100,11 +124,13 @@ def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
     config = {"SPLIT_K": 1, **rule(p)}
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     split = config["SPLIT_K"]
+    numbers, units = p.in_units
     end = p.end if split == 1 else PLAIN.ending
     launch = Launch(
-        matmul_blocked_kernel, (cdiv(p.M, block_m) * cdiv(p.N, block_n), split),
-        *end.missing, p.M, p.N, p.K, *p.a_strides, *p.b_strides, **end.meta, PRECISION=p.precision,
+        matmul_blocked_kernel, (p.tiles(block_m, block_n), split),
+        *end.missing, *numbers, **end.meta, **units, PRECISION=p.precision, BATCHED=p.batch is not None,
         EVEN_M=p.M % block_m == 0, EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
     )  # fmt: skip
-    plain = partial(run, sum_first(p.device, split, p.M * p.N))
-    return launch, split, plain if p.end.plain else end_parts(p.end, split, p.M, p.N)
+    rows = p.products * p.M
+    plain = partial(run, sum_first(p.device, split, rows * p.N))
+    return launch, split, plain if p.end.plain else end_parts(p.end, split, rows, p.N)

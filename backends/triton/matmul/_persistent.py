@@ -9,32 +9,66 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton._launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
-from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.backends.triton.matmul._problem import Problem, described, problem
+from kernelmux.registry.batching import result
+
+
+@triton.jit
+def _store(desc, batch, m, n, x, BATCHED: tl.constexpr):
+    """x [BLOCK_M, BLOCK_N] to (m, n) of a matrix."""
+    if BATCHED:
+        desc.store([batch, m, n], x.to(desc.dtype).reshape(1, x.shape[0], x.shape[1]))
+    else:
+        desc.store([m, n], x.to(desc.dtype))
 
 
 @triton.jit
 def _end(
-    c_desc, bias_ptr, z_desc, m, n, sums, N, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_N: tl.constexpr
+    c_desc, bias_ptr, z_desc, batch, m, n, sums, N,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Ends sums [BLOCK_M, BLOCK_N] at (m, n) of c."""
     x = biased(sums, bias_ptr, n + tl.arange(0, BLOCK_N), N, BIAS)
     if ACTIVATION != "none":
-        z_desc.store([m, n], x.to(z_desc.dtype))
-    c_desc.store([m, n], activated(x, ACTIVATION).to(c_desc.dtype))
+        _store(z_desc, batch, m, n, x, BATCHED)
+    _store(c_desc, batch, m, n, activated(x, ACTIVATION), BATCHED)
+
+
+@triton.jit
+def _load(
+    desc, outer, inner, row, column, ROWS: tl.constexpr, BATCHED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """The block [HEIGHT, WIDTH] at (row, column) of the matrix at (outer, inner), whose rows are contiguous, or columns."""
+    if BATCHED:
+        if ROWS:
+            x = desc.load([outer, inner, row, column]).reshape(HEIGHT, WIDTH)
+        else:
+            x = desc.load([outer, inner, column, row]).reshape(WIDTH, HEIGHT).T
+    else:
+        x = desc.load([row, column]) if ROWS else desc.load([column, row]).T
+    return x
 
 
 @triton.jit
 def matmul_persistent_kernel(
-    c_desc, a_desc, b_desc, bias_ptr, z_desc, M, N, K, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-    A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SUBTILES: tl.constexpr,
+    c_desc, a_desc, b_desc, bias_ptr, z_desc, M, N, K, products, inner,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, A_OUTER: tl.constexpr, A_INNER: tl.constexpr,
+    B_OUTER: tl.constexpr, B_INNER: tl.constexpr, A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SUBTILES: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # Flattened, both loops are one pipeline: it does not drain between tiles.
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+    for index in tl.range(tl.program_id(0), products * tiles, tl.num_programs(0), flatten=True):
+        batch = 0
+        tile = index
+        if BATCHED:
+            batch = index // tiles
+            tile = index % tiles
+        y = batch // inner
+        x = batch % inner
         tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m = tile_m * BLOCK_M
         n = tile_n * BLOCK_N
@@ -42,23 +76,24 @@ def matmul_persistent_kernel(
         # [BLOCK_M, BLOCK_N]
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for k in range(0, K, BLOCK_K):
-            a = a_desc.load([m, k]) if A_ROWS else a_desc.load([k, m]).T
-            b = b_desc.load([k, n]) if B_ROWS else b_desc.load([n, k]).T
+            a = _load(a_desc, y * A_OUTER, x * A_INNER, m, k, A_ROWS, BATCHED, BLOCK_M, BLOCK_K)
+            b = _load(b_desc, y * B_OUTER, x * B_INNER, k, n, B_ROWS, BATCHED, BLOCK_K, BLOCK_N)
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
 
         # Half a tile at a time needs half the shared memory, which the pipeline has better use for.
         if SUBTILES == 2:
-            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            HALF: tl.constexpr = BLOCK_N // 2
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, HALF)), (0, 2, 1))
             left, right = tl.split(halves)
-            _end(c_desc, bias_ptr, z_desc, m, n, left, N, BIAS, ACTIVATION, BLOCK_N // 2)
-            _end(c_desc, bias_ptr, z_desc, m, n + BLOCK_N // 2, right, N, BIAS, ACTIVATION, BLOCK_N // 2)
+            _end(c_desc, bias_ptr, z_desc, batch, m, n, left, N, BIAS, ACTIVATION, BATCHED, HALF)
+            _end(c_desc, bias_ptr, z_desc, batch, m, n + HALF, right, N, BIAS, ACTIVATION, BATCHED, HALF)
         else:
-            _end(c_desc, bias_ptr, z_desc, m, n, acc, N, BIAS, ACTIVATION, BLOCK_N)
+            _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, BIAS, ACTIVATION, BATCHED, BLOCK_N)
 
 
 def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
     """a @ b with one program per SM."""
-    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    c = result(a, b)
     if c.numel():
         _plan(problem(a, b, precision, epilogue.ending), rule)(c, a, b, *epilogue.arguments(c))
     return c
@@ -68,20 +103,16 @@ def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epi
 def _plan(p: Problem, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    out = Map((p.M, p.N), (p.N, 1), (block_m, block_n // config["SUBTILES"]))
+    of_c, of_a, of_b = p.leading
+    out = Map(*described((p.M, p.N), (p.N, 1), (block_m, block_n // config["SUBTILES"]), of_c))
     maps = (
         out,
-        _map((p.M, p.K), p.a_strides, (block_m, block_k)),
-        _map((p.K, p.N), p.b_strides, (block_k, block_n)),
+        Map(*described((p.M, p.K), p.a_strides, (block_m, block_k), of_a)),
+        Map(*described((p.K, p.N), p.b_strides, (block_k, block_n), of_b)),
         *(() if p.end.plain else (Vector(), out)),
     )
-    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
+    programs = min(processors(p.device), p.tiles(block_m, block_n))
     return Launch(
-        matmul_persistent_kernel, (programs,), *p.end.missing, p.M, p.N, p.K, maps=maps, **p.end.meta,
-        A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, PRECISION=p.precision, **config,
+        matmul_persistent_kernel, (programs,), *p.end.missing, p.M, p.N, p.K, p.products, p.inner, maps=maps,
+        **p.end.meta, **p.places, A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, PRECISION=p.precision, **config,
     )  # fmt: skip
-
-
-def _map(shape: Ints, strides: Ints, block: Ints) -> Map:
-    """Of a matrix, or of its transpose where the columns are what is contiguous."""
-    return Map(shape, strides, block) if strides[1] == 1 else Map(shape[::-1], strides[::-1], block[::-1])

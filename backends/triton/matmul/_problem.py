@@ -1,17 +1,25 @@
-"""What the plan of a product depends on."""
+"""What the plan of a product depends on, and how a kernel finds the factors of each product of a batch."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import gcd
+from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.triton._launch import Ints
+from kernelmux.backends.triton._launch import Ints, cdiv, plan
 from kernelmux.backends.triton.matmul._epilogue import Ending
+from kernelmux.registry import batching
+from kernelmux.registry.batching import Batch
+
+Lead = tuple[tuple[int, int], ...]
+ONE = Batch(1, 1, (0, 0), (0, 0))
+ALIGNED = 16  # elements: a stride that the copy engine takes in every dtype
 
 
 class Problem(NamedTuple):
-    """Device, sizes, strides of a [M, K] and b [K, N], dtype, for fp32 the precision ("ieee" or "tf32"), and its end."""
+    """Device, sizes and strides of a [M, K] and b [K, N], where the next ones of a batch are (None: there is one of
+    each), dtype, for fp32 the precision ("ieee" or "tf32"), and its end."""
 
     device: int
     M: int
@@ -19,6 +27,7 @@ class Problem(NamedTuple):
     K: int
     a_strides: Ints
     b_strides: Ints
+    batch: Batch | None
     dtype: torch.dtype
     precision: str
     end: Ending
@@ -29,13 +38,90 @@ class Problem(NamedTuple):
         return "".join("r" if strides[1] == 1 else "c" for strides in (self.a_strides, self.b_strides))
 
     @property
-    def vectors(self) -> bool:
-        """Both operands can be loaded 16 bytes at a time: Triton knows that of strides and lengths of 16 elements."""
+    def unit(self) -> int:
+        """Elements, up to 16, of which strides, but for those of 1, and the lengths of lines are multiples."""
         lengths = (self.K if self.a_strides[1] == 1 else self.M, self.N if self.b_strides[1] == 1 else self.K)
-        return all(n % 16 == 0 or n == 1 for n in (*self.a_strides, *self.b_strides, *lengths))
+        apart = (*self.batch.a, *self.batch.b) if self.batch else ()
+        return gcd(16, *(n for n in (*self.a_strides, *self.b_strides) if n != 1), *lengths, *apart)
+
+    @property
+    def vectors(self) -> bool:
+        """Operands can be loaded 8 bytes or more at a time."""
+        lines = all(1 in strides for strides in (self.a_strides, self.b_strides))
+        return lines and self.unit * self.dtype.itemsize >= 8
+
+    @property
+    def in_units(self) -> tuple[Ints, dict[str, Any]]:
+        """Sizes, strides, those of the batch and its inner length for a kernel that reads through pointers, and by name
+        how many elements the first of them count: Triton knows of a number only whether it is a multiple of 16."""
+        batch = self.batch or ONE
+        strides = (*self.a_strides, *self.b_strides)
+        small = self.vectors and max(*strides, *batch.a, *batch.b) < 2**31  # a product of two numbers of 32 bits is one
+        unit = min(self.unit, 8) if small and self.unit < 16 else 1
+        lines = (self.layouts[0] == "c", self.layouts[1] == "r", self.layouts != "cr")
+        sizes = (self.M, self.N, self.K)
+        each = [unit if line else 1 for line in lines]
+        each[1] = gcd(8, self.N) if small and self.N % 16 else 1  # c has such lines too
+        each += [unit if stride != 1 else 1 for stride in strides] + [unit] * 4
+        numbers = tuple(n // u for n, u in zip((*sizes, *strides, *batch.a, *batch.b), each, strict=True))
+        names = ("M", "N", "K", "AM", "AK", "BK", "BN", "BATCH")
+        return (*numbers, batch.inner), {f"UNIT_{name}": u for name, u in zip(names, each, strict=False)}
+
+    @property
+    def leading(self) -> tuple[Lead, Lead, Lead]:
+        """Lengths and strides of the axes of c, a and b before those of their matrices; () for single ones."""
+        if self.batch is None:
+            return (), (), ()
+        sizes = self.batch.outer, self.batch.inner
+        of_c = ((self.batch.products, self.M * self.N),)
+        return of_c, tuple(zip(sizes, self.batch.a, strict=True)), tuple(zip(sizes, self.batch.b, strict=True))
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The constexprs of a kernel that has descriptors: whether there is a batch, and for each factor and axis of it
+        whether the matrices differ along that (1) or are one (0)."""
+        batch = self.batch or ONE
+        names = ("A_OUTER", "A_INNER", "B_OUTER", "B_INNER")
+        strides = (*batch.a, *batch.b)
+        return {"BATCHED": self.batch is not None, **{n: int(s != 0) for n, s in zip(names, strides, strict=True)}}
+
+    @property
+    def inner(self) -> int:
+        """Products to a step along the outer axis of the batch."""
+        return (self.batch or ONE).inner
+
+    @property
+    def products(self) -> int:
+        """How many there are."""
+        return self.batch.products if self.batch else 1
+
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles [m, n] of all products."""
+        return self.products * cdiv(self.M, m) * cdiv(self.N, n)
+
+
+def described(shape: Ints, strides: Ints, block: Ints, lead: Lead) -> tuple[Ints, Ints, Ints]:
+    """Shape, strides and block of a matrix for a tensor descriptor, or of its transpose where the columns are what is
+    contiguous. lead: lengths and strides of the axes before them, of which a block has one place each; a stride of 0 is
+    that of an axis along which there is but one matrix."""
+    if strides[1] != 1:
+        shape, strides, block = shape[::-1], strides[::-1], block[::-1]
+    sizes = tuple(length if stride else 1 for length, stride in lead)
+    apart = tuple(stride or ALIGNED for _, stride in lead)
+    return (*sizes, *shape), (*apart, *strides), (*(1 for _ in lead), *block)
 
 
 def problem(a: torch.Tensor, b: torch.Tensor, precision: str, end: Ending) -> Problem:
     """The problem of a @ b."""
-    M, K = a.shape
-    return Problem(a.get_device(), M, b.shape[1], K, a.stride(), b.stride(), a.dtype, precision, end)
+    return _problem(a.get_device(), a.shape, b.shape, a.stride(), b.stride(), a.dtype, precision, end)
+
+
+@plan
+def _problem(
+    device: int, a: Ints, b: Ints, a_strides: Ints, b_strides: Ints, dtype: torch.dtype, precision: str, end: Ending
+) -> Problem:
+    found = batching.product(a, a_strides, b, b_strides)
+    if found is None:
+        raise ValueError(f"more than two strides walk the batches of {a}, {a_strides} and {b}, {b_strides}")
+    M, N, K, a_strides, b_strides, batch = found
+    return Problem(device, M, N, K, a_strides, b_strides, batch, dtype, precision, end)

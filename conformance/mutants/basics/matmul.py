@@ -2,6 +2,7 @@
 
 import torch
 
+from kernelmux.conformance.mutants._batches import each
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, OneOf
 
@@ -13,6 +14,7 @@ def sound(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     return (a.double() @ b.double()).to(a.dtype)
 
 
+@each
 def low_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """Sums in the storage dtype, 8 terms at a time; fp32 in bf16."""
     low = torch.bfloat16 if a.dtype == torch.float32 else a.dtype
@@ -22,11 +24,13 @@ def low_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.T
     return total.to(a.dtype)
 
 
+@each
 def dropped_tile(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     k = a.shape[1] - a.shape[1] % 16 if a.shape[1] > 16 else a.shape[1]
     return sound(a[:, :k], b[:k], precision)
 
 
+@each
 def dropped_term(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     k = max(a.shape[1] - 1, min(a.shape[1], 1))
     return sound(a[:, :k], b[:k], precision)
@@ -43,6 +47,7 @@ def silent_tf32(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tenso
     return sound(_tf32(a), _tf32(b), precision)
 
 
+@each
 def random_order(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     order = torch.randperm(a.shape[1], generator=ORDERS).to(a.device)
     total = torch.zeros(a.shape[0], b.shape[1], device=a.device)
@@ -52,7 +57,7 @@ def random_order(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tens
 
 
 def undeclared_limit(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    if a.shape[1] % 8:
+    if a.shape[-1] % 8:
         raise RuntimeError("K must be a multiple of 8")
     return sound(a, b, precision)
 

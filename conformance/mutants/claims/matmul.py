@@ -26,13 +26,13 @@ def tf32_anyway(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tenso
 
 def sums_in_storage(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """Declared for tensor cores, and the two halves of K are added in the storage dtype."""
-    k = a.shape[1] // 2
-    return sound(a[:, :k], b[:k], precision) + sound(a[:, k:], b[k:], precision)
+    k = a.shape[-1] // 2
+    return sound(a[..., :k], b[..., :k, :], precision) + sound(a[..., k:], b[..., k:, :], precision)
 
 
 def tf32_if_aligned(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """The fastest path takes operands whose lengths it likes, and does not ask for the precision."""
-    likes = not (a.shape[0] % 16 or a.shape[1] % 8 or b.shape[1] % 16) and b.stride(0) > b.shape[1]
+    likes = not (a.shape[-2] % 16 or a.shape[-1] % 8 or b.shape[-1] % 16) and b.stride(-2) > b.shape[-1]
     return tf32_anyway(a, b, precision) if likes else sound(a, b, precision)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from kernelmux.conformance.mutants._batches import each
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
@@ -12,6 +13,7 @@ from kernelmux.registry.conditions import AtMost
 SOURCE = Path(__file__).with_name("rows.cu")
 
 
+@each
 def int_rows(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     m, n = a.shape[0], b.shape[1]
     c = torch.empty(m, n, dtype=a.dtype, device=a.device)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from kernelmux.conformance.mutants._batches import each
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
@@ -14,6 +15,7 @@ ORDERS = torch.Generator().manual_seed(0)
 SOURCE = Path(__file__).with_suffix(".cu")
 
 
+@each
 def split_k(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     c = torch.zeros(m, n, device=a.device, dtype=torch.float32)
@@ -24,6 +26,7 @@ def split_k(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     return c.to(a.dtype)
 
 
+@each
 def few_rows(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """Few rows and a long K: its parts are added in an order by chance."""
     if len(a) > 16 or a.shape[1] < 2048:

@@ -2,6 +2,7 @@
 
 import torch
 
+from kernelmux.conformance.mutants._batches import each
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.conformance.mutants.state._memory import Packed, capturing
 from kernelmux.registry.backend import Implementation
@@ -10,15 +11,15 @@ LARGE = 8192  # elements
 _padded: dict[object, torch.Tensor] = {}
 _by_address: dict[object, torch.Tensor] = {}
 _by_version: dict[object, torch.Tensor] = {}
-PACKED = Packed(lambda b: b.t().clone())
-CARELESS = Packed(lambda b: b.t().clone(), watchful=False)
+PACKED = Packed(lambda b: b.mT.clone())
+CARELESS = Packed(lambda b: b.mT.clone(), watchful=False)
 
 
 def _packed(kept: dict[object, torch.Tensor], key: object, b: torch.Tensor) -> torch.Tensor:
     if key not in kept:
         kept.clear()
-        kept[key] = b.t().clone()
-    return kept[key].t()
+        kept[key] = b.mT.clone()
+    return kept[key].mT
 
 
 def by_address(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -42,6 +43,7 @@ def large_by_address(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.
     return by_address(a, b, precision)
 
 
+@each
 def padded(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """K is padded with zeros to a multiple of 64, in memory that is cleared when it is made, and kept."""
     (m, k), n = a.shape, b.shape[1]
@@ -60,13 +62,13 @@ def padded(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
 
 
 def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    result: torch.Tensor = sound("matmul", a, PACKED.of(b).t(), precision)
+    result: torch.Tensor = sound("matmul", a, PACKED.of(b).mT, precision)
     return result
 
 
 def packed_before_capture(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     """A graph that is captured after a call holds what was packed then, whatever b holds when it is replayed."""
-    result: torch.Tensor = sound("matmul", a, CARELESS.of(b).t(), precision)
+    result: torch.Tensor = sound("matmul", a, CARELESS.of(b).mT, precision)
     return result
 
 
