@@ -170,12 +170,12 @@ def _declared(
         return _once(spec, made, [torch.empty(0, requires_grad=True)]) if again else made
     assert isinstance(spec.gradient, Gradient)  # `lack` refused the call otherwise
     backward = catalog.spec(spec.gradient.op)
-    made = tuple(gradient.arguments(spec, backward, values, grads).values())
+    asked = tuple(gradient.arguments(spec, backward, values, grads).values())
     with torch.no_grad():
-        result = operator(backward, made)
+        result = operator(backward, asked)
     found = dict(zip(spec.gradient.wrt, result if isinstance(result, tuple) else (result,), strict=True))
     if torch.is_grad_enabled():
-        found = _once(spec, found, [v for v in made if isinstance(v, torch.Tensor)])
+        found = _once(spec, found, [v for v in asked if isinstance(v, torch.Tensor)])
     return {**found, **{name: found[other] for name, other in spec.gradient.same.items()}}
 
 
