@@ -34,6 +34,13 @@ def test_independent_axes_are_found_by_asking_the_reference() -> None:
     assert AxisName("M") not in causal or AxisName("N") not in causal
 
 
+def test_slices_of_a_batch_stand_apart_and_rows_under_a_causal_mask_do_not() -> None:
+    spec = catalog.spec("attention")
+    case = spec.case("q=1x2x3x8 k=1x2x5x8 v=1x2x5x8 causal=True")
+    assert set(huge.apart(spec, case, AxisName("B"), torch.float16)) == {0, 1}
+    assert huge.apart(spec, case, AxisName("M"), torch.float16) == {}
+
+
 def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:
     spec = catalog.spec("matmul")
     found = huge.lengths(spec, spec.case("a=30x40 b=40x50"), torch.float16)
