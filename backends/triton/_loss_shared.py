@@ -82,8 +82,8 @@ def loss_shared_kernel(
     for index in range(gl.program_id(0), M, gl.num_programs(0)):
         row = index + one.to(gl.int64)  # [1, 1]
         targets = targets_of(target_ptr, row, row < M, V, target_step, ignore_index)
-        ptr = logits_ptr + index.to(gl.int64) * row_step * WIDTH
-        out = grad_ptr + index.to(gl.int64) * (V // WIDTH) * WIDTH
+        ptr = logits_ptr + index.to(gl.int64) * row_step * WIDTH  # type: ignore[attr-defined]
+        out = grad_ptr + index.to(gl.int64) * (V // WIDTH) * WIDTH  # type: ignore[attr-defined]
         held = ()
         values = ()
         valid = ()
