@@ -165,9 +165,9 @@ def _declared(
 ) -> Mapping[str, torch.Tensor]:
     """The gradients by tensor, as the spec declares them."""
     if isinstance(spec.gradient, Composed):
-        made = spec.gradient.how(Operators(operator), values, grads)
+        composed = spec.gradient.how(Operators(operator), values, grads)
         again = spec.gradient.constant and torch.is_grad_enabled()
-        return _once(spec, made, [torch.empty(0, requires_grad=True)]) if again else made
+        return _once(spec, composed, [torch.empty(0, requires_grad=True)]) if again else composed
     assert isinstance(spec.gradient, Gradient)  # `lack` refused the call otherwise
     backward = catalog.spec(spec.gradient.op)
     asked = tuple(gradient.arguments(spec, backward, values, grads).values())

@@ -29,7 +29,7 @@ cross_entropy_backward_vectorized(
     Elements held[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u)
-        if (first + u * GROUP * WIDTH < part.tail) held[u] = load_streaming<WIDTH>(x + first + u * GROUP * WIDTH);
+        if (first + u * GROUP * WIDTH < part.tail) held[u] = load<WIDTH>(x + first + u * GROUP * WIDTH);
 
     const Target t(target[row], n, ignored);
     const float g = grad_loss[row * each] / (count ? count[0] : 1.0f);

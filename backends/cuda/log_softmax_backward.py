@@ -1,11 +1,26 @@
 """Gradient of log_softmax on CUDA."""
 
+from typing import Any
+
 import torch
 
-from kernelmux.backends.cuda._rows import Rows, row_variant
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._rows import Rows, Work, row_variant
+from kernelmux.backends.cuda._runtime import Kernel, Source
 
-_ROWS = Rows(Source(__file__), "log_softmax_backward", ("grad_out", "y"), outputs=("grad_x",))
+
+class _ThreeBlocks(Rows):
+    """Three blocks of 512 threads on a multiprocessor, with 40 registers each, where the rule has two with 64.
+
+    H200, 16384 x 8192 in bf16: 190.2 us, and 198.0 with two.
+    """
+
+    def kernel(self, way: str, walk: str, work: Work, **defines: Any) -> Kernel:
+        if defines.get("GROUP") == 512 and defines.get("MIN_BLOCKS") == 2:
+            defines["MIN_BLOCKS"] = 3
+        return super().kernel(way, walk, work, **defines)
+
+
+_ROWS = _ThreeBlocks(Source(__file__), "log_softmax_backward", ("grad_out", "y"), outputs=("grad_x",))
 
 
 def log_softmax_backward(walk: str, grad_out: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tensor:
