@@ -148,7 +148,7 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
     for model, ref, out in zip(trial.spec.errors, trial.references, outputs, strict=True):
         largest = torch.finfo(torch.float32).max
         beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > largest
-        beyond &= ~(out.isfinite() & (ref.abs() > 2 * largest))
+        beyond &= ~(out.to(ref).isfinite() & (ref.abs() > 2 * largest))
         kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
     return tuple(kept)
 
