@@ -57,10 +57,10 @@ def _top_total(state, n):
 @triton.jit
 def _scale(largest, top, n):
     """The scale of a row, a power of two that lifts its numbers, what they are divided by then, and its reciprocal."""
-    scale = tl.div_rn(top.to(tl.float32, bitcast=True), top.to(tl.float32) * 0 + largest)
+    scale = tl.div_rn(top.to(tl.float32, bitcast=True), largest)
     lift = tl.where(scale < 2.0**-40, 2.0**100, 1.0)
     divisor = scale * lift
-    inverse = tl.where(scale == 0, 0.0, tl.div_rn(divisor * 0 + 1.0, divisor))
+    inverse = tl.where(scale == 0, 0.0, tl.div_rn(1.0, divisor))
     return scale, lift, tl.where((scale > 0) & (scale < float("inf")), divisor, 0.0), inverse
 
 

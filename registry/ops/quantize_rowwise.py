@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.registry import dtypes
-from kernelmux.registry.cases import Case, generator
+from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import EQUAL
 from kernelmux.registry.spec import BatchInvariant, Call, NoGradient, OpSpec, Output, Scalar, Tensor
@@ -38,14 +38,23 @@ def reference(x: torch.Tensor, format: str) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor]:
-    """Numbers of the format and those half-way between two of them, in rows whose scale is a power of two."""
+    """Numbers of the format and those half-way between two of them, in rows whose scale is a power of two.
+
+    In fp32 every third row has the smallest positive number for its scale, rounded down, and numbers beyond the range.
+    """
     (m, n), format = case.shapes["x"], case.scalars.get("format", FORMATS[0])
     numbers = positive(format)
     numbers = torch.cat([numbers, (numbers[1:] + numbers[:-1]) / 2])
     signs = 2 * torch.randint(0, 2, (m, n), generator=rng) - 1
     x = numbers[torch.randint(0, len(numbers), (m, n), generator=rng)] * signs
     x[:, :1] = LARGEST[format]
-    return {"x": torch.ldexp(x, -torch.arange(m)[:, None] % 3).to(dtype)}
+    x = torch.ldexp(x, -torch.arange(m)[:, None] % 3)
+    if dtype == torch.float32:
+        beyond = int(1.49 * LARGEST[format])
+        tiny = torch.randint(-beyond, beyond + 1, (m, n), generator=rng).double()
+        tiny[:, :1] = -beyond
+        x[2::3] = torch.ldexp(tiny, torch.tensor(-149))[2::3]
+    return {"x": x.to(dtype)}
 
 
 def positive(format: str) -> torch.Tensor:
@@ -68,17 +77,25 @@ SPEC = OpSpec(
     name="quantize_rowwise",
     version=1,
     summary="Rows in 8 bits per number, each with the scale that maps its largest magnitude to the largest of the format.",
-    math="""scale = max|x| / largest, q = x / scale, along each row; the quotients are rounded to fp32, q from that to the nearest
-    number of the format, of two to the even one, within its range. Where scale is 0 (a row of zeros, or of numbers so small
-    that it rounds to 0) q is 0. A row with an infinity has scale inf, a row with a NaN scale NaN; q follows the formula,
-    and int8 has 0 for NaN""",
+    math="scale = max|x| / largest and q = x / scale along each row; in fp32, then to the nearest number, ties to even",
     inputs=(
         Tensor("x", "M N"),
         Scalar("format", str, "int8", choices=FORMATS, doc="largest number: int8 127, e4m3 448, e5m2 57344"),
     ),
     outputs=(
-        Output("q", like="x", dtype=lambda call: dtypes.parse(call.arguments["format"])),
-        Output("scale", like="x", dims="M", dtype=torch.float32),
+        Output(
+            "q",
+            like="x",
+            dtype=lambda call: dtypes.parse(call.arguments["format"]),
+            doc="within the range of the format; 0 where the scale is 0, and for the NaN of a row that has one in int8",
+        ),
+        Output(
+            "scale",
+            like="x",
+            dims="M",
+            dtype=torch.float32,
+            doc="0 for a row of zeros, or of numbers so small that it rounds to 0; inf or NaN for a row that has one",
+        ),
     ),
     reference=reference,
     error=(EQUAL, EQUAL),
@@ -116,6 +133,8 @@ SPEC = OpSpec(
         Case("x=8x4096 format=e4m3", dtypes=BF16),
     ),
     cost=cost,
-    gradient=NoGradient("a step function has the derivative 0; what stands in for it is the choice of a training method"),
+    gradient=NoGradient(
+        "a step function has the derivative 0; what stands in for it is the choice of a training method"
+    ),
     properties=(BatchInvariant(("M",)),),
 )
