@@ -71,22 +71,25 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_tensor_cores(
                 const int k = begin + u * CHUNK;
                 held[u][i] = k < K ? __ldcs(reinterpret_cast<const uint4*>(rows[i] + k * (i64)(16 / HELD))) : uint4{};
             }
+        unsigned with[UNROLL][TILES][2 * STEPS];  // asked for before the weight has arrived
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) {
+                const int b = tile * 8 + group, k = begin + u * CHUNK;
+                load_vector(with[u][tile], x + b * x_row + k, b < B && k < K);
+            }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const int k = begin + u * CHUNK;
             unsigned upper[2 * STEPS], lower[2 * STEPS];
             operands(upper, held[u][0]);
             operands(lower, held[u][1]);
 #pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) {
-                const int b = tile * 8 + group;
-                unsigned with[2 * STEPS];
-                load_vector(with, x + b * x_row + k, b < B && k < K);
+            for (int s = 0; s < STEPS; ++s) {
+                const unsigned a[4] = {upper[2 * s], lower[2 * s], upper[2 * s + 1], lower[2 * s + 1]};
 #pragma unroll
-                for (int s = 0; s < STEPS; ++s) {
-                    const unsigned a[4] = {upper[2 * s], lower[2 * s], upper[2 * s + 1], lower[2 * s + 1]};
-                    mma(sums[tile], a, with[2 * s], with[2 * s + 1], T());
-                }
+                for (int tile = 0; tile < TILES; ++tile)
+                    mma(sums[tile], a, with[u][tile][2 * s], with[u][tile][2 * s + 1], T());
             }
         }
     }

@@ -4,14 +4,20 @@
 //   -DWALK=resident    the row stays in the registers of a group, of a block or of CLUSTER blocks: one read
 //   -DWALK=looped      a block per row reads it twice, the second time from L2 if it is not too long
 //
-// The quotients are those of an IEEE division. Between equal scales the reciprocal is the same, so a division is five
-// products and sums: two steps of Markstein's correction ("Computation of elementary functions on the IBM RISC System/6000
-// processor", 1990). They are exact where nothing underflows, for which rows of tiny numbers are lifted by a power of two.
+// The quotients are those of an IEEE division. Within a row the reciprocal is the same, so a division is a product and a step
+// or two of Markstein's correction ("Computation of elementary functions on the IBM RISC System/6000 processor", 1990). Two
+// are exact; of the quotients of 16-bit numbers one step rounds all to the right number of every format (tried for all
+// pairs of mantissas). The steps need what does not underflow: rows of tiny numbers are lifted by a power of two.
 #include <cuda_fp8.h>
 
 #include "row_parameters.cuh"
 
 using Codes = Vec<unsigned char, WIDTH>;
+
+// Of fp16 no scale is so small that a row must be lifted.
+__device__ __forceinline__ constexpr bool short_range(__half) { return true; }
+template <typename Other>
+__device__ __forceinline__ constexpr bool short_range(Other) { return false; }
 
 struct Int8 {
     static constexpr float largest = 127.0f;
@@ -95,10 +101,10 @@ struct Scale {
     }
 
     __device__ __forceinline__ float quotient(float x) const {
-        const float lifted = multiply(x, lift);
+        const float lifted = short_range(T()) ? x : multiply(x, lift);
         float q = lifted * inverse;
-        q = fmaf(fmaf(-q, divisor, lifted), inverse, q);
-        q = fmaf(fmaf(-q, divisor, lifted), inverse, q);
+#pragma unroll
+        for (int step = 0; step < (sizeof(T) == 2 ? 1 : 2); ++step) q = fmaf(fmaf(-q, divisor, lifted), inverse, q);
         return FORMAT::signed_zero ? copysignf(q, x) : q;
     }
 

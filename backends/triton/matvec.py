@@ -14,7 +14,7 @@ from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton._rows import clamp, next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Capability, Dtypes
+from kernelmux.registry.conditions import AtLeast, Capability, Dtypes
 
 COLUMNS = tl.constexpr(16)  # of a product of tensor cores, at least
 
@@ -71,15 +71,23 @@ def matvec_dot_kernel(
 
 
 def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
-    """One access of 16 bytes per thread and row, and so many rows that 64 sums are in registers at most."""
+    """Two kilobytes of a row at a time, of two rows or more where a thread keeps few sums."""
     block_k = min(next_power(k), 2048 // size)
-    rows = clamp(64 * 128 // (block_k * next_power(b)), 1, 4)
+    rows = clamp(16 * 128 // (block_k * next_power(b)), 1, 4)
     return {"BLOCK_N": rows, "BLOCK_K": block_k, "num_warps": clamp(rows * block_k // 256, 1, 4)}
 
 
 def dot_rule(n: int, k: int, b: int, size: int) -> Config:
-    """Half a kilobyte of each row at a time, and several such tiles on their way."""
-    return {"BLOCK_N": 16, "BLOCK_K": clamp(next_power(k), 16, 512 // size), "num_warps": 4, "num_stages": 4}
+    """H200, 16 vectors, bf16: 14336 x 4096 in 39 us with 64 rows per program, else 43; 4096 x 4096 19 us and 16."""
+    rows, line, stages, warps = (64, 256, 4, 4) if n >= 64 * 132 else (16, 1024, 4, 2)
+    if size == 1:
+        rows, line, stages, warps = 32, 256, 6, 4
+    return {
+        "BLOCK_N": rows,
+        "BLOCK_K": clamp(next_power(k), 16, line // size),
+        "num_warps": warps,
+        "num_stages": stages,
+    }
 
 
 def matvec_lanes(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
@@ -110,9 +118,11 @@ def _plan(way: str, shape: Ints, batch: int, weight_row: int, x_row: int, size: 
 
 WAYS = {"lanes": (matvec_lanes_kernel, lanes_rule), "dot": (matvec_dot_kernel, dot_rule)}
 _LAYOUT = {"weight": "last", "x": "last", "scale": "contiguous"}
-_HALVES = Dtypes("x", torch.float16, torch.bfloat16)
-_SHORT = Dtypes("weight", torch.float16, torch.bfloat16, torch.int8)
+_ON_TENSOR_CORES = (
+    Capability((8, 0)), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 5),
+    Dtypes("x", torch.float16, torch.bfloat16),
+)  # fmt: skip
 VARIANTS = {
     "lanes": Implementation(matvec_lanes, "each thread multiplies for itself", layout=_LAYOUT),
-    "dot": Implementation(matvec_dot, "tensor cores", (Capability((8, 0)), _SHORT, _HALVES), _LAYOUT, "mma_16"),
+    "dot": Implementation(matvec_dot, "tensor cores", _ON_TENSOR_CORES, _LAYOUT, "mma_16"),
 }

@@ -120,8 +120,8 @@ def _zeros(probe: Probe) -> list[Trial]:
 
 
 def _defined(trial: Trial) -> bool:
-    """Floating, and where the spec says so."""
-    return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
+    """With a floating tensor, and where the spec says so."""
+    return bool(trial.free) and trial.spec.special.on(trial.call.arguments)
 
 
 def _zeroed(trial: Trial) -> bool:

@@ -84,6 +84,7 @@ SPEC = OpSpec(
         _case(1, 1, 1),
         _case(33, 65, 2),
         _case(45, 200, 16),
+        _case(33, 208, 11, dtypes=HALVES),
         Case("weight=45x64 x=2x64 scale=45"),
         _case(40, 1032, 9),
         _case(17, 72, 8, inputs="faint", dtypes=(torch.float32,)),
