@@ -17,18 +17,13 @@ struct Strides {
 // Sixteen neighbours along K of one line; zeros outside.
 template <int Vector>
 __device__ __forceinline__ uint4 piece(const signed char* x, Strides s, int line, int k, int lines, int K) {
-    Vec<signed char, 16> found = {};
-    if (line < lines) {
-        const signed char* from = x + line * s.line + k * s.k;
-        if constexpr (Vector == 16) {
-            if (k < K) found = load<16>(from);
-        } else {
+    const signed char* from = x + line * s.line + k * s.k;
+    if constexpr (Vector == 16) return line < lines && k < K ? __ldg(reinterpret_cast<const uint4*>(from)) : uint4{};
+    unsigned words[4] = {};
 #pragma unroll
-            for (int i = 0; i < 16; i++)
-                if (k + i < K) found.v[i] = from[i * s.k];
-        }
-    }
-    return bits<uint4>(found);
+    for (int i = 0; i < 16; i++)
+        if (line < lines && k + i < K) words[i / 4] |= (unsigned)(unsigned char)from[i * s.k] << (i % 4 * 8);
+    return {words[0], words[1], words[2], words[3]};
 }
 
 template <int Vector>

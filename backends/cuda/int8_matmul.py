@@ -5,6 +5,7 @@ wgmma         TMA feeds warpgroup products in a persistent grid
 """
 
 from functools import lru_cache
+from math import gcd
 
 import torch
 
@@ -28,6 +29,7 @@ SOURCE = Source(__file__)
 WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
 _TILE = 128
 _COLUMNS, _STAGES = 256, 4
+_STRIPS = 8 * 16 * (64 + 8) * 2  # bytes through which 16-bit results leave
 Maybe = torch.Tensor | None
 Scales = tuple[bool, int, int]
 
@@ -83,10 +85,11 @@ def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[
     (M, K), N = a.shape, b.shape[1]
     kernel = WGMMA.kernel(
         "int8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32",
-        **_defines(scales), BLOCK_N=_COLUMNS, STAGES=_STAGES, GROUP_M=GROUP_M,
+        **_defines(scales), BLOCK_N=_COLUMNS, STAGES=_STAGES, GROUP_M=GROUP_M, C_VECTOR=gcd(8, N),
     )  # fmt: skip
     works = cdiv(M, ROWS) * cdiv(N, _COLUMNS)
-    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=shared(_COLUMNS, _STAGES))
+    room = shared(_COLUMNS, _STAGES) + (_STRIPS if scales[0] else 0)
+    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=room)
     return launch, lines(a, 1, ROWS), lines(b, 0, _COLUMNS)
 
 

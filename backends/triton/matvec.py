@@ -43,7 +43,7 @@ def matvec_lanes_kernel(
         w = tl.load(rows + k, mask=mask, other=0, eviction_policy="evict_first").to(tl.float32)
         grown = ()
         for b in tl.static_range(BATCH):
-            v = tl.load(x_ptr + (b * x_row + k), mask=mask, other=0.0).to(tl.float32)
+            v = tl.load(x_ptr + (tl.full([1, 1], b, tl.int64) * x_row + k), mask=mask, other=0.0).to(tl.float32)
             grown += (tl.fma(w, tl.broadcast_to(v, [BLOCK_N, BLOCK_K]), state[b]),)  # type: ignore[assignment]
         state = grown
     for b in tl.static_range(BATCH):

@@ -16,7 +16,7 @@ Maybe = torch.Tensor | None
 def reference(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     sums = torch.einsum("mk,kn->mn", a.to(torch.float64), b.to(torch.float64))
     if scale_a is None and scale_b is None:
-        return sums.to(torch.int64)
+        return sums.to(torch.int32)
     for scale in (scale_a, scale_b):
         sums = sums if scale is None else sums * scale
     return sums
