@@ -90,7 +90,7 @@ def unequal(name: str, got: torch.Tensor, want: torch.Tensor, poison: torch.Tens
     """The message for a result that had to be equal bit for bit."""
     wrong = (got != want) & ~(got.isnan() & want.isnan()) if got.is_floating_point() else got != want
     if not wrong.any():  # differs in the sign of zero or the payload of a NaN
-        wrong = torch.signbit(got) != torch.signbit(want)
+        wrong = torch.signbit(got.to(torch.float64)) != torch.signbit(want.to(torch.float64))
     if not wrong.any():
         return f"{name} differs in its bits, though the values are equal (the payload of a NaN)"
     index = tuple(int(i) for i in wrong.nonzero()[0])

@@ -82,7 +82,8 @@ def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) 
 
 def _draw(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:
     if dtype.is_floating_point:
-        drawn = torch.randn(shape, dtype=dtype, device=rng.device, generator=rng)
+        drawable = torch.float32 if dtype.itemsize == 1 else dtype
+        drawn = torch.randn(shape, dtype=drawable, device=rng.device, generator=rng).to(dtype)
     else:
         info = torch.iinfo(dtype)
         drawn = torch.randint(info.min, info.max, shape, dtype=dtype, device=rng.device, generator=rng)

@@ -24,7 +24,8 @@ class Ceilings:
     """What this machine reaches at most; bytes/s and flop/s.
 
     copy: device memory, read + write. read: device memory, one way. host: pinned host memory to the device.
-    matmul: by "bf16", "fp16", "tf32" and "fp32". held: bf16 once power and clock have settled under it.
+    matmul: by "bf16", "fp16", "tf32", "fp32", "e4m3", "e5m2" and "i8". held: bf16 once power and clock have settled
+    under it.
     gap: seconds between two events with nothing in between. noise: how far the same call twice lies apart, relative.
     """
 

@@ -56,6 +56,7 @@ FP32_SEQUENTIAL = Arithmetic("fp32_sequential", 2.0**-24, sequential=True)
 # the sum to 24 digits (measured bit by bit on an H200, docs/emulator.md). On positive data all cuts point the same way: 16
 # halves of 2^-25 and half of 2^-23 a step, 2.5 units of 2^-23 (2.2 with one large first product, fp16, K = 4096).
 MMA = Arithmetic("mma", 2.0**-23, linear=2.5)
+MMA_16 = replace(MMA, name="mma_16")  # also where integers of 8 bits become operands of 16 first, which is exact
 # Operands keep 10 bits after the point. cuBLAS rounds them to nearest (2^-11); the tensor core itself truncates what it
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2). A step has 8 products: twice 1.5.
 TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
@@ -67,7 +68,7 @@ INT32 = Arithmetic("int32", 0.0)  # integers add up exactly
 # How often a sound kernel may exceed the bound anywhere in one tensor.
 CHANCE = 2.0**-20
 
-ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, TF32, FP8_MMA, INT32)}
+ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, MMA_16, TF32, FP8_MMA, INT32)}
 # What "mma" is for operands of other formats than 16 bits; fp32 asks for tf32 by name.
 MMA_OF = {torch.float8_e4m3fn: FP8_MMA, torch.float8_e5m2: FP8_MMA, torch.int8: INT32}
 

@@ -80,9 +80,13 @@ def _other_gpus(probe: Probe, base: Trial, condition: Capability) -> int:
 def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
     """Calls that the spec allows and the condition does not, made from a call that it does."""
     if isinstance(condition, Dtypes):
-        for dtype in base.spec.dtypes:
+        item = next(t for t in base.spec.tensors if t.name == condition.name)
+        alone = not item.like and item != base.spec.leading  # its dtype is its own
+        for dtype in item.dtypes if alone else base.spec.dtypes:
             if dtype not in condition.allowed:
-                yield from _valid(replace(base, dtype=dtype, values=_cast(base, dtype), note=f"dtype {dtype}"))
+                first, given = (base.dtype, {item.name: dtype}) if alone else (dtype, {})
+                made = replace(base, dtype=first, values=_cast(base, first, given), note=f"{item.name} as {dtype}")
+                yield from _valid(made)
     elif isinstance(condition, Aligned):
         moved = layouts.laid_out(x := base.tensors[condition.name], layouts.contiguous_strides(x.shape), 1)
         yield from _valid(base.changed(f"{condition.name} one element off", **{condition.name: moved}))
@@ -91,8 +95,8 @@ def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
             yield from _valid(_with_value(base, condition.name, value))  # type: ignore[attr-defined]
 
 
-def _cast(base: Trial, dtype: torch.dtype) -> tuple[Any, ...]:
-    kinds = base.spec.dtypes_for(dtype)
+def _cast(base: Trial, dtype: torch.dtype, given: dict[str, torch.dtype]) -> tuple[Any, ...]:
+    kinds = base.spec.dtypes_for(dtype, given)
     pairs = zip(base.spec.inputs, base.values, strict=True)
     return tuple(v.to(kinds[item.name]) if isinstance(v, torch.Tensor) else v for item, v in pairs)
 

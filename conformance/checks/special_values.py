@@ -120,8 +120,8 @@ def _zeros(probe: Probe) -> list[Trial]:
 
 
 def _defined(trial: Trial) -> bool:
-    """Floating, and where the spec says so."""
-    return trial.dtype.is_floating_point and trial.spec.special.on(trial.call.arguments)
+    """With a floating tensor, and where the spec says so."""
+    return bool(trial.free) and trial.spec.special.on(trial.call.arguments)
 
 
 def _zeroed(trial: Trial) -> bool:
@@ -148,7 +148,7 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
     for model, ref, out in zip(trial.spec.errors, trial.references, outputs, strict=True):
         largest = torch.finfo(torch.float32).max
         beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > largest
-        beyond &= ~(out.isfinite() & (ref.abs() > 2 * largest))
+        beyond &= ~(out.to(ref).isfinite() & (ref.abs() > 2 * largest))
         kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
     return tuple(kept)
 

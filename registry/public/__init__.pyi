@@ -62,16 +62,19 @@ __all__ = [
     "gelu_backward",
     "graphed",
     "install_torch_ops",
+    "int8_matmul",
     "layer_norm",
     "layer_norm_backward",
     "linear",
     "log_softmax",
     "log_softmax_backward",
     "matmul",
+    "matvec",
     "nn",
     "paged_attention",
     "patch",
     "polynomial",
+    "quantize_rowwise",
     "record",
     "reduce_max",
     "reduce_min",
@@ -187,6 +190,14 @@ def gelu_backward(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def int8_matmul(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def layer_norm(
     x: Tensor,
     weight: Tensor,
@@ -214,6 +225,9 @@ def log_softmax_backward(
 def matmul(
     a: Tensor, b: Tensor, precision: Literal["ieee", "tf32"] = "ieee", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
+def matvec(
+    weight: Tensor, x: Tensor, scale: Tensor | None = None, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
 def paged_attention(
     q: Tensor,
     k_pages: Tensor,
@@ -233,6 +247,9 @@ def polynomial(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
+def quantize_rowwise(
+    x: Tensor, format: Literal["int8", "e4m3", "e5m2"] = "int8", *, backend: str | Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]: ...
 def reduce_max(
     x: Tensor, axis: int | None = None, keepdim: bool = False, *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...

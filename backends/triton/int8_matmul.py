@@ -1,0 +1,194 @@
+"""int8_matmul: c = a @ b of 8-bit integers in int32, or scale_a * (a @ b) * scale_b in bf16.
+
+blocked     a tile per program, over pointers: any strides
+persistent  the copy engine (TMA) does the loads of operands that have K contiguous; b is transposed first if it has not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.backends.triton.matmul._epilogue import Vector
+from kernelmux.backends.triton.transpose import transpose_blocked
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Multiple
+
+Maybe = torch.Tensor | None
+ABSENT, ONE, EACH = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of scales
+
+
+@triton.jit
+def _times(sums, scale_ptr, offs, inside, KIND: tl.constexpr):
+    """fp32 sums times one scale, or that of each row or column: offs [BLOCK_M, 1] or [1, BLOCK_N]."""
+    if KIND == ONE:
+        sums *= tl.load(scale_ptr)
+    elif KIND == EACH:
+        sums *= tl.load(scale_ptr + offs, mask=inside, other=0.0)
+    return sums
+
+
+@triton.jit
+def _store(
+    c_ptr, sums, scale_a_ptr, scale_b_ptr, m, n, M, N, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """sums [BLOCK_M, BLOCK_N] to (m, n)."""
+    rows = m + tl.arange(0, BLOCK_M)[:, None]
+    columns = n + tl.arange(0, BLOCK_N)[None, :]
+    if SCALE_A != ABSENT or SCALE_B != ABSENT:
+        sums = _times(sums.to(tl.float32), scale_a_ptr, rows, rows < M, SCALE_A)
+        sums = _times(sums, scale_b_ptr, columns, columns < N, SCALE_B)
+    offs = rows.to(tl.int64) * N + columns
+    tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
+
+
+@triton.jit
+def int8_blocked_kernel(
+    c_ptr, a_ptr, b_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):  # fmt: skip
+    tile_m, tile_n = tile_of(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    offs_k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + (rows.to(tl.int64) * stride_am + offs_k[None, :].to(tl.int64) * stride_ak)
+    b_ptrs = b_ptr + (offs_k[:, None].to(tl.int64) * stride_bk + columns.to(tl.int64) * stride_bn)
+    step = tl.full([], BLOCK_K, tl.int64)
+    # [BLOCK_M, BLOCK_N]
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
+    for k in range(0, K, BLOCK_K):
+        a = tl.load(a_ptrs, mask=(rows < M) & (offs_k[None, :] < K - k), other=0)
+        b = tl.load(b_ptrs, mask=(offs_k[:, None] < K - k) & (columns < N), other=0)
+        acc = tl.dot(a, b, acc, out_dtype=tl.int32)
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
+    _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, tile_m * BLOCK_M, tile_n * BLOCK_N, M, N, SCALE_A, SCALE_B,
+           BLOCK_M, BLOCK_N)  # fmt: skip
+
+
+@triton.jit
+def int8_persistent_kernel(
+    c_ptr, a_desc, b_desc, scale_a_ptr, scale_b_ptr, M, N, K,
+    SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, SUBTILES: tl.constexpr,
+):  # fmt: skip
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    # Flattened, the loop over tiles and the loop over K are one, whose pipeline does not drain between tiles.
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m = tile_m * BLOCK_M
+        n = tile_n * BLOCK_N
+        # [BLOCK_M, BLOCK_N]
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
+        for k in range(0, K, BLOCK_K):
+            acc = tl.dot(a_desc.load([m, k]), b_desc.load([n, k]).T, acc, out_dtype=tl.int32)
+        # Half a tile at a time needs half the shared memory, which the pipeline has better use for.
+        if SUBTILES == 2:
+            halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            _store(c_ptr, left, scale_a_ptr, scale_b_ptr, m, n, M, N, SCALE_A, SCALE_B, BLOCK_M, BLOCK_N // 2)
+            middle = n + BLOCK_N // 2
+            _store(c_ptr, right, scale_a_ptr, scale_b_ptr, m, middle, M, N, SCALE_A, SCALE_B, BLOCK_M, BLOCK_N // 2)
+        else:
+            _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, m, n, M, N, SCALE_A, SCALE_B, BLOCK_M, BLOCK_N)
+
+
+class Problem(NamedTuple):
+    """Device, sizes, strides of a [M, K] and b [K, N], and the kinds of their scales."""
+
+    device: int
+    M: int
+    N: int
+    K: int
+    a_strides: Ints
+    b_strides: Ints
+    scale_a: int
+    scale_b: int
+
+    @property
+    def meta(self) -> Config:
+        return {"SCALE_A": self.scale_a, "SCALE_B": self.scale_b}
+
+
+def int8_blocked(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    return _run(_blocked, a, b, scale_a, scale_b)
+
+
+def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    # H200, 8192 x 8192: a transposed copy takes 44 us.
+    a = a if a.stride(1) == 1 else transpose_blocked(a.t())
+    b = b if b.stride(0) == 1 else transpose_blocked(b).t()
+    return _run(_persistent, a, b, scale_a, scale_b)
+
+
+def _run(
+    make: Callable[[Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe
+) -> torch.Tensor:
+    (M, K), N = a.shape, b.shape[1]
+    dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
+    c = torch.empty((M, N), dtype=dtype, device=a.device)
+    if c.numel():
+        kinds = [_kind(scale) for scale in (scale_a, scale_b)]
+        launch = make(Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds))
+        launch(c, a, b, *[c if scale is None else scale for scale in (scale_a, scale_b)])
+    return c
+
+
+def _kind(scale: Maybe) -> int:
+    return 0 if scale is None else 1 if scale.numel() == 1 else 2
+
+
+@plan
+def _blocked(p: Problem) -> Launch:
+    small = cdiv(p.M, 128) * cdiv(p.N, 128) < 100
+    block = 64 if small else 128
+    config = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4 if small else 8}
+    grid = cdiv(p.M, block) * cdiv(p.N, block)
+    return Launch(
+        int8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, num_stages=3, **p.meta, **config
+    )
+
+
+def persistent_rule(p: Problem) -> Config:
+    """Sums of 32 bits leave through shared memory that is then not the pipeline's."""
+    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+        return _tile(64, 64, warps=4, stages=4, subtiles=1)
+    exact = p.scale_a == p.scale_b == 0
+    return _tile(128, 256, warps=8, stages=3 if exact else 4, subtiles=2 if exact else 1)
+
+
+def _tile(m: int, n: int, warps: int, stages: int, subtiles: int) -> Config:
+    tile = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 128, "GROUP_M": 8, "SUBTILES": subtiles}
+    return {**tile, "num_warps": warps, "num_stages": stages}
+
+
+@plan
+def _persistent(p: Problem) -> Launch:
+    config = persistent_rule(p)
+    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    a = Map((p.M, p.K), (p.a_strides[0], 1), (block_m, block_k))
+    b = Map((p.N, p.K), (p.b_strides[1], 1), (block_n, block_k))
+    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
+    maps = (Vector(), a, b, Vector(), Vector())
+    return Launch(int8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=maps, **p.meta, **config)
+
+
+_SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
+_ON_HOPPER = (
+    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), Multiple("N", 16), Multiple("K", 16), Aligned("a"),
+    Aligned("b"),
+)  # fmt: skip
+VARIANTS = {
+    "blocked": Implementation(int8_blocked, "a tile per program", (Capability((8, 0)),), _SCALES, "int32"),
+    "persistent": Implementation(
+        int8_persistent, "TMA loads, one program per SM", _ON_HOPPER, {**_SCALES, "a": "matrix", "b": "matrix"}, "int32"
+    ),
+}
