@@ -7,7 +7,7 @@ persistent  the copy engine (TMA) does the loads of operands that have K contigu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -150,7 +150,7 @@ def _kind(scale: Maybe) -> int:
 def _blocked(p: Problem) -> Launch:
     small = cdiv(p.M, 128) * cdiv(p.N, 128) < 100
     block = 64 if small else 128
-    config = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4 if small else 8}
+    config: Config = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4 if small else 8}
     grid = cdiv(p.M, block) * cdiv(p.N, block)
     return Launch(
         int8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, num_stages=3, **p.meta, **config
@@ -177,7 +177,7 @@ def _persistent(p: Problem) -> Launch:
     a = Map((p.M, p.K), (p.a_strides[0], 1), (block_m, block_k))
     b = Map((p.N, p.K), (p.b_strides[1], 1), (block_n, block_k))
     programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
-    maps = (Vector(), a, b, Vector(), Vector())
+    maps: tuple[Any, ...] = (Vector(), a, b, Vector(), Vector())
     return Launch(int8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=maps, **p.meta, **config)
 
 
