@@ -80,7 +80,7 @@ cross_entropy_with_gradient_staying(
         const bool wide = starts_vector(y + part.head);
         auto write = [&](const Elements& values, int v) {
             const int i = part.head + column(v);
-            if (i < part.tail) store_row(y + i, found.gradients(values, i, loss + row), wide);
+            if (i < part.tail) store_row(y + i, found.gradients(values, i, smoothing, loss + row), wide);
         };
 #pragma unroll BATCH
         for (int v = 0; v < RING; ++v) {
@@ -90,7 +90,7 @@ cross_entropy_with_gradient_staying(
         }
 #pragma unroll
         for (int k = 0; k < HELD; ++k) write(held[k], RING + k);
-        if (beside >= 0) y[beside] = from_float<T>(found.single(single, beside, loss + row));
+        if (beside >= 0) y[beside] = from_float<T>(found.single(single, beside, smoothing, loss + row));
         if (found.constant && threadIdx.x == 0) loss[row] = found.value;
         part = next;
     }

@@ -49,12 +49,12 @@ cross_entropy_with_gradient_two_pass(
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const int i = first + u * GROUP * WIDTH;
-            if (i < part.tail) store_row(y + i, found.gradients(held[u], i, loss + row), wide);
+            if (i < part.tail) store_row(y + i, found.gradients(held[u], i, smoothing, loss + row), wide);
         }
     }
     for (int k = threadIdx.x; k < part.few; k += GROUP) {
         const int i = part.beside(k);
-        y[i] = from_float<T>(found.single(to_float(x[i]), i, loss + row));
+        y[i] = from_float<T>(found.single(to_float(x[i]), i, smoothing, loss + row));
     }
     if (found.constant && threadIdx.x == 0) loss[row] = found.value;
 }
