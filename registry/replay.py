@@ -153,13 +153,16 @@ class Replayed:
             return self.fn(*values)
 
 
+_NO_CONTEXT = ("INVALID_CONTEXT", "error 201")  # a launch by CuPy; the driver's own entry, which encodes a tensor map
+
+
 def wake(error: Exception, index: int) -> None:
     """Give this thread the context of GPU `index` if a launch failed for lack of it; raise any other error again.
 
     A thread of autograd, or of a user, has none before torch asks the CUDA runtime for something. Memory that the
     allocator has at hand is no reason to ask, and a launch by the driver needs the context.
     """
-    if "INVALID_CONTEXT" not in str(error):
+    if not any(text in str(error) for text in _NO_CONTEXT):
         raise error
     torch.cuda.mem_get_info(index)
 

@@ -37,7 +37,7 @@ __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
         all += tiles;
         longest = max(longest, tiles);
     }
-    all = warp_reduce(all, Sum()) * sequences.kv_heads;
+    all = warp_reduce(all, [](Index a, Index b) { return a + b; }) * sequences.kv_heads;  // Sum() adds floats
     Index share = max((all + shares - 1) / shares, (Index)LEAST);
     longest = __reduce_max_sync(0xffffffffu, longest);
     if (longest >= share) {

@@ -183,8 +183,8 @@ def _persistent(p: Problem) -> Launch:
 
 _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
 _ON_HOPPER = (
-    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), Multiple("N", 16), Multiple("K", 16), Aligned("a"),
-    Aligned("b"),
+    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
+    Aligned("a"), Aligned("b"),
 )  # fmt: skip
 VARIANTS = {
     "blocked": Implementation(int8_blocked, "a tile per program", (Capability((8, 0)),), _SCALES, "int32"),

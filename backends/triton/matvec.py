@@ -71,9 +71,9 @@ def matvec_dot_kernel(
 
 
 def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
-    """Two kilobytes of a row at a time, of two rows or more where a thread keeps few sums."""
+    """Two kilobytes of a row at a time, of several short rows; the same for any number of vectors, as the bits are."""
     block_k = min(next_power(k), 2048 // size)
-    rows = clamp(16 * 128 // (block_k * next_power(b)), 1, 4)
+    rows = clamp(512 // block_k, 1, 4)
     return {"BLOCK_N": rows, "BLOCK_K": block_k, "num_warps": clamp(rows * block_k // 256, 1, 4)}
 
 
