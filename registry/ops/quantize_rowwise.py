@@ -48,7 +48,7 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     signs = 2 * torch.randint(0, 2, (m, n), generator=rng) - 1
     x = numbers[torch.randint(0, len(numbers), (m, n), generator=rng)] * signs
     x[:, :1] = LARGEST[format]
-    x = torch.ldexp(x, -torch.arange(m)[:, None] % 3)
+    x = torch.ldexp(x, -(torch.arange(m)[:, None] % 3))
     if dtype == torch.float32:
         beyond = int(1.49 * LARGEST[format])
         tiny = torch.randint(-beyond, beyond + 1, (m, n), generator=rng).double()
