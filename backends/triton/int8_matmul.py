@@ -148,13 +148,19 @@ def _kind(scale: Maybe) -> int:
 
 @plan
 def _blocked(p: Problem) -> Launch:
-    small = cdiv(p.M, 128) * cdiv(p.N, 128) < 100
-    block = 64 if small else 128
-    config: Config = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4 if small else 8}
-    grid = cdiv(p.M, block) * cdiv(p.N, block)
-    return Launch(
-        int8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, num_stages=3, **p.meta, **config
-    )
+    config = blocked_rule(p)
+    grid = cdiv(p.M, config["BLOCK_M"]) * cdiv(p.N, config["BLOCK_N"])
+    return Launch(int8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, **p.meta, **config)
+
+
+def blocked_rule(p: Problem) -> Config:
+    """Operands that are loaded byte by byte keep an address for each: larger tiles spill, on sm_80 first."""
+    vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
+    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+        tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
+    else:
+        tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8}
+    return {**tile, "GROUP_M": 8, "num_stages": 3}
 
 
 def persistent_rule(p: Problem) -> Config:
