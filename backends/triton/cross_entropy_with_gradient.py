@@ -20,6 +20,7 @@ from kernelmux.backends.triton._rows import next_power, walk
 from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import losses, reduced
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Capability
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
 RING_WARPS, RING_VECTORS, SHORTEST = (
@@ -113,6 +114,7 @@ VARIANTS = {
     "staying": Implementation(
         fn=partial(cross_entropy_with_gradient, "staying"),
         idea="of long aligned rows all but the end waits in shared memory, and the next row takes its place meanwhile",
+        requires=(Capability((9, 0)),),
         exempt=PEELED,
     ),
 }
