@@ -20,14 +20,14 @@ def coarse(a: torch.Tensor, b: torch.Tensor, precision: str) -> bool:
     """Whether the sums of torch.matmul may be coarser than the call asks for."""
     if a.dtype == torch.float32:
         return not _allowed(a, precision)
-    return a.is_cuda and _sums_in_16_bits(a, b)
+    return not a.is_cuda or _sums_in_16_bits(a, b)  # some processors' products of halves make NaN of infinities
 
 
 def finer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b in the next wider dtype."""
     if a.dtype == torch.float32:
         return torch.matmul(a.double(), b.double())
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):  # out_dtype has no gradient
+    if not a.is_cuda or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):  # out_dtype needs a GPU, and has no gradient
         return torch.matmul(a.float(), b.float())
     shape = (*a.shape[:-1], b.shape[-1])
     if b.dim() == 2:
