@@ -159,10 +159,12 @@ def aligned(probe: Probe) -> Iterator[Trial]:
     Where calls are emulated in the shortest one, which has most ways to be misaligned, and with few layouts the longest.
     """
     spec, letters = probe.spec, generate.letters(probe.spec)
-    if any(len(form) > 2 for t in spec.tensors for form in t.forms):
+    forms = [form for t in spec.tensors for form in t.forms]
+    own = max((len(form) - 1 for form in forms if "..." in form), default=1)
+    if own > 2 or any(len(form) > 2 for form in forms if "..." not in form):
         return
-    flat = any(t.flat for t in spec.tensors)
-    case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED, ALIGNED) if flat else (ALIGNED,))
+    leading = 2 if any(t.flat for t in spec.tensors) else 2 - own
+    case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED,) * leading)
     dtypes = probe.options.dtypes_of(spec)
     by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
     for turn in dict.fromkeys((by_size[0], by_size[-1]) if probe.emulated else by_size):
