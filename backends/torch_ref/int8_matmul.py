@@ -9,7 +9,7 @@ Maybe = torch.Tensor | None
 
 def int8_matmul(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     fits = a.is_cuda and a.shape[0] > 16 and not (a.shape[1] % 8 or b.shape[1] % 8) and a.numel() and b.numel()
-    fits = fits and not (a.storage_offset() | b.storage_offset()) % 16
+    fits = fits and not any(x.storage_offset() % 16 for x in (a, b))
     b = b if b.is_contiguous() or b.mT.is_contiguous() else b.contiguous()  # cuBLAS refuses lines with a gap
     sums = torch._int_mm(a.contiguous(), b) if fits else torch.mm(a.double(), b.double())
     if scale_a is None and scale_b is None:

@@ -27,7 +27,9 @@ def finer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b in the next wider dtype."""
     if a.dtype == torch.float32:
         return torch.matmul(a.double(), b.double())
-    if not a.is_cuda or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):  # out_dtype needs a GPU, and has no gradient
+    if not a.is_cuda or (
+        torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    ):  # out_dtype needs a GPU, and has no gradient
         return torch.matmul(a.float(), b.float())
     shape = (*a.shape[:-1], b.shape[-1])
     if b.dim() == 2:
