@@ -81,7 +81,7 @@ def conformance_tests(backend, files, gpu = False):
             )
 
 def unit_tests(files, deps, size = "medium", shards = {}):
-    """:tests, all of tests/test_*.py in two processes, and a target per file that runs where it is named alone.
+    """:unit_tests, all of tests/test_*.py in two processes, and a target per file that runs where it is named alone.
 
     A process takes seconds to import torch, and what one test has compiled the next one finds. Other files of tests/
     come along with each target. shards: files with a target of their own, and into how many processes it is split.
@@ -101,7 +101,7 @@ def unit_tests(files, deps, size = "medium", shards = {}):
                 deps = deps,
             )
     pytest_test(
-        name = "tests",
+        name = "unit_tests",
         size = "enormous",
         srcs = together + helpers,
         shard_count = 2,
