@@ -106,6 +106,7 @@ SPEC = OpSpec(
     normalise=max_pool2d.normalise,
     derive=derive,
     constraints=(
+        Constraint("index of the shape of grad_out", lambda v: v["index"].shape == v["grad_out"].shape),
         *max_pool2d.LIMITS,
         Constraint(
             "OH and OW that size, kernel, stride and padding give",
