@@ -12,57 +12,57 @@ Pair = tuple[int, int]
 
 
 def _sound(
-    grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
-    y: torch.Tensor = sound("max_pool2d_backward", grad, index, size, kernel, stride, padding)
+    y: torch.Tensor = sound("max_pool2d_backward", grad_out, index, size, kernel, stride, padding)
     return y
 
 
 def overwritten(
-    grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """Each window writes its gradient, whatever another one wrote there."""
-    made = grad.new_zeros(*grad.shape[:-2], size[0] * size[1])
-    return made.scatter_(-1, index.long().flatten(-2), grad.flatten(-2)).view(*grad.shape[:-2], *size)
+    made = grad_out.new_zeros(*grad_out.shape[:-2], size[0] * size[1])
+    return made.scatter_(-1, index.long().flatten(-2), grad_out.flatten(-2)).view(*grad_out.shape[:-2], *size)
 
 
 def narrow_sums(
-    grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """Rounds to the dtype after every window, as torch does on a CPU."""
-    made = grad.new_zeros(*grad.shape[:-2], size[0] * size[1])
-    for row in range(grad.shape[-2]):
-        for column in range(grad.shape[-1]):
+    made = grad_out.new_zeros(*grad_out.shape[:-2], size[0] * size[1])
+    for row in range(grad_out.shape[-2]):
+        for column in range(grad_out.shape[-1]):
             at = (..., slice(column, column + 1))
-            made.scatter_add_(-1, index[..., row, :].long()[at], grad[..., row, :][at])
-    return made.view(*grad.shape[:-2], *size)
+            made.scatter_add_(-1, index[..., row, :].long()[at], grad_out[..., row, :][at])
+    return made.view(*grad_out.shape[:-2], *size)
 
 
 def padding_counts(
-    grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """Windows of the first row are left out where they begin in the padding."""
-    kept = grad.clone()
+    kept = grad_out.clone()
     kept[..., : -(-padding[0] // stride[0]), :] = 0
     return _sound(kept, index, size, kernel, stride, padding)
 
 
 def missing_overlap(
-    grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """An element looks at one row of windows, the last that may hold it."""
-    rows = torch.arange(grad.shape[-2], device=grad.device)[:, None]
-    last = ((index // size[1] + padding[0]) // stride[0]).clamp(max=grad.shape[-2] - 1)
-    return _sound(torch.where(last == rows, grad, 0), index, size, kernel, stride, padding)
+    rows = torch.arange(grad_out.shape[-2], device=grad_out.device)[:, None]
+    last = ((index // size[1] + padding[0]) // stride[0]).clamp(max=grad_out.shape[-2] - 1)
+    return _sound(torch.where(last == rows, grad_out, 0), index, size, kernel, stride, padding)
 
 
 def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The result lies as the index does."""
 
     def called(
-        grad: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+        grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
     ) -> torch.Tensor:
-        found = fn(grad, index, size, kernel, stride, padding)
+        found = fn(grad_out, index, size, kernel, stride, padding)
         return found.contiguous(memory_format=format_of(index))
 
     return called
