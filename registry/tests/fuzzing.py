@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kernelmux.registry import autocast, catalog, dispatch, domains, numerics, selection
 from kernelmux.registry import backend as registered
-from kernelmux.registry.signature import lengths
+from kernelmux.registry.signature import Call, Output, lengths
 from kernelmux.registry.spec import (
     REQUIRED,
     Axis,
@@ -157,12 +157,18 @@ def _axes(draw: Any, spec: OpSpec) -> dict[str, Any]:
     """A length for every axis of the operator; of a few tries the first that its constraints allow."""
     letters = ["...", *sorted({letter for item in spec.tensors for letter in item.letters})]
     few = st.lists(st.sampled_from((0, 1, 2, 3, 5)), max_size=2)
-    usual = {s.name: s.default for s in spec.scalars}
+    usual = {s.name: _usual(s) for s in spec.scalars}
     for _ in range(12):
         axes = {letter: tuple(draw(few)) if letter == "..." else draw(LENGTHS) for letter in letters}
         if all(_allows(c, {**usual, **axes}) for c in spec.constraints if not _asks(c, spec)):
             break
     return axes
+
+
+def _usual(item: Scalar | Axis) -> Any:
+    """The default of a scalar as constraints see it."""
+    several = isinstance(item, Scalar) and item.length and item.default not in (None, REQUIRED)
+    return (item.default,) * item.length if several and not isinstance(item.default, tuple) else item.default
 
 
 def _allows(constraint: Constraint, known: dict[str, Any]) -> bool:
@@ -214,6 +220,9 @@ def _scalar(draw: Any, item: Scalar | Axis, arguments: dict[str, Any]) -> Any:
         return item.default
     if isinstance(item, Axis):
         return draw(st.integers(-3, 2))
+    if item.length and draw(st.booleans()):
+        count = item.length + (rarely(draw, 10) and draw(st.integers(-1, 1)))
+        return pick(draw, (tuple, list))(_scalar(draw, replace(item, length=None), arguments) for _ in range(count))
     if item.choices:
         return pick(draw, item.choices)
     if item.type is float:
@@ -329,7 +338,7 @@ def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str |
     references = spec.evaluate(call)
     for i, (output, got, ref) in enumerate(zip(spec.outputs[: spec.visible], outputs, references, strict=False)):
         want = output.dtype_of(call)
-        if tuple(got.shape) != output.shape(call) or got.dtype != want or not got.is_contiguous() or got.is_neg():
+        if tuple(got.shape) != output.shape(call) or got.dtype != want or got.is_neg() or not lies(call, output, got):
             return f"{output.name}: {list(got.shape)} {got.dtype} {got.stride()}"
         if not got.dtype.is_floating_point:
             if not torch.equal(got, ref.to(got.dtype)):
@@ -342,6 +351,10 @@ def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str |
             got_, want_ = got[found.index].item(), ref[found.index].item()
             return f"{output.name}: {found.budget:.3g} of the bound at {found.index}: {got_} for {want_}"
     return None
+
+
+def lies(call: Call, output: Output, got: torch.Tensor) -> bool:
+    return bool(got.is_contiguous(memory_format=output.memory_format(call)))
 
 
 def _plain(value: Any) -> Any:
