@@ -16,7 +16,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._sums import run, sum_first
-from kernelmux.backends.triton.conv2d._implicit_gemm import term_of
+from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
@@ -29,8 +29,7 @@ def conv2d_backward_weight_kernel(
     out_ptr, grad_ptr, x_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
     stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w,
     g_n, g_o, g_h, g_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s, size,
-    INNER: tl.constexpr, UNIFORM: tl.constexpr, G_LAST: tl.constexpr, X_LAST: tl.constexpr, G_UNIT: tl.constexpr,
-    X_UNIT: tl.constexpr, EVEN_O: tl.constexpr, EVEN_C: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr,
+    INNER: tl.constexpr, X_VECTORS: tl.constexpr, G_VECTORS: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
 ):  # fmt: skip
     """grad_out [images out_channels rows columns], x [images channels height width]; a share of the places per program
@@ -39,14 +38,13 @@ def conv2d_backward_weight_kernel(
     terms = channels * taps_h * taps_w
     tile_o, tile_c = tile_of(tl.program_id(0), out_channels, terms, BLOCK_O, BLOCK_C, GROUP_O)
     o = (tile_o * BLOCK_O + tl.arange(0, BLOCK_O)).to(INDEX)
-    c, r, s = term_of(tile_c * BLOCK_C, channels, taps_h * taps_w, taps_w, INNER, UNIFORM, BLOCK_C)
-    in_o = (o < out_channels) | EVEN_O
-    in_c = (tile_c * BLOCK_C + tl.arange(0, BLOCK_C) < terms) | EVEN_C
+    c, r, s = term_of(tile_c * BLOCK_C, channels, taps_h * taps_w, taps_w, INNER, X_VECTORS, BLOCK_C)
+    c, r, s = c.to(INDEX), r.to(INDEX), s.to(INDEX)
+    in_o = (o < out_channels) | G_VECTORS
+    in_c = (tile_c * BLOCK_C + tl.arange(0, BLOCK_C) < terms) | X_VECTORS
     share = tl.cdiv(tl.cdiv(places, BLOCK_K), tl.num_programs(1)) * BLOCK_K
     begin = tl.program_id(1) * share
     end = tl.minimum(begin + share, places)
-    of_o = o[:, None] * (1 if G_LAST else g_o)
-    of_c = (c.to(INDEX) * (1 if X_LAST else x_c))[None, :]
     # [BLOCK_O, BLOCK_C]
     acc = tl.zeros([BLOCK_O, BLOCK_C], tl.float32)
     for start in range(begin, end, BLOCK_K):
@@ -54,16 +52,18 @@ def conv2d_backward_weight_kernel(
         n = place // (rows * columns)
         p = place // columns % rows
         q = place % columns
-        offs = n * (g_n * G_UNIT) + p * (g_h * G_UNIT) + q * (g_w * G_UNIT)
-        g = tl.load(grad_ptr + (of_o + offs[None, :]), mask=in_o[:, None] & (place < end)[None, :], other=0.0)
+        offs = (n * g_n + p * g_h + q * g_w)[None, :]
+        offs = offs * UNIT + o[:, None] if G_VECTORS else offs + o[:, None] * g_o
+        g = tl.load(grad_ptr + offs, mask=in_o[:, None] & (place < end)[None, :], other=0.0)  # [BLOCK_O, BLOCK_K]
         h = (p * stride_h - padding_h)[:, None] + (r * dilation_h)[None, :]
         w = (q * stride_w - padding_w)[:, None] + (s * dilation_w)[None, :]
         inside = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (place < end)[:, None] & in_c[None, :]
-        offs = n[:, None] * (x_n * X_UNIT) + h * (x_h * X_UNIT) + w * (x_w * X_UNIT) + of_c
+        offs = n[:, None] * x_n + h * x_h + w * x_w
+        offs = offs * UNIT + c[None, :] if X_VECTORS else offs + (c * x_c)[None, :]
         x = tl.load(x_ptr + offs, mask=inside, other=0.0)  # [BLOCK_K, BLOCK_C]
         acc = tl.dot(g, x, acc, input_precision="ieee")
     out_ptr += tl.program_id(1).to(tl.int64) * size
-    offs = o[:, None] * w_o + (c.to(INDEX) * w_c + r * w_r + s * w_s)[None, :]
+    offs = o[:, None] * w_o + (c * w_c + r * w_r + s * w_s)[None, :]
     tl.store(out_ptr + offs, acc.to(out_ptr.dtype.element_ty), mask=in_o[:, None] & in_c[None, :])
 
 
@@ -94,16 +94,13 @@ def _plan(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
     shares = config.pop("SHARES")
     out_channels, channels, *taps = p.weight.shape
     count, _, rows, columns = p.y.shape
-    (g_strides, g_unit), (x_strides, x_unit) = p.y.in_units, p.x.in_units
+    g_vectors, x_vectors = p.y.vectors(config["BLOCK_O"]), p.x.vectors(config["BLOCK_C"])
     size = out_channels * p.terms
     tiles = cdiv(out_channels, config["BLOCK_O"]) * cdiv(p.terms, config["BLOCK_C"])
-    inner = p.channels_inner
     launch = Launch(
         conv2d_backward_weight_kernel, (tiles, shares), count, out_channels, channels, *p.x.shape[2:], rows, columns,
-        *taps, *p.steps, *g_strides, *x_strides, *p.weight.strides, size, INNER=inner,
-        UNIFORM=inner and channels % config["BLOCK_C"] == 0, G_LAST=p.y.channels_last, X_LAST=p.x.channels_last,
-        G_UNIT=g_unit, X_UNIT=x_unit, EVEN_O=out_channels % config["BLOCK_O"] == 0,
-        EVEN_C=p.terms % config["BLOCK_C"] == 0, INDEX=p.index, **config,
+        *taps, *p.steps, *p.y.in_units(g_vectors), *p.x.in_units(x_vectors), *p.weight.strides, size,
+        INNER=p.x.channels_last, X_VECTORS=x_vectors, G_VECTORS=g_vectors, INDEX=p.index, **config,
     )  # fmt: skip
     return launch, shares, partial(run, sum_first(p.device, shares, size))
 

@@ -18,6 +18,7 @@ from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 
+UNIT = tl.constexpr(VECTOR)
 NEITHER, TERMS, CHANNELS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of kernels, what lies side by side
 
 
@@ -56,14 +57,14 @@ def walk_of(residue, taps, stride, padding, dilation, common, TRANSPOSED: tl.con
 
 
 @triton.jit
-def weights_at(
-    weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES: tl.constexpr, UNIT: tl.constexpr, BLOCK_K: tl.constexpr
-):
-    """Pointers [BLOCK_O, BLOCK_K]. LINES: what lies side by side; other strides are in units of so many elements."""
+def weights_at(weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Pointers [BLOCK_O, BLOCK_K]. LINES: what lies side by side, in vectors; other strides come in units of these."""
     if LINES == TERMS:
         return weight_ptr + (o[:, None] * (w_o * UNIT) + (start + tl.arange(0, BLOCK_K))[None, :])
-    across = c * (w_c * UNIT) + r * (w_r * UNIT) + s * (w_s * UNIT)
-    return weight_ptr + (o[:, None] * (1 if LINES == CHANNELS else w_o) + across[None, :])
+    across = c * w_c + r * w_r + s * w_s
+    if LINES == CHANNELS:
+        return weight_ptr + (o[:, None] + (across * UNIT)[None, :])
+    return weight_ptr + (o[:, None] * w_o + across[None, :])
 
 
 @triton.jit(do_not_specialize=range(4, 35))
@@ -71,9 +72,8 @@ def conv2d_implicit_gemm_kernel(
     y_ptr, x_ptr, weight_ptr, bias_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
     stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w, residues_h, residues_w,
     y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s,
-    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, INNER: tl.constexpr, UNIFORM: tl.constexpr, Y_LAST: tl.constexpr,
-    X_LAST: tl.constexpr, LINES: tl.constexpr, Y_UNIT: tl.constexpr, X_UNIT: tl.constexpr, W_UNIT: tl.constexpr,
-    EVEN_O: tl.constexpr, EVEN_K: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_P: tl.constexpr,
+    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, INNER: tl.constexpr, X_VECTORS: tl.constexpr,
+    Y_VECTORS: tl.constexpr, LINES: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
 ):  # fmt: skip
     """x [images channels height width], y [images out_channels rows columns], of which each residue is one product."""
@@ -97,31 +97,31 @@ def conv2d_implicit_gemm_kernel(
     n = place // (per_h * per_w)
     i = place // per_w % per_h
     j = place % per_w
-    in_o = (o < out_channels) | EVEN_O
+    in_o = (o < out_channels) | Y_VECTORS | (LINES == CHANNELS)
     at = (place < places)[None, :]
     # [BLOCK_O, BLOCK_P]
     acc = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
     terms = channels.to(INDEX) * (count_h * count_w)
     for start in range(0, terms, BLOCK_K):
-        c, r, s = term_of(start, channels, count_h * count_w, count_w, INNER, UNIFORM, BLOCK_K)
-        known = (start + tl.arange(0, BLOCK_K) < terms) | EVEN_K
+        c, r, s = term_of(start, channels, count_h * count_w, count_w, INNER, X_VECTORS, BLOCK_K)
+        known = (start + tl.arange(0, BLOCK_K) < terms) | X_VECTORS | (LINES == TERMS)
         h = (first_h + i * by_place_h)[None, :] + (r * by_tap_h)[:, None]
         w = (first_w + j * by_place_w)[None, :] + (s * by_tap_w)[:, None]
         inside = (h >= 0) & (h < height) & (w >= 0) & (w < width) & known[:, None] & at
-        offs = n[None, :] * (x_n * X_UNIT) + h * (x_h * X_UNIT) + w * (x_w * X_UNIT)
-        offs += c[:, None] * (1 if X_LAST else x_c)
+        offs = n[None, :] * x_n + h * x_h + w * x_w
+        offs = offs * UNIT + c[:, None] if X_VECTORS else offs + c[:, None] * x_c
         x = tl.load(x_ptr + offs, mask=inside, other=0.0)  # [BLOCK_K, BLOCK_P]
         r = tap_h + r * apart_h
         s = tap_w + s * apart_w
-        weights = weights_at(weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES, W_UNIT, BLOCK_K)
+        weights = weights_at(weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES, BLOCK_K)
         weight = tl.load(weights, mask=in_o[:, None] & known[None, :], other=0.0)  # [BLOCK_O, BLOCK_K]
         acc = tl.dot(weight, x, acc, input_precision="ieee")
     if BIAS:
         acc += tl.load(bias_ptr + o, mask=in_o, other=0.0).to(tl.float32)[:, None]
     h = residue_h + i * residues_h
     w = residue_w + j * residues_w
-    offs = (n * (y_n * Y_UNIT) + h * (y_h * Y_UNIT) + w * (y_w * Y_UNIT))[None, :]
-    offs += o[:, None] * (1 if Y_LAST else y_o)
+    offs = (n * y_n + h * y_h + w * y_w)[None, :]
+    offs = offs * UNIT + o[:, None] if Y_VECTORS else offs + o[:, None] * y_o
     inside = in_o[:, None] & at & ((h < rows) & (w < columns))[None, :]
     tl.store(y_ptr + offs, acc.to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -130,7 +130,7 @@ def rule(channels: int, places: int, p: Problem) -> Config:
     """A tile, with steps that end where the channels of a tap do, if those lie side by side."""
     tile = _tile_of(channels, places, p)
     step = p.weight.shape[1] & -p.weight.shape[1]
-    return {**tile, "BLOCK_K": min(tile["BLOCK_K"], step)} if p.channels_inner and step >= 16 else tile
+    return {**tile, "BLOCK_K": min(tile["BLOCK_K"], step)} if p.x.channels_last and step >= 16 else tile
 
 
 def _tile_of(channels: int, places: int, p: Problem) -> Config:
@@ -156,28 +156,23 @@ def implicit_gemm(p: Problem, transposed: bool = False) -> Launch:
     config = rule(out_channels, places, p)
     programs = residues[0] * residues[1] * cdiv(out_channels, config["BLOCK_O"]) * cdiv(places, config["BLOCK_P"])
     common = [gcd(w.stride, w.dilation) for w in p.windows]
-    (x_strides, x_unit), (y_strides, y_unit) = p.x.in_units, p.y.in_units
-    w_strides, lines, w_unit = weight_lines(p, transposed)
-    whole = channels % config["BLOCK_K"] == 0
-    even = whole or (not transposed and p.terms % config["BLOCK_K"] == 0)
+    x_vectors, y_vectors = p.x.vectors(config["BLOCK_K"]), p.y.vectors(config["BLOCK_O"])
+    w_strides, lines = weight_lines(p, transposed, config)
     return Launch(
         conv2d_implicit_gemm_kernel, (programs,), images, out_channels, channels, *p.x.shape[2:], rows, columns, *taps,
-        *p.steps, *common, *residues, *y_strides, *x_strides, *w_strides, TRANSPOSED=transposed, BIAS=p.bias,
-        INNER=p.channels_inner, UNIFORM=p.channels_inner and whole,
-        Y_LAST=p.y.channels_last, X_LAST=p.x.channels_last, LINES=lines, Y_UNIT=y_unit, X_UNIT=x_unit, W_UNIT=w_unit,
-        EVEN_O=out_channels % config["BLOCK_O"] == 0, EVEN_K=even, INDEX=p.index, **config,
+        *p.steps, *common, *residues, *p.y.in_units(y_vectors), *p.x.in_units(x_vectors), *w_strides,
+        TRANSPOSED=transposed, BIAS=p.bias, INNER=p.x.channels_last, X_VECTORS=x_vectors, Y_VECTORS=y_vectors,
+        LINES=lines, INDEX=p.index, **config,
     )  # fmt: skip
 
 
-def weight_lines(p: Problem, transposed: bool) -> tuple[Ints, int, int]:
-    """Strides of the kernels, what of them lies side by side, and the unit of the other strides."""
+def weight_lines(p: Problem, transposed: bool, config: Config) -> tuple[Ints, int]:
+    """Strides of the kernels, and what of them lies side by side, if it can be read 16 bytes at a time."""
     o, c, r, s = p.weight.strides
-    _, channels, taps_h, taps_w = p.weight.shape
-    dense = (1, taps_w * channels, channels) if p.channels_inner else (taps_h * taps_w, taps_w, 1)
-    if not transposed and (c, r, s) == dense:
-        unit = gcd(VECTOR, o)
-        return (o // unit, c, r, s), TERMS.value, unit
-    if o == 1:
-        unit = gcd(VECTOR, c, r, s)
-        return (1, c // unit, r // unit, s // unit), CHANNELS.value, unit
-    return p.weight.strides, NEITHER.value, 1
+    out_channels, channels, taps_h, taps_w = p.weight.shape
+    dense = (1, taps_w * channels, channels) if p.x.channels_last else (taps_h * taps_w, taps_w, 1)
+    if not transposed and (c, r, s) == dense and o % VECTOR == 0 and p.terms % config["BLOCK_K"] == 0:
+        return (o // VECTOR, c, r, s), TERMS.value
+    if o == 1 and out_channels % config["BLOCK_O"] == 0 and not any(step % VECTOR for step in (c, r, s)):
+        return (1, c // VECTOR, r // VECTOR, s // VECTOR), CHANNELS.value
+    return p.weight.strides, NEITHER.value

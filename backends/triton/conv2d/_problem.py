@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import gcd
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Ints
 from kernelmux.registry.windows import Window
 
-VECTOR = 8  # halves that are read together
+VECTOR = 8  # elements that are read together: 16 bytes of halves
 SLACK = 2**22  # by how much numbers of masked lanes may exceed those of real ones
 
 
@@ -31,17 +30,15 @@ class Images(NamedTuple):
         """Whether the channels of a place lie side by side."""
         return self.strides[1] == 1 and self.shape[1] > 1
 
-    @property
-    def in_units(self) -> tuple[Ints, int]:
-        """Strides in units of so many elements, up to 8, but for that of 1 of channels that lie side by side.
+    def vectors(self, block: int) -> bool:
+        """Whether blocks of so many channels can be read 16 bytes at a time, of which none is past the last channel."""
+        n, _, h, w = self.strides
+        return self.channels_last and self.shape[1] % block == 0 and not any(step % VECTOR for step in (n, h, w))
 
-        So Triton, which is told nothing else of them, sees that 16 bytes may be read together.
-        """
-        if not self.channels_last:
-            return self.strides, 1
+    def in_units(self, vectors: bool) -> Ints:
+        """Strides, for `vectors` in units of VECTOR but for that of channels, so that the compiler sees what they are."""
         n, c, h, w = self.strides
-        unit = gcd(VECTOR, n, h, w)
-        return (n // unit, c, h // unit, w // unit), unit
+        return (n // VECTOR, c, h // VECTOR, w // VECTOR) if vectors else self.strides
 
 
 def images(x: torch.Tensor) -> Images:
@@ -87,8 +84,3 @@ class Problem(NamedTuple):
         """Strides, paddings and dilations of the windows, rows first."""
         rows, columns = self.windows
         return tuple(n for pair in zip(rows[1:], columns[1:], strict=True) for n in pair)
-
-    @property
-    def channels_inner(self) -> bool:
-        """Whether terms are counted channel by channel before tap by tap: those lie side by side in x."""
-        return self.x.channels_last or self.weight.shape[2] * self.weight.shape[3] == 1
