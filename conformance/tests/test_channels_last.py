@@ -27,7 +27,7 @@ def _variants() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, True)], ids=["both", "first", "second"])
-@pytest.mark.parametrize(("op", "variant"), _variants())
+@pytest.mark.parametrize(("op", "variant"), list(_variants()))
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
     shapes, along = CALLS[op]

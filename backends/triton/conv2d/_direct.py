@@ -8,7 +8,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.conv2d._problem import Problem
 
-TILE: Config = {"BLOCK_O": 16, "BLOCK_P": 64, "num_warps": 4}
+TILE: Config = {"BLOCK_O": 8, "BLOCK_P": 64, "num_warps": 4}
 
 
 @triton.jit(do_not_specialize=range(4, 31))
