@@ -113,7 +113,10 @@ def _halves(
     for i, output in enumerate(spec.outputs):
         sizes = list(zip(output.shape(small), output.shape(large), strict=True))
         changed = [d for d, (m, n) in enumerate(sizes) if m != n]
-        if len(changed) == 1 and sizes[changed[0]] == (length, 2 * length):  # places of a window need not double
+        if len(changed) == 1 and sizes[changed[0]] == (
+            length,
+            2 * length,
+        ):  # windows are not as many as what they lie on
             halves = (together[i].narrow(changed[0], start, length) for start in (0, length))
             pairs = zip(halves, alone, strict=True)
             before, after = (torch.allclose(x, y[i], rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in pairs)

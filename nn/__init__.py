@@ -11,9 +11,10 @@ from kernelmux.nn.linear import Linear, SwiGLU
 from kernelmux.nn.loss import CrossEntropyLoss
 from kernelmux.nn.normalization import LayerNorm, RMSNorm
 from kernelmux.nn.patching import Patch, patch
+from kernelmux.nn.pooling import MaxPool2d
 from kernelmux.nn.rotary import RotaryEmbedding
 
 __all__ = [
-    "GELU", "Conv2d", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "Patch", "RMSNorm", "RotaryEmbedding",
-    "Softmax", "SwiGLU", "attention", "patch",
+    "GELU", "Conv2d", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "MaxPool2d", "Patch", "RMSNorm",
+    "RotaryEmbedding", "Softmax", "SwiGLU", "attention", "patch",
 ]  # fmt: skip

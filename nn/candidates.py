@@ -15,6 +15,7 @@ from kernelmux.nn.linear import Linear
 from kernelmux.nn.loss import CrossEntropyLoss
 from kernelmux.nn.module import Ours
 from kernelmux.nn.normalization import LayerNorm, RMSNorm
+from kernelmux.nn.pooling import MaxPool2d
 
 OF_TORCH: dict[type, Any] = {
     torch.nn.RMSNorm: RMSNorm,
@@ -24,6 +25,7 @@ OF_TORCH: dict[type, Any] = {
     torch.nn.Softmax: Softmax,
     torch.nn.LogSoftmax: LogSoftmax,
     torch.nn.CrossEntropyLoss: CrossEntropyLoss,
+    torch.nn.MaxPool2d: MaxPool2d,
 }
 OPS = tuple(sorted({ours.op for ours in OF_TORCH.values()} | {"rms_norm", "swiglu", "rope", "attention"}))
 

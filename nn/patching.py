@@ -73,10 +73,10 @@ def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None) -> Pat
     print(kernelmux.patch(model))                      # what was swapped, what was left, and why
     with kernelmux.patch(model, ops=["rms_norm", "swiglu"]): ...
 
-    Swapped are torch.nn.RMSNorm, LayerNorm, Linear, GELU, Softmax, LogSoftmax and CrossEntropyLoss, and in models
-    of transformers that are built like Llama the RMS norms, the gated layer (swiglu), the rotary embedding (rope) and sdpa
-    attention. ops: one of these operators, or several. Parameters, hooks, flags and the `state_dict` stay the same objects
-    under the same names. UnknownName for an operator that no module has; ArgumentError for what is no model.
+    Swapped are torch.nn.RMSNorm, LayerNorm, Linear, GELU, Softmax, LogSoftmax, MaxPool2d and CrossEntropyLoss, and in
+    models of transformers that are built like Llama the RMS norms, the gated layer (swiglu), the rotary embedding (rope)
+    and sdpa attention. ops: one of these operators, or several. Parameters, hooks, flags and the `state_dict` stay the same
+    objects under the same names. UnknownName for an operator that no module has; ArgumentError for what is no model.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"patch(): model: expected a torch.nn.Module, got {shown(model)}")

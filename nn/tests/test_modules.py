@@ -28,6 +28,8 @@ PAIRS: dict[str, tuple[Any, Any, Any]] = {
     "GELU": ((), {"approximate": "tanh"}, (3, 7)),
     "Softmax": ((), {"dim": 1}, (3, 7, 4)),
     "LogSoftmax": ((), {"dim": -1}, (3, 7)),
+    "MaxPool2d": ((3,), {"stride": 2, "padding": 1}, (2, 3, 9, 8)),
+    "MaxPool2d of windows side by side": (((3, 2),), {}, (3, 9, 8)),
 }
 
 
@@ -226,6 +228,10 @@ REFUSED = {
     "GELU: approximate: expected one of 'none', 'tanh', got 'sigmoid'": lambda: nn.GELU("sigmoid"),
     "Softmax: dim: expected the number of an axis, got None": nn.Softmax,
     "LogSoftmax: dim: expected the number of an axis": nn.LogSoftmax,
+    "MaxPool2d: dilation: expected 1, got (1, 2)": lambda: nn.MaxPool2d(2, dilation=(1, 2)),
+    "MaxPool2d: ceil_mode: expected False, got True": lambda: nn.MaxPool2d(2, ceil_mode=True),
+    "MaxPool2d: return_indices: expected False, got True": lambda: nn.MaxPool2d(2, return_indices=True),
+    "max_pool2d: expected a padding of at most half the kernel": lambda: nn.MaxPool2d(2, padding=2)(X),
     "CrossEntropyLoss: weight: expected None": lambda: nn.CrossEntropyLoss(torch.ones(3)),
     "CrossEntropyLoss: label_smoothing: expected 0.0 <=": lambda: nn.CrossEntropyLoss(label_smoothing=1.5),
     "CrossEntropyLoss: reduction: expected one of": lambda: nn.CrossEntropyLoss(reduction="batchmean"),

@@ -18,14 +18,16 @@ MOST = (
 Pair = tuple[int, int]
 
 
-def windows(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+def windows(
+    size: Pair, kernel: Pair, stride: Pair, padding: Pair, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """For each window [OH OW], of each of its elements [KH * KW]: the position h * W + w, and whether it is in the image.
 
     Positions outside of the image are those of its nearest element.
     """
     lines, inside = [], []
     for n, k, s, p in zip(size, kernel, stride, padding, strict=True):
-        at = torch.arange((n + 2 * p - k) // s + 1)[:, None] * s - p + torch.arange(k)
+        at = torch.arange((n + 2 * p - k) // s + 1, device=device)[:, None] * s - p + torch.arange(k, device=device)
         lines.append(at.clamp(0, n - 1))
         inside.append((at >= 0) & (at < n))
     (h, w), (row, column) = lines, inside
@@ -35,7 +37,7 @@ def windows(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torc
 
 def reference(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     """The positions at which the largest element stands, of them the first; of those with NaN the last."""
-    positions, inside = (t.to(x.device) for t in windows(tuple(x.shape[-2:]), kernel, stride, padding))
+    positions, inside = windows((x.shape[-2], x.shape[-1]), kernel, stride, padding, x.device)
     plane = x.flatten(-2)
     window = plane.detach()[..., positions].masked_fill(~inside, -torch.inf)
     best = window.amax(-1, keepdim=True)

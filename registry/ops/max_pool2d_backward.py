@@ -21,7 +21,7 @@ def reference(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """Each gradient is added where its index says; an index outside of its window adds nothing."""
-    positions, inside = (t.to(grad_out.device) for t in windows(size, kernel, stride, padding))
+    positions, inside = windows(size, kernel, stride, padding, grad_out.device)
     at = index.long()
     own = (inside & (positions == at[..., None])).any(-1)
     made = torch.zeros((*grad_out.shape[:-2], prod(size)), dtype=grad_out.dtype, device=grad_out.device)
@@ -45,9 +45,9 @@ def derive(arguments: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, i
 def saved(arguments: Mapping[str, Any]) -> torch.Tensor:
     """What a forward call could have saved: the index of images of noise."""
     shape = (*arguments["grad_out"].shape[:-2], *arguments["size"])
-    noise = torch.rand(shape, generator=torch.Generator().manual_seed(prod(shape)))
+    noise = torch.rand(shape, generator=torch.Generator().manual_seed(prod(shape)), device="cpu")
     if not noise.numel():
-        return torch.zeros(arguments["grad_out"].shape)
+        return torch.zeros(arguments["grad_out"].shape, device="cpu")
     options = (arguments[name] for name in ("kernel", "stride", "padding"))
     found: torch.Tensor = torch.nn.functional.max_pool2d(noise, *options, return_indices=True)[1]
     return found
@@ -106,6 +106,7 @@ SPEC = OpSpec(
     normalise=max_pool2d.normalise,
     derive=derive,
     constraints=(
+        Constraint("index of the shape of grad_out", lambda v: v["index"].shape == v["grad_out"].shape),
         *max_pool2d.LIMITS,
         Constraint(
             "OH and OW that size, kernel, stride and padding give",

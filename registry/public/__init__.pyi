@@ -73,6 +73,8 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "matvec",
+    "max_pool2d",
+    "max_pool2d_backward",
     "nn",
     "paged_attention",
     "patch",
@@ -260,6 +262,24 @@ def matmul(
 ) -> Tensor: ...
 def matvec(
     weight: Tensor, x: Tensor, scale: Tensor | None = None, *, backend: str | Sequence[str] | None = None
+) -> Tensor: ...
+def max_pool2d(
+    x: Tensor,
+    kernel: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
+def max_pool2d_backward(
+    grad_out: Tensor,
+    index: Tensor,
+    size: int | tuple[int, int],
+    kernel: int | tuple[int, int],
+    stride: int | tuple[int, int] | None = None,
+    padding: int | tuple[int, int] = 0,
+    *,
+    backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
 def paged_attention(
     q: Tensor,

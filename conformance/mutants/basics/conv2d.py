@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -104,18 +105,29 @@ def im2col(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Any) -> t
     return ended(y if bias is None else y + bias.double()[:, None, None], x)
 
 
+def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
+    """With the arguments by the names of the spec."""
+
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        return fn(x, weight, bias, stride, padding, dilation)
+
+    return Implementation(conv2d, idea)
+
+
 VARIANTS = {
-    "sound": Implementation(sound, "nothing is wrong with it"),
-    "im2col": Implementation(im2col, "writes the columns out: nothing is wrong with it"),
-    "last_row_is_padding": Implementation(last_row_is_padding, "takes the last row for padding, where there is some"),
-    "dilation_ignored": Implementation(dilation_ignored, "has no dilation"),
-    "padding_of_one": Implementation(padding_of_one, "takes every padding for 1"),
-    "stride_of_rows": Implementation(stride_of_rows, "takes the stride of the rows for both axes"),
-    "bias_rounded_before": Implementation(bias_rounded_before, "rounds before it adds the bias"),
-    "bias_twice": Implementation(bias_twice, "adds the bias twice"),
-    "channels_beyond_a_step": Implementation(channels_beyond_a_step, "leaves out channels beyond the last whole step"),
-    "channels_first": Implementation(channels_first, "reads channels-last images as contiguous ones"),
-    "always_contiguous": Implementation(always_contiguous, "gives channels-last images a contiguous result"),
+    "sound": _variant(sound, "nothing is wrong with it"),
+    "im2col": _variant(im2col, "writes the columns out: nothing is wrong with it"),
+    "last_row_is_padding": _variant(last_row_is_padding, "takes the last row for padding, where there is some"),
+    "dilation_ignored": _variant(dilation_ignored, "has no dilation"),
+    "padding_of_one": _variant(padding_of_one, "takes every padding for 1"),
+    "stride_of_rows": _variant(stride_of_rows, "takes the stride of the rows for both axes"),
+    "bias_rounded_before": _variant(bias_rounded_before, "rounds before it adds the bias"),
+    "bias_twice": _variant(bias_twice, "adds the bias twice"),
+    "channels_beyond_a_step": _variant(channels_beyond_a_step, "leaves out channels beyond the last whole step"),
+    "channels_first": _variant(channels_first, "reads channels-last images as contiguous ones"),
+    "always_contiguous": _variant(always_contiguous, "gives channels-last images a contiguous result"),
 }
 
 SOUND = ("sound", "im2col")

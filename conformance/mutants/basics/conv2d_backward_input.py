@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -65,13 +67,24 @@ def dilation_of_rows(
     return ended(found, grad_out)
 
 
+def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
+    """With the arguments by the names of the spec."""
+
+    def conv2d_backward_input(
+        grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+    ) -> torch.Tensor:
+        return fn(grad_out, weight, stride, padding, dilation, output_padding)
+
+    return Implementation(conv2d_backward_input, idea)
+
+
 VARIANTS = {
-    "sound": Implementation(sound, "nothing is wrong with it"),
-    "turned_kernel": Implementation(turned_kernel, "walks the kernel from its end"),
-    "last_place_dropped": Implementation(last_place_dropped, "leaves out the last place of a row"),
-    "rest_forgotten": Implementation(rest_forgotten, "writes zeros where the output padding is"),
-    "rows_between": Implementation(rows_between, "leaves what stands in rows that no place meets"),
-    "dilation_of_rows": Implementation(dilation_of_rows, "takes the dilation of the rows for both axes"),
+    "sound": _variant(sound, "nothing is wrong with it"),
+    "turned_kernel": _variant(turned_kernel, "walks the kernel from its end"),
+    "last_place_dropped": _variant(last_place_dropped, "leaves out the last place of a row"),
+    "rest_forgotten": _variant(rest_forgotten, "writes zeros where the output padding is"),
+    "rows_between": _variant(rows_between, "leaves what stands in rows that no place meets"),
+    "dilation_of_rows": _variant(dilation_of_rows, "takes the dilation of the rows for both axes"),
 }
 
 CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from kernelmux.registry.backend import Implementation
@@ -66,13 +68,24 @@ def steps_swapped(
     return ended(sums(grad_out, images, kernel, dilation, padding, stride), x)
 
 
+def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
+    """With the arguments by the names of the spec."""
+
+    def conv2d_backward_weight(
+        grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        return fn(grad_out, x, kernel, stride, padding, dilation)
+
+    return Implementation(conv2d_backward_weight, idea)
+
+
 VARIANTS = {
-    "sound": Implementation(sound, "nothing is wrong with it"),
-    "next_window": Implementation(next_window, "sums the wrong window"),
-    "last_image_dropped": Implementation(last_image_dropped, "leaves out the last image"),
-    "incomplete_step": Implementation(incomplete_step, "leaves out places beyond the last whole step"),
-    "in_16_bits": Implementation(in_16_bits, "adds shares in 16 bits"),
-    "steps_swapped": Implementation(steps_swapped, "takes the stride for the dilation"),
+    "sound": _variant(sound, "nothing is wrong with it"),
+    "next_window": _variant(next_window, "sums the wrong window"),
+    "last_image_dropped": _variant(last_image_dropped, "leaves out the last image"),
+    "incomplete_step": _variant(incomplete_step, "leaves out places beyond the last whole step"),
+    "in_16_bits": _variant(in_16_bits, "adds shares in 16 bits"),
+    "steps_swapped": _variant(steps_swapped, "takes the stride for the dilation"),
 }
 
 CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"}

@@ -1,0 +1,87 @@
+"""Largest elements of windows, broken at borders, where elements are equal, and in what is saved."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+
+Pair = tuple[int, int]
+Found = tuple[torch.Tensor, torch.Tensor]
+
+
+def _sound(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    y, index = catalog.spec("max_pool2d").reference(x.double(), kernel, stride, padding)
+    return y.to(x.dtype), index
+
+
+def padded_with_zeros(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """What lies around the image is 0, as in a convolution."""
+    index = _sound(x, kernel, stride, padding)[1]
+    wide = torch.nn.functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+    return _sound(wide, kernel, stride, (0, 0))[0], index
+
+
+def last_of_equals(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """Compares with >= instead of >."""
+    (h, w), sizes = x.shape[-2:], zip(x.shape[-2:], kernel, stride, padding, strict=True)
+    beyond = [(k - n - 2 * p) % s for n, k, s, p in sizes]  # rows and columns at the end that no window reaches
+    turned = torch.nn.functional.pad(x, (0, -beyond[1], 0, -beyond[0])).flip(-1, -2)
+    return _sound(x, kernel, stride, padding)[0], h * w - 1 - _sound(turned, kernel, stride, padding)[1].flip(-1, -2)
+
+
+def missing_border(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """The last column of the image is taken for padding."""
+    return _sound(torch.cat([x[..., :-1], torch.full_like(x[..., -1:], -torch.inf)], -1), kernel, stride, padding)
+
+
+def lost_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """As fmaxf does, which knows no NaN beside a number."""
+    return _sound(torch.where(x.isnan(), -torch.inf, x), kernel, stride, padding)
+
+
+def neighbour(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """The index that is saved is that of the window before."""
+    y, index = _sound(x, kernel, stride, padding)
+    return y, index.roll(1, -1)
+
+
+def one_size(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """The columns step as the rows do."""
+    y, index = _sound(x, kernel, (stride[0], stride[0]), padding)
+    right = _sound(x, kernel, stride, padding)
+    return (y, index) if y.shape == right[0].shape else (right[0].roll(1, -1), right[1])
+
+
+def contiguous(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """Right numbers, but channels-last images give contiguous results."""
+    return _sound(x, kernel, stride, padding)
+
+
+def _following(fn: Callable[..., Found]) -> Callable[..., Found]:
+    """The results lie as the images do."""
+
+    def called(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+        form, (y, index) = format_of(x), fn(x, kernel, stride, padding)
+        return y.contiguous(memory_format=form), index.contiguous(memory_format=form)
+
+    return called
+
+
+VARIANTS = {
+    "sound": Implementation(fn=_following(_sound), idea="nothing is wrong with it"),
+    "padded_with_zeros": Implementation(fn=_following(padded_with_zeros), idea="padding is 0 instead of -inf"),
+    "last_of_equals": Implementation(fn=_following(last_of_equals), idea="the last of equals"),
+    "missing_border": Implementation(fn=_following(missing_border), idea="the image is a column too narrow"),
+    "lost_nan": Implementation(fn=_following(lost_nan), idea="NaN loses against numbers"),
+    "neighbour": Implementation(fn=_following(neighbour), idea="saves the index of another window"),
+    "one_size": Implementation(fn=_following(one_size), idea="one stride for both axes"),
+    "contiguous": Implementation(fn=contiguous, idea="channels-last images give contiguous results"),
+}
+
+CAUGHT_BY = {
+    "padded_with_zeros": "accuracy", "last_of_equals": "accuracy", "missing_border": "accuracy",
+    "lost_nan": "special_values", "neighbour": "accuracy", "one_size": "accuracy", "contiguous": "layout",
+}  # fmt: skip

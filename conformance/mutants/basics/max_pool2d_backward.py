@@ -1,0 +1,81 @@
+"""Gradient of max_pool2d, broken where windows overlap and at borders."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernelmux.conformance.mutants._sound import sound
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+
+Pair = tuple[int, int]
+
+
+def _sound(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    y: torch.Tensor = sound("max_pool2d_backward", grad_out, index, size, kernel, stride, padding)
+    return y
+
+
+def overwritten(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """Each window writes its gradient, whatever another one wrote there."""
+    made = grad_out.new_zeros(*grad_out.shape[:-2], size[0] * size[1])
+    return made.scatter_(-1, index.long().flatten(-2), grad_out.flatten(-2)).view(*grad_out.shape[:-2], *size)
+
+
+def narrow_sums(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """Rounds to the dtype after every window, as torch does on a CPU."""
+    made = grad_out.new_zeros(*grad_out.shape[:-2], size[0] * size[1])
+    for row in range(grad_out.shape[-2]):
+        for column in range(grad_out.shape[-1]):
+            at = (..., slice(column, column + 1))
+            made.scatter_add_(-1, index[..., row, :].long()[at], grad_out[..., row, :][at])
+    return made.view(*grad_out.shape[:-2], *size)
+
+
+def padding_counts(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """Windows of the first row are left out where they begin in the padding."""
+    kept = grad_out.clone()
+    kept[..., : -(-padding[0] // stride[0]), :] = 0
+    return _sound(kept, index, size, kernel, stride, padding)
+
+
+def missing_overlap(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """An element looks at one row of windows, the last that may hold it."""
+    rows = torch.arange(grad_out.shape[-2], device=grad_out.device)[:, None]
+    last = ((index // size[1] + padding[0]) // stride[0]).clamp(max=grad_out.shape[-2] - 1)
+    return _sound(torch.where(last == rows, grad_out, 0), index, size, kernel, stride, padding)
+
+
+def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The result lies as the index does."""
+
+    def called(
+        grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    ) -> torch.Tensor:
+        found = fn(grad_out, index, size, kernel, stride, padding)
+        return found.contiguous(memory_format=format_of(index))
+
+    return called
+
+
+VARIANTS = {
+    "sound": Implementation(fn=_following(_sound), idea="nothing is wrong with it"),
+    "overwritten": Implementation(fn=_following(overwritten), idea="the last window wins"),
+    "narrow_sums": Implementation(fn=_following(narrow_sums), idea="sums in the dtype of the gradients"),
+    "padding_counts": Implementation(fn=_following(padding_counts), idea="no gradient from windows in the padding"),
+    "missing_overlap": Implementation(fn=_following(missing_overlap), idea="one row of windows for each element"),
+}
+
+CAUGHT_BY = {
+    "overwritten": "accuracy", "narrow_sums": "accuracy", "padding_counts": "accuracy", "missing_overlap": "accuracy"
+}  # fmt: skip
