@@ -15,7 +15,7 @@ import torch
 from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
 
-LOWER = frozenset({"matmul", "linear", "attention"})
+LOWER = frozenset({"matmul", "linear", "attention", "conv2d"})
 NORMS = frozenset({"rms_norm", "add_rms_norm", "layer_norm"})
 FP32 = frozenset({"softmax", "log_softmax", "reduce_sum"}) | NORMS
 # cross_entropy computes in fp32 and gives fp32 whatever its logits are: fp32 logits would only be larger.
@@ -33,7 +33,7 @@ def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | 
         return torch.float32
     if spec.name in NORMS:
         return floats[0]
-    if len(floats) == 1 or spec.name.endswith("_backward"):
+    if len(floats) == 1 or "_backward" in spec.name:
         return None
     widest: torch.dtype = reduce(torch.promote_types, floats)
     return widest

@@ -12,6 +12,7 @@ Q = torch.randn(1, 2, 4, 64)
 PAIRS = {
     "matmul": (lambda x: kx.matmul(x, x.mT), lambda x: x @ x.mT),
     "linear": (lambda x: kx.linear(x, x), lambda x: torch.nn.functional.linear(x, x)),
+    "conv2d": (lambda x: kx.conv2d(x[None, None], x[None, None]), lambda x: F.conv2d(x[None, None], x[None, None])),
     "softmax": (lambda x: kx.softmax(x), lambda x: torch.softmax(x, -1)),
     "log_softmax": (lambda x: kx.log_softmax(x), lambda x: torch.log_softmax(x, -1)),
     "layer_norm": (lambda x: kx.layer_norm(x, W), lambda x: F.layer_norm(x, (16,), W)),

@@ -1,0 +1,43 @@
+"""Convolutions of channels-last images as deep as a tile, which kernels read in vectors, emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch
+
+CALLS: dict[str, tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "conv2d": (((1, 64, 5, 6), (64, 64, 3, 3)), {"padding": 1, "stride": (1, 2)}),
+    "conv2d_backward_input": (((1, 64, 4, 3), (64, 64, 2, 3)), {"stride": (2, 1), "dilation": (1, 2)}),
+    "conv2d_backward_weight": (((2, 64, 5, 4), (2, 64, 5, 6)), {"kernel": (3, 3), "padding": (1, 0)}),
+}
+SHARE = 2.0**-9  # of the largest sum, twice what fp16 rounds by
+
+
+def _variants() -> Iterator[tuple[str, str]]:
+    for op in CALLS:
+        for backend in ("triton", "cuda"):
+            if not registered.unavailable(backend, torch.device("cpu")):
+                yield from ((op, f"{backend}/{variant}") for variant in registered.variants(backend, op))
+
+
+@pytest.mark.parametrize("last", [(True, True), (True, False), (False, True)], ids=["both", "first", "second"])
+@pytest.mark.parametrize(("op", "variant"), list(_variants()))
+@pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
+def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
+    shapes, along = CALLS[op]
+    rng = torch.Generator().manual_seed(0)
+    plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
+    formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)
+    tensors = [x.contiguous(memory_format=form) for x, form in zip(plain, formats, strict=True)]
+    given = dict(zip((t.name for t in catalog.spec(op).tensors), tensors, strict=False)) | along
+    call = catalog.spec(op).bind(**given)
+    (want,) = call.spec.evaluate(call)
+    got = dispatch.call(call.spec, tuple(call.arguments.values()), variant)
+    assert float((got - want).abs().max()) <= SHARE * float(want.abs().max())
+    assert got.is_contiguous(memory_format=call.spec.outputs[0].memory_format(call))
