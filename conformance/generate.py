@@ -97,10 +97,18 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
 
 
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
-    """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or 0."""
+    """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or `_least`."""
     shapes = _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0])
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
-    return spec.case(" ".join([*words, *(f"{i.name}=0" for i in spec.scalars if i.default is REQUIRED)]))
+    scalars = (f"{i.name}={written(_least(i))}" for i in spec.scalars if i.default is REQUIRED)
+    return spec.case(" ".join([*words, *scalars]))
+
+
+def _least(item: Scalar | Axis) -> Any:
+    """0 for a scalar that must be given, or where that is not allowed the first value that the spec names."""
+    if isinstance(item, Axis) or not item.range or not item.trials or item.range[0] <= 0 <= item.range[1]:
+        return 0
+    return item.trials[0]
 
 
 def kind(spec: OpSpec, case: Case) -> tuple[object, ...]:
@@ -239,12 +247,20 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
     if isinstance(item, Axis):
         rank = len(shapes[item.of])
         return None if item.optional and _pick((0, 1, 2), rng) == 0 else _pick(range(-rank, rank), rng)
-    if item.length and _pick((True, False), rng):
-        return tuple(_scalar(replace(item, length=None), shapes, rng) for _ in range(item.length))
+    if item.length:
+        return _several(item, rng)
     if item.type is int:
         lengths = [n for shape in shapes.values() for n in shape if n]
         return _pick((0, 1, *(n - 1 for n in lengths)), rng)
     return _pick([None, _pick(values, rng)], rng) if (values := pool(item)) else None
+
+
+def _several(item: Scalar, rng: torch.Generator) -> Any:
+    """One number, a number per place, or None to leave the default; of the numbers that the spec names."""
+    named = [v if isinstance(v, tuple) else (v,) for v in (*item.trials, item.default) if v not in (None, REQUIRED)]
+    numbers = [number for values in named for number in values]
+    each = tuple(_pick(numbers, rng) for _ in range(item.length or 0))
+    return _pick((each, each[0], *([] if item.default is REQUIRED else [None])), rng)
 
 
 def _small(case: Case, elements: int) -> bool:

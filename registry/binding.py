@@ -34,10 +34,10 @@ def bind(
         else:
             arguments[item.name] = _scalar(spec, item, value, arguments)
     _check_formats(spec, arguments)
-    if spec.derive:
-        axes.update(spec.derive(arguments, axes))
     if spec.normalise:
         spec.normalise(arguments, axes)
+    if spec.derive:
+        axes.update(spec.derive(arguments, axes))
     for constraint in spec.constraints:
         if not constraint.holds({**arguments, **axes}):
             values = {**axes, **{k: v for k, v in arguments.items() if not isinstance(v, torch.Tensor)}}
@@ -168,12 +168,20 @@ def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, 
         return _axis(spec, item, value, arguments[item.of].dim())
     if item.length is None:
         return _number(spec, item, value)
-    if not isinstance(value, tuple | list):
+    if not isinstance(value, SEQUENCES):
         return (_number(spec, item, value),) * item.length
     if len(value) != item.length:
         legal = f"{item.type.__name__}, or {item.length} of them"
         raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
     return tuple(_number(spec, item, v) for v in value)
+
+
+SEQUENCES = (tuple, list)  # of the numbers of one scalar
+
+
+def identity(value: Any) -> Any:
+    """What tells a scalar from others, with a hash: in a sequence 1, 1.0 and True are equal, and not one call."""
+    return (value.__class__, *((v.__class__, v) for v in value)) if isinstance(value, SEQUENCES) else value
 
 
 def _number(spec: OpSpec, item: Scalar, value: Any) -> Any:

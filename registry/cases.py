@@ -32,7 +32,7 @@ Shape = tuple[int, ...]
 class Case:
     """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
 
-    An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2,3.
+    An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2x3.
 
     tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
     inputs: the distribution of the values (`DISTRIBUTIONS`). spec: whose arguments the names are; a spec sets it in its
@@ -85,7 +85,7 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
     shapes: dict[str, Shape] = {}
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
-    for item in _items(text, several):
+    for item in re.split(r"[\s,]+", text.strip()):
         match = re.fullmatch(r"([A-Za-z_]\w*)=([^:=]+)(?::(\w+))?", item)
         if not match:
             raise ArgumentError(f"shape: expected {FORM}, got {item!r}")
@@ -103,8 +103,8 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
                 formats[name] = dtypes.parse(dtype)
         elif dtype:
             raise ArgumentError(f"shape: {name}: expected a value, as {spec.name} takes no tensor {name}, got {item!r}")
-        elif "," in value:
-            scalars[name] = tuple(_literal(name, part) for part in value.split(","))
+        elif name in several and "x" in value:
+            scalars[name] = tuple(_literal(name, part) for part in value.split("x"))
         else:
             scalars[name] = _literal(name, value)
             if name in flags and isinstance(scalars[name], str):
@@ -112,20 +112,9 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
     return shapes, scalars, formats
 
 
-def _items(text: str, several: set[str]) -> list[str]:
-    """The parts of a case, between spaces and commas; further numbers of a scalar that has several belong to its part."""
-    found: list[str] = []
-    for part in re.split(r"[\s,]+", text.strip()):
-        if found and "=" not in part and found[-1].partition("=")[0] in several:
-            found[-1] += f",{part}"
-        else:
-            found.append(part)
-    return found
-
-
 def written(value: Any) -> str:
-    """The value of a scalar as cases spell it: 0.5, tanh, or 2,3."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    """The value of a scalar as cases spell it: 0.5, tanh, or 2x3."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 NONE = "none"  # an optional tensor that is left out

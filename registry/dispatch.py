@@ -27,6 +27,7 @@ from kernelmux.registry import (
     tracing,
 )
 from kernelmux.registry import backend as registered
+from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import EmulationWarning
@@ -140,11 +141,14 @@ def _key_of(spec: OpSpec) -> KeyOf:
             facts += [f"p & 15 if (p := {n}.data_ptr()) > {inline.LOWEST} else -1", f"{n}.requires_grad and grad()"]
             facts += [f"{n}.is_pinned()"] if spec.hosted else []
             parts += [f"None if {n} is None else ({', '.join(facts)})"] if item.optional else facts
+        elif getattr(item, "length", None):
+            parts += [f"{n}.__class__", f"identity({n})"]
         else:
             parts += [f"{n}.__class__", n]
     chain = "backend if backend.__class__ in plain else tuple(backend)"
     names = ", ".join(i.name for i in spec.inputs)
     namespace: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": selection.state, "plain": PLAIN}
+    namespace["identity"] = identity
     exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", namespace)
     made: KeyOf = namespace["key"]
     return made
@@ -230,7 +234,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     names = [i.name for i in bound.spec.inputs]
     copies = tuple(names.index(c) for c in chosen.copies)
     given = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
-    scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or values[i] != v)
+    scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or identity(values[i]) != identity(v))
     emulation = home.emulation if chosen.emulated else None
     fn = implementation.fn
     if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):

@@ -23,6 +23,7 @@ import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import record, selection
+from kernelmux.registry.binding import identity
 from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
 
@@ -33,7 +34,7 @@ _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
 MISSED = object()
 CLASSES = (torch.Tensor, torch.nn.Parameter)  # a guard keeps no reference to a class: these stay
-CONSTANTS = (type(None), bool, int, float, str)  # of scalars
+CONSTANTS = (type(None), bool, int, float, str)  # of scalars, and of what a tuple of them holds
 
 
 def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Callable[..., Any] | None:
@@ -46,7 +47,7 @@ def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Ca
     given = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     others = {i: v for i, v in zip(spec.inputs, values, strict=True) if i.name not in given}
     tensors = list(given.values())
-    if any(v.__class__ not in CONSTANTS for v in others.values()) or any(x.__class__ not in CLASSES for x in tensors):
+    if not all(map(_constant, others.values())) or any(x.__class__ not in CLASSES for x in tensors):
         return None
     if len({id(x) for x in tensors}) < len(tensors) or any(x.data_ptr() <= LOWEST for x in tensors):
         return None
@@ -61,8 +62,10 @@ def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Ca
         if isinstance(item, Tensor):
             parts.append(f"{n} is None")
         else:  # 1, 1.0 and True are equal, and not one call; a default is mostly the same object
-            parts.append(f"({n} is _value_{n} or {n}.__class__ is _class_{n} and {n} == _value_{n})")
+            same = f"_identity({n}) == _identity_{n}" if isinstance(value, tuple) else f"{n} == _value_{n}"
+            parts.append(f"({n} is _value_{n} or {n}.__class__ is _class_{n} and {same})")
             scope |= {f"_value_{n}": value, f"_class_{n}": value.__class__}
+            scope |= {"_identity": identity, f"_identity_{n}": identity(value)}
     parts.append("(backend is _backend or backend.__class__ is _backend_class and backend == _backend)")
     parts += ["_state() == _at", *surroundings(tensors), "not _autocast()"]
     scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": selection.state}
@@ -79,6 +82,11 @@ def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Ca
         *running(plan, arguments, scope),
     ]
     return defined(spec.name, lines, scope)
+
+
+def _constant(value: Any) -> bool:
+    """Whether a scalar stays what it is: a list may be changed by the caller."""
+    return value.__class__ in CONSTANTS or (value.__class__ is tuple and all(v.__class__ in CONSTANTS for v in value))
 
 
 def running(

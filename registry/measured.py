@@ -166,11 +166,11 @@ def _kind(call: Call) -> object:
 
 
 def _option(call: Call, item: Any) -> object:
-    """An axis as its place from the end; a text or a flag itself; of a number only whether there is one."""
+    """An axis as its place from the end; a text, a flag or a tuple itself; of a number only whether there is one."""
     value = call.scalars[item.name]
     if isinstance(item, Axis) and value is not None:
         return value - call.arguments[item.of].dim()
-    return value if isinstance(value, str | bool) else value is None
+    return value if isinstance(value, str | bool | tuple) else value is None
 
 
 def _lengths(call: Call) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Conditions that a user writes: "N >= 4096 and N % 8 == 0", over the axes and scalars of an operator.
 
-Names, numbers, texts, True, False, None; + - * // %; comparisons, `in`, `and`, `or`, `not`; brackets. There are no calls,
-attributes or indices, so that a configuration file can compute nothing else.
+Names, numbers, texts, True, False, None; + - * // %; comparisons, `in`, `and`, `or`, `not`; brackets. A scalar of two
+numbers is a tuple, however the caller wrote it: "stride == (2, 2)". There are no calls, attributes or indices, so that a
+configuration file can compute nothing else.
 """
 
 from __future__ import annotations
@@ -67,9 +68,30 @@ class Predicate:
         )
 
 
+class Several(tuple[Any, ...]):
+    """The numbers of one scalar: stride == (2, 1), stride in [(1, 1), (2, 2)]; never equal to a single number."""
+
+    __slots__ = ()
+    __hash__ = tuple.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if other is not None and not isinstance(other, tuple | list):
+            raise TypeError(f"expected {len(self)} numbers to compare with, such as {tuple(self)}, got {other!r}")
+        return other is not None and tuple(self) == tuple(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def _uncounted(self, other: Any) -> Any:
+        raise TypeError(f"{tuple(self)} is no number to compute with")
+
+    __add__ = __mul__ = __rmul__ = _uncounted
+
+
 def values_of(call: Call) -> dict[str, Any]:
     """What a condition may look at: the axes by letter, without the leading ones that "..." stands for, and the scalars."""
-    return {**{name: n for name, n in call.axes.items() if name != "..."}, **call.scalars}
+    scalars = {name: Several(v) if isinstance(v, tuple) else v for name, v in call.scalars.items()}
+    return {**{name: n for name, n in call.axes.items() if name != "..."}, **scalars}
 
 
 def parse(text: str, place: str) -> Predicate:

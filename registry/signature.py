@@ -92,7 +92,9 @@ class Scalar:
 
     optional: None is a value as well; the spec's `normalise` says what it stands for. trials: values that the suite
     tries besides the default: zero, negative, large and small ones, and some that are no power of two. length: of a tuple
-    of such numbers, in place of which a call may give a single one; implementations see the tuple.
+    or list of such numbers, in place of which a call may give a single one (`stride=2`, `stride=(2, 1)`); range and choices
+    hold for each, and reference, `normalise`, `derive`, constraints and implementations see a tuple of that length. Cases
+    write stride=2x1, and the operator of torch takes int[2].
     """
 
     name: str

@@ -88,6 +88,8 @@ class OpSpec:
     error: per output; `EQUAL` for one that is not floating. arithmetics: how an implementation may accumulate
     (`numerics.ARITHMETICS`); one that declares another is refused, since it decides how far off a result may be.
     formats: dtypes of several tensors that go together, where not all of those that each may have do.
+    normalise: changes checked arguments, such as None to what it stands for. derive: further axes, from the arguments after
+    that and the axes of the tensors: the lengths of an output that scalars decide.
     """
 
     name: str

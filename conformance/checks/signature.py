@@ -143,6 +143,8 @@ def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tu
         yield "above the range", item.range[1] + 1
     if item.length:
         yield "one too many", (1,) * (item.length + 1)
+        yield "a bool among them", (*(1,) * (item.length - 1), True)
+        yield "a fraction among them", (*(1,) * (item.length - 1), 1.5)
     if item.type is float:
         yield "a bool", True
     if item.type is bool:

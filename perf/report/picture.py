@@ -14,6 +14,7 @@ from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import catalog
+from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
 
 WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of an operator with its bars
@@ -198,4 +199,4 @@ def _short(group: ResultGroup) -> str:
         largest: tuple[int, ...] = max(case.shapes.values(), key=len)
     except KernelmuxError:
         return f"{group.workload} {group.dtype}"
-    return " ".join(["x".join(map(str, largest)), *(f"{k}={v}" for k, v in case.scalars.items()), group.dtype])
+    return " ".join(["x".join(map(str, largest)), *(f"{k}={written(v)}" for k, v in case.scalars.items()), group.dtype])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -157,12 +157,18 @@ def _axes(draw: Any, spec: OpSpec) -> dict[str, Any]:
     """A length for every axis of the operator; of a few tries the first that its constraints allow."""
     letters = ["...", *sorted({letter for item in spec.tensors for letter in item.letters})]
     few = st.lists(st.sampled_from((0, 1, 2, 3, 5)), max_size=2)
-    usual = {s.name: s.default for s in spec.scalars}
+    usual = {s.name: _usual(s) for s in spec.scalars}
     for _ in range(12):
         axes = {letter: tuple(draw(few)) if letter == "..." else draw(LENGTHS) for letter in letters}
         if all(_allows(c, {**usual, **axes}) for c in spec.constraints if not _asks(c, spec)):
             break
     return axes
+
+
+def _usual(item: Scalar | Axis) -> Any:
+    """The default of a scalar as constraints see it."""
+    several = isinstance(item, Scalar) and item.length and item.default not in (None, REQUIRED)
+    return (item.default,) * item.length if several and not isinstance(item.default, tuple) else item.default
 
 
 def _allows(constraint: Constraint, known: dict[str, Any]) -> bool:
@@ -214,6 +220,9 @@ def _scalar(draw: Any, item: Scalar | Axis, arguments: dict[str, Any]) -> Any:
         return item.default
     if isinstance(item, Axis):
         return draw(st.integers(-3, 2))
+    if item.length and draw(st.booleans()):
+        count = item.length + (rarely(draw, 10) and draw(st.integers(-1, 1)))
+        return pick(draw, (tuple, list))(_scalar(draw, replace(item, length=None), arguments) for _ in range(count))
     if item.choices:
         return pick(draw, item.choices)
     if item.type is float:
