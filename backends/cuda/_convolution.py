@@ -5,6 +5,7 @@ afterwards only fills in the addresses.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
@@ -212,6 +213,9 @@ class Plan(NamedTuple):
         return out
 
 
+Planner = Callable[[Convolution, int], Plan]  # of a GPU with so many multiprocessors
+
+
 def direct(source: Source, entry: str, c: Convolution) -> Plan:
     """One thread per element of the result."""
     kernel = source.kernel(entry, _SIGNATURE, ELEMENT=ctype(c.image.dtype), OPERATOR=c.operator)
@@ -258,15 +262,16 @@ def _plan(
 ) -> Plan:
     """The launches of a kernel that works on tiles of the product."""
     (M, N, _), (length, splits), (left, right) = c.sizes, _pieces(c, t, multiprocessors), _operands(c)
+    parts = splits > 1
     kernel = source.kernel(
-        entry, _SIGNATURE, **_defines(c), PARTIAL=int(splits > 1), LEFT_K_MAJOR=int(left.k_major),
+        entry, _SIGNATURE, **_defines(c), PARTIAL=int(parts), VECTOR=_vector(c, parts), LEFT_K_MAJOR=int(left.k_major),
         RIGHT_K_MAJOR=int(right.k_major), **more,
     )  # fmt: skip
     launch, packed = (
         kernel.bind((t.tiles(c) * c.phases, splits), t.threads, shared=shared),
         c.packed(t.tiles(c), length),
     )
-    if splits == 1:
+    if not parts:
         return Plan(launch, packed, c.shape)
     sums = c.phases * M * N
     adding = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c))
@@ -276,6 +281,19 @@ def _plan(
 def _defines(c: Convolution) -> dict[str, object]:
     order = {"TAPS_OUTER": int(c.taps_outer), "M_CONTIGUOUS": int(c.m_contiguous)}
     return {"ELEMENT": ctype(c.image.dtype), "OPERATOR": c.operator, **order}
+
+
+def _vector(c: Convolution, parts: bool) -> int:
+    """Sums per store: 16 bytes of neighbours in the result, or among the parts, or one."""
+    M, N, _ = c.sizes
+    if parts:
+        return 4 if (M if c.m_contiguous else N) % 4 == 0 and (c.phases == 1 or not c.m_contiguous) else 1
+    if c.m_contiguous:
+        run = c.shape[2] * c.shape[3] if c.phases == 1 else 1
+    else:
+        run = N if c.operator != BACKWARD_WEIGHT or not c.taps_outer or c.shape[2] * c.shape[3] == 1 else 1
+    width = 16 // c.image.dtype.itemsize
+    return width if run % width == 0 else 1
 
 
 def _pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:

@@ -12,28 +12,15 @@ from functools import lru_cache
 import torch
 
 from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution, Plan
+from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution, Plan, Planner
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
 SOURCE = Source(__file__)
-
-
-def direct(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    return _direct(problem(layout(x), layout(weight), *along)).run(x, weight, bias)
-
-
-def tiled(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    c = problem(layout(x), layout(weight), *along)
-    return convolutions.tiled(c, multiprocessors(x)).run(x, weight, bias)
-
-
-def implicit_gemm(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    c = problem(layout(x), layout(weight), *along)
-    return convolutions.implicit_gemm(c, multiprocessors(x)).run(x, weight, bias)
 
 
 @lru_cache(maxsize=4096)
@@ -45,19 +32,24 @@ def problem(x: Layout, weight: Layout, stride: Pair, padding: Pair, dilation: Pa
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
     return convolutions.direct(SOURCE, "conv2d_direct", c)
 
 
-_LAYOUT = {"bias": "contiguous"}
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(x), layout(weight), stride, padding, dilation)
+        return plan(c, multiprocessors(x)).run(x, weight, bias)
+
+    return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
+
+
 _INDICES = convolutions.indices("NPQ", "CRS")
+_HALVES = (*convolutions.on_tensor_cores("x"), *_INDICES)
 VARIANTS = {
-    "direct": Implementation(direct, "one thread per output", layout=_LAYOUT, arithmetic="fp32_sequential"),
-    "tiled": Implementation(
-        tiled, "patches and weights in shared memory", _INDICES, _LAYOUT, arithmetic="fp32_sequential"
-    ),
-    "implicit_gemm": Implementation(
-        implicit_gemm, "mma.sync on patches gathered by cp.async",
-        (*convolutions.on_tensor_cores("x"), *_INDICES), _LAYOUT, arithmetic="mma",
-    ),
-}  # fmt: skip
+    "direct": _variant(_direct, "one thread per output", (), "fp32_sequential"),
+    "tiled": _variant(convolutions.tiled, "patches and weights in shared memory", _INDICES, "fp32_sequential"),
+    "implicit_gemm": _variant(convolutions.implicit_gemm, "mma.sync on patches gathered by cp.async", _HALVES, "mma"),
+}

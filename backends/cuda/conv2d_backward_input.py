@@ -10,27 +10,14 @@ from functools import lru_cache
 import torch
 
 from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, Plan, swapped
+from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, Plan, Planner, swapped
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
-
-
-def direct(grad_out: torch.Tensor, weight: torch.Tensor, *along: Pair) -> torch.Tensor:
-    return _direct(problem(layout(grad_out), layout(weight), *along)).run(grad_out, weight)
-
-
-def tiled(grad_out: torch.Tensor, weight: torch.Tensor, *along: Pair) -> torch.Tensor:
-    c = problem(layout(grad_out), layout(weight), *along)
-    return convolutions.tiled(c, multiprocessors(grad_out)).run(grad_out, weight)
-
-
-def implicit_gemm(grad_out: torch.Tensor, weight: torch.Tensor, *along: Pair) -> torch.Tensor:
-    c = problem(layout(grad_out), layout(weight), *along)
-    return convolutions.implicit_gemm(c, multiprocessors(grad_out)).run(grad_out, weight)
 
 
 @lru_cache(maxsize=4096)
@@ -45,18 +32,26 @@ def problem(
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
     return convolutions.direct(SOURCE, "conv2d_backward_input_direct", c)
 
 
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d_backward_input(
+        grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(grad_out), layout(weight), stride, padding, dilation, output_padding)
+        return plan(c, multiprocessors(grad_out)).run(grad_out, weight)
+
+    return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
+
+
 _INDICES = convolutions.indices("NHW", "ORS")
+_HALVES = (*convolutions.on_tensor_cores("grad_out"), *_INDICES)
 VARIANTS = {
-    "direct": Implementation(direct, "one thread per pixel and channel", arithmetic="fp32_sequential"),
-    "tiled": Implementation(
-        tiled, "grad_out and weights in shared memory", _INDICES, arithmetic="fp32_sequential"
+    "direct": _variant(_direct, "one thread per pixel and channel", (), "fp32_sequential"),
+    "tiled": _variant(convolutions.tiled, "grad_out and weights in shared memory", _INDICES, "fp32_sequential"),
+    "implicit_gemm": _variant(
+        convolutions.implicit_gemm, "mma.sync on patches of grad_out gathered by cp.async", _HALVES, "mma"
     ),
-    "implicit_gemm": Implementation(
-        implicit_gemm, "mma.sync on patches of grad_out gathered by cp.async",
-        (*convolutions.on_tensor_cores("grad_out"), *_INDICES), arithmetic="mma",
-    ),
-}  # fmt: skip
+}

@@ -12,27 +12,14 @@ from functools import lru_cache
 import torch
 
 from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution, Plan
+from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution, Plan, Planner
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
-
-
-def direct(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
-    return _direct(problem(layout(grad_out), layout(x), *along)).run(grad_out, x)
-
-
-def tiled(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
-    c = problem(layout(grad_out), layout(x), *along)
-    return convolutions.tiled(c, multiprocessors(x)).run(grad_out, x)
-
-
-def implicit_gemm(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
-    c = problem(layout(grad_out), layout(x), *along)
-    return convolutions.implicit_gemm(c, multiprocessors(x)).run(grad_out, x)
 
 
 @lru_cache(maxsize=4096)
@@ -44,18 +31,26 @@ def problem(grad_out: Layout, x: Layout, kernel: Pair, stride: Pair, padding: Pa
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
     return convolutions.direct(SOURCE, "conv2d_backward_weight_direct", c)
 
 
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d_backward_weight(
+        grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(grad_out), layout(x), kernel, stride, padding, dilation)
+        return plan(c, multiprocessors(grad_out)).run(grad_out, x)
+
+    return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
+
+
 _INDICES = convolutions.indices("NPQ", "CRS")
+_HALVES = (*convolutions.on_tensor_cores("grad_out"), *_INDICES)
 VARIANTS = {
-    "direct": Implementation(direct, "one thread per element of the weight", arithmetic="fp32_sequential"),
-    "tiled": Implementation(
-        tiled, "grad_out and patches in shared memory", _INDICES, arithmetic="fp32_sequential"
+    "direct": _variant(_direct, "one thread per element of the weight", (), "fp32_sequential"),
+    "tiled": _variant(convolutions.tiled, "grad_out and patches in shared memory", _INDICES, "fp32_sequential"),
+    "implicit_gemm": _variant(
+        convolutions.implicit_gemm, "mma.sync on grad_out and patches gathered by cp.async", _HALVES, "mma"
     ),
-    "implicit_gemm": Implementation(
-        implicit_gemm, "mma.sync on grad_out and patches gathered by cp.async",
-        (*convolutions.on_tensor_cores("grad_out"), *_INDICES), arithmetic="mma",
-    ),
-}  # fmt: skip
+}
