@@ -1,63 +1,17 @@
-"""What the launchers of conv2d and of its gradients share: a convolution as a product, cut into tiles and splits of K.
+"""A convolution as a product of matrices: what the launchers of conv2d and of its gradients tell the kernels about it.
 
-The kernels' side is convolution.cuh, whose words these are. A launcher works out a `Plan` once per kind of call and
-afterwards only fills in the addresses.
+The kernels' side is convolution.cuh, whose words these are.
 """
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd, prod
 from typing import NamedTuple
 
-import torch
-
 from kernelmux.backends.cuda._layout import Layout
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import cdiv
 from kernelmux.registry.batching import merged
-from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
-from kernelmux.registry.spec import Call
 
-Maybe = torch.Tensor | None
 CONV2D, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
-TILED = Source(__file__, "conv2d_tiled.cu")
-IMPLICIT_GEMM = Source(__file__, "conv2d_implicit_gemm.cu")
-SPLITS = Source(__file__, "conv2d_splits.cu")
-THREADS = 256
-_LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
-_PLACE = 16  # bytes of an entry of the tables
-_DEEP = 256  # of K, at least, in a split: less does not repay the second pass
-_SIGNATURE = "left* right* bias* out* c:struct"
-
-
-@dataclass(frozen=True)
-class Together:
-    """The product of these axes is not larger than `maximum`."""
-
-    axes: str
-    maximum: int
-
-    @property
-    def text(self) -> str:
-        return f"{' * '.join(self.axes)} <= {self.maximum}"
-
-    def check(self, call: Call) -> str | None:
-        """None, or how large it is."""
-        value = prod(call.axes[axis] for axis in self.axes)
-        return None if value <= self.maximum else f"{' * '.join(self.axes)} = {value}, needs {self.text}"
-
-
-def indices(*together: str) -> tuple[Condition, ...]:
-    """What tiles are addressed with fits an int: positions or taps of all images or channels, rows, columns."""
-    pixels = (AtMost(axis, 2**29) for axis in "HW")  # added to a padding, a tap and `nowhere`
-    sizes = (AtMost(axis, _LARGEST) for axis in "NCO")
-    return (*pixels, *sizes, *(Together(axes, _LARGEST) for axes in together))
-
-
-def on_tensor_cores(x: str) -> tuple[Condition, ...]:
-    """Halves, of which `x` is one operand, on a GPU that has cp.async."""
-    return Dtypes(x, torch.float16, torch.bfloat16), Capability((8, 0))
 
 
 class Axis(NamedTuple):
@@ -179,126 +133,7 @@ def _other(c: Convolution) -> Operand:
     return Operand(True, _copy(c.other, (1,) if c.taps_outer else (1, 2, 3)))
 
 
-class Tile(NamedTuple):
-    """A block's part of the product, m x n of the result, k at a time; blocks of it that share a multiprocessor."""
-
-    m: int
-    n: int
-    k: int
-    blocks: int
-    threads: int
-
-    def tiles(self, c: Convolution) -> int:
-        """Of the largest phase; the others have as many, some of them empty."""
-        return cdiv(c.sizes[0], self.m) * cdiv(c.sizes[1], self.n)
-
-
-class Plan(NamedTuple):
-    """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, 0 where K is in one piece."""
-
-    launch: Bound
-    packed: bytes
-    shape: tuple[int, ...]
-    parts: int = 0
-    sum_parts: Bound | None = None
-
-    def run(self, left: torch.Tensor, right: torch.Tensor, bias: Maybe = None) -> torch.Tensor:
-        out = left.new_empty(self.shape)
-        if self.sum_parts is None:
-            self.launch(left, right, bias, out, self.packed)
-            return out
-        parts = left.new_empty(self.parts, dtype=torch.float32)
-        self.launch(left, right, None, parts, self.packed)
-        self.sum_parts(parts, bias, out, self.packed)
-        return out
-
-
-Planner = Callable[[Convolution, int], Plan]  # of a GPU with so many multiprocessors
-
-
-def direct(source: Source, entry: str, c: Convolution) -> Plan:
-    """One thread per element of the result."""
-    kernel = source.kernel(entry, _SIGNATURE, ELEMENT=ctype(c.image.dtype), OPERATOR=c.operator)
-    return Plan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape)
-
-
-@lru_cache(maxsize=4096)
-def tiled(c: Convolution, multiprocessors: int) -> Plan:
-    """The product on the FP32 pipes."""
-    return _plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 3, 256), multiprocessors, 0, {})
-
-
-@lru_cache(maxsize=4096)
-def implicit_gemm(c: Convolution, multiprocessors: int) -> Plan:
-    """The product of halves on the tensor cores."""
-    return implicit_gemm_plan(c, _tile(c, multiprocessors), multiprocessors)
-
-
-def _tile(c: Convolution, multiprocessors: int) -> Tile:
-    """The largest that has work for every multiprocessor; none twice as wide as the result."""
-    M, N, _ = c.sizes
-    m, n = (128 if extent > 64 else 64 for extent in (M, N))
-    large = Tile(m, n, 64, 2, 128)
-    return large if large.tiles(c) * c.phases >= multiprocessors else Tile(64, 64, 64, 3, 128)
-
-
-def implicit_gemm_plan(c: Convolution, t: Tile, multiprocessors: int) -> Plan:
-    """The product with a given tile."""
-    left, right = _operands(c)
-    stages = 3
-    shared = stages * (t.m + t.n) * t.k * 2 + (t.m + t.n + 4 * t.k) * _PLACE
-    more = {"BLOCK_M": t.m, "BLOCK_N": t.n, "STAGES": stages, "LEFT_COPY": left.copy, "RIGHT_COPY": right.copy}
-    return _plan(IMPLICIT_GEMM, "conv2d_implicit_gemm", c, t, multiprocessors, shared, more)
-
-
-def _operands(c: Convolution) -> tuple[Operand, Operand]:
+def operands(c: Convolution) -> tuple[Operand, Operand]:
     """The left and the right one."""
     image, other = _image(c), _other(c)
     return (other, image) if c.operator == BACKWARD_WEIGHT else (image, other)
-
-
-def _plan(
-    source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int, shared: int, more: dict[str, int]
-) -> Plan:
-    """The launches of a kernel that works on tiles of the product."""
-    (M, N, _), (length, splits), (left, right) = c.sizes, _pieces(c, t, multiprocessors), _operands(c)
-    parts = splits > 1
-    kernel = source.kernel(
-        entry, _SIGNATURE, **_defines(c), PARTIAL=int(parts), VECTOR=_vector(c, parts), LEFT_K_MAJOR=int(left.k_major),
-        RIGHT_K_MAJOR=int(right.k_major), **more,
-    )  # fmt: skip
-    launch, packed = (
-        kernel.bind((t.tiles(c) * c.phases, splits), t.threads, shared=shared),
-        c.packed(t.tiles(c), length),
-    )
-    if not parts:
-        return Plan(launch, packed, c.shape)
-    sums = c.phases * M * N
-    adding = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c))
-    return Plan(launch, packed, c.shape, splits * sums, adding.bind(cdiv(sums, THREADS), THREADS, splits))
-
-
-def _defines(c: Convolution) -> dict[str, object]:
-    order = {"TAPS_OUTER": int(c.taps_outer), "M_CONTIGUOUS": int(c.m_contiguous)}
-    return {"ELEMENT": ctype(c.image.dtype), "OPERATOR": c.operator, **order}
-
-
-def _vector(c: Convolution, parts: bool) -> int:
-    """Sums per store: 16 bytes of neighbours in the result, or among the parts, or one."""
-    M, N, _ = c.sizes
-    if parts:
-        return 4 if (M if c.m_contiguous else N) % 4 == 0 and (c.phases == 1 or not c.m_contiguous) else 1
-    if c.m_contiguous:
-        run = c.shape[2] * c.shape[3] if c.phases == 1 else 1
-    else:
-        run = N if c.operator != BACKWARD_WEIGHT or not c.taps_outer or c.shape[2] * c.shape[3] == 1 else 1
-    width = 16 // c.image.dtype.itemsize
-    return width if run % width == 0 else 1
-
-
-def _pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
-    """Length and number of the pieces of K: as many as keep every multiprocessor busy, each of `_DEEP` or more."""
-    K, tiles = c.sizes[2], max(1, t.tiles(c) * c.phases)
-    wanted = max(1, min(multiprocessors * t.blocks // tiles, K // _DEEP))
-    length = max(1, cdiv(cdiv(K, wanted), t.k)) * t.k
-    return length, max(1, cdiv(K, length))

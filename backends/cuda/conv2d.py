@@ -3,6 +3,7 @@
 direct         one thread per output
 tiled          patches and weights in shared memory, a product on the FP32 pipes
 implicit_gemm  mma.sync on patches gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 
 Images and weights are read where they lie, NCHW or channels-last, with any strides. The first two take every call.
 """
@@ -11,8 +12,8 @@ from functools import lru_cache
 
 import torch
 
-from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution, Plan, Planner
+from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -33,7 +34,7 @@ def problem(x: Layout, weight: Layout, stride: Pair, padding: Pair, dilation: Pa
 
 @lru_cache(maxsize=4096)
 def _direct(c: Convolution, multiprocessors: int) -> Plan:
-    return convolutions.direct(SOURCE, "conv2d_direct", c)
+    return direct(SOURCE, "conv2d_direct", c)
 
 
 def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
@@ -46,10 +47,4 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
 
 
-_INDICES = convolutions.indices("NPQ", "CRS")
-_HALVES = (*convolutions.on_tensor_cores("x"), *_INDICES)
-VARIANTS = {
-    "direct": _variant(_direct, "one thread per output", (), "fp32_sequential"),
-    "tiled": _variant(convolutions.tiled, "patches and weights in shared memory", _INDICES, "fp32_sequential"),
-    "implicit_gemm": _variant(convolutions.implicit_gemm, "mma.sync on patches gathered by cp.async", _HALVES, "mma"),
-}
+VARIANTS = ladder(_variant, _direct, "x", "NPQ", "CRS")

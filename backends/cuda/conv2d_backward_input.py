@@ -3,14 +3,15 @@
 direct         one thread per pixel and channel
 tiled          grad_out and weights in shared memory, a product on the FP32 pipes
 implicit_gemm  mma.sync on patches of grad_out gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 """
 
 from functools import lru_cache
 
 import torch
 
-from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, Plan, Planner, swapped
+from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -33,7 +34,7 @@ def problem(
 
 @lru_cache(maxsize=4096)
 def _direct(c: Convolution, multiprocessors: int) -> Plan:
-    return convolutions.direct(SOURCE, "conv2d_backward_input_direct", c)
+    return direct(SOURCE, "conv2d_backward_input_direct", c)
 
 
 def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
@@ -46,12 +47,4 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
 
 
-_INDICES = convolutions.indices("NHW", "ORS")
-_HALVES = (*convolutions.on_tensor_cores("grad_out"), *_INDICES)
-VARIANTS = {
-    "direct": _variant(_direct, "one thread per pixel and channel", (), "fp32_sequential"),
-    "tiled": _variant(convolutions.tiled, "grad_out and weights in shared memory", _INDICES, "fp32_sequential"),
-    "implicit_gemm": _variant(
-        convolutions.implicit_gemm, "mma.sync on patches of grad_out gathered by cp.async", _HALVES, "mma"
-    ),
-}
+VARIANTS = ladder(_variant, _direct, "grad_out", "NHW", "ORS")

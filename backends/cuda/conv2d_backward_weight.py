@@ -3,6 +3,7 @@
 direct         one thread per element of the weight
 tiled          grad_out and patches in shared memory, a product on the FP32 pipes
 implicit_gemm  mma.sync on grad_out and patches gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 
 The last two write partial sums and add them in order: the same call gives the same bits.
 """
@@ -11,8 +12,8 @@ from functools import lru_cache
 
 import torch
 
-from kernelmux.backends.cuda import _convolution as convolutions
-from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution, Plan, Planner
+from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -32,7 +33,7 @@ def problem(grad_out: Layout, x: Layout, kernel: Pair, stride: Pair, padding: Pa
 
 @lru_cache(maxsize=4096)
 def _direct(c: Convolution, multiprocessors: int) -> Plan:
-    return convolutions.direct(SOURCE, "conv2d_backward_weight_direct", c)
+    return direct(SOURCE, "conv2d_backward_weight_direct", c)
 
 
 def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
@@ -45,12 +46,4 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
 
 
-_INDICES = convolutions.indices("NPQ", "CRS")
-_HALVES = (*convolutions.on_tensor_cores("grad_out"), *_INDICES)
-VARIANTS = {
-    "direct": _variant(_direct, "one thread per element of the weight", (), "fp32_sequential"),
-    "tiled": _variant(convolutions.tiled, "grad_out and patches in shared memory", _INDICES, "fp32_sequential"),
-    "implicit_gemm": _variant(
-        convolutions.implicit_gemm, "mma.sync on grad_out and patches gathered by cp.async", _HALVES, "mma"
-    ),
-}
+VARIANTS = ladder(_variant, _direct, "grad_out", "NPQ", "CRS")

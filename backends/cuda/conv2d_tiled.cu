@@ -7,7 +7,8 @@ constexpr int PITCH = BLOCK + 4;  // skews the k's by 4 words; rows of float4 st
 using Panel = float[BLOCK_K][PITCH];
 
 template <bool KMajor>
-__device__ __forceinline__ void load_panel(Panel& panel, const Element* x, const Place* mn, const Place* k, int rows, int columns) {
+__device__ __forceinline__ void load_panel(Panel& panel, const Element* x, const Place* mn, const Place* k, int rows,
+                                           int columns) {
 #pragma unroll
     for (int i = threadIdx.x; i < BLOCK * BLOCK_K; i += THREADS) {
         const int at_mn = KMajor ? i / BLOCK_K : i % BLOCK, at_k = KMajor ? i % BLOCK_K : i / BLOCK;
@@ -39,12 +40,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k++) {
-            const float4 x4 = *reinterpret_cast<const float4*>(&a[k][row]), y4 = *reinterpret_cast<const float4*>(&b[k][column]);
-            const float x[4] = {x4.x, x4.y, x4.z, x4.w}, y[4] = {y4.x, y4.y, y4.z, y4.w};
+            const Vec<float, 4> x = load<4>(&a[k][row]), y = load<4>(&b[k][column]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int j = 0; j < 4; j++) sum[i][j] = fma_gradual(x[i], y[j], sum[i][j]);
+                for (int j = 0; j < 4; j++) sum[i][j] = fma_gradual(x.v[i], y.v[j], sum[i][j]);
         }
         __syncthreads();
     }

@@ -56,7 +56,9 @@ struct alignas(16) Place {
     i64 offset;
     int h, w;
 
-    __device__ __forceinline__ bool within(int H, int W) const { return (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W; }
+    __device__ __forceinline__ bool within(int H, int W) const {
+        return (unsigned)h < (unsigned)H && (unsigned)w < (unsigned)W;
+    }
 };
 __device__ __forceinline__ Place operator+(Place a, Place b) { return {a.offset + b.offset, a.h + b.h, a.w + b.w}; }
 
@@ -69,8 +71,8 @@ struct Walk {
     int count, taps, origin, step, hop, first, apart, first_tap, tap_step;
 
     __device__ __forceinline__ Walk(const Axis& axis, int phase)
-        : count(axis.count), taps(axis.taps), origin(-axis.padding), step(axis.stride), hop(axis.dilation), first(0), apart(1),
-          first_tap(0), tap_step(1) {
+        : count(axis.count), taps(axis.taps), origin(-axis.padding), step(axis.stride), hop(axis.dilation), first(0),
+          apart(1), first_tap(0), tap_step(1) {
         if constexpr (OPERATOR == BACKWARD_INPUT) {
             const int stride = step, dilation = hop, most = min((int)axis.period, taps);
             while (first_tap < most && (phase - origin - first_tap * dilation) % stride != 0) first_tap++;
