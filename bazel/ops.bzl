@@ -44,6 +44,9 @@ def op_libraries(name, files, deps = [], uses = {}):
 
 # Ops that the gradients of others are composed of.
 _GRADIENTS = {
+    "conv2d": ["conv2d_backward_input", "conv2d_backward_weight", "reduce_sum"],
+    "conv2d_backward_input": ["conv2d", "conv2d_backward_weight"],
+    "conv2d_backward_weight": ["conv2d", "conv2d_backward_input"],
     "linear": ["gelu_backward", "matmul", "reduce_sum", "silu_backward"],
     "reduce_max": ["reduce_sum"],
     "reduce_min": ["reduce_sum"],

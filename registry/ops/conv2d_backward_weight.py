@@ -22,7 +22,8 @@ def reference(
     images, places = conv2d.padded(x, padding), (grad_out.shape[2], grad_out.shape[3])
     met = (images[where] for _, _, where in conv2d.taps(kernel, places, stride, dilation))
     found = [torch.einsum("nopq,ncpq->oc", grad_out, part) for part in met]
-    return torch.stack(found, -1).unflatten(-1, kernel)
+    sums = torch.stack(found, -1) + 0.0  # a sum begins with 0: that of -0 alone is 0
+    return sums.view(*sums.shape[:2], *kernel)
 
 
 def magnitude(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
@@ -78,7 +79,12 @@ SPEC = OpSpec(
         Tensor("grad_out", "N O P Q", doc="gradient of the output of conv2d, of any strides"),
         Tensor("x", "N C H W", like="grad_out", doc="as in the forward call"),
         Scalar(
-            "kernel", int, range=(1, conv2d.LARGEST), trials=(1, 2, 3, (2, 1)), length=2, doc="rows and columns of a kernel"
+            "kernel",
+            int,
+            range=(1, conv2d.LARGEST),
+            trials=(1, 2, 3, (2, 1)),
+            length=2,
+            doc="rows and columns of a kernel",
         ),
         conv2d.STRIDE,
         conv2d.PADDING,
@@ -89,7 +95,8 @@ SPEC = OpSpec(
     constraints=(
         Constraint("P >= 1 and Q >= 1", lambda v: v["P"] >= 1 and v["Q"] >= 1),
         Constraint(
-            "a kernel with P * Q places on H * W: P = (H + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1", fitting
+            "a kernel with P * Q places on H * W: P = (H + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1",
+            fitting,
         ),
     ),
     reference=reference,
@@ -102,10 +109,10 @@ SPEC = OpSpec(
         _case("2x40x5x6", "2x24x5x6", "1"),  # a plain product
         _case("2x24x5x4", "2x16x9x8", "3", "stride=2 padding=1"),
         _case("1x7x9x9", "1x5x9x9", "3", "padding=2 dilation=2"),  # no row of anything is aligned
-        _case("1x6x4x4", "1x4x6x11", "2,5", "stride=1,3 padding=0,2 dilation=2,1"),
+        _case("1x6x4x4", "1x4x6x11", "2x5", "stride=1x3 padding=0x2 dilation=2x1"),
         _case("1x8x9x8", "1x3x17x15", "7", "stride=2 padding=3"),
         _case("2x65x8x9", "2x33x8x9", "3", "padding=1", dtypes=conv2d.HALVES),  # beyond a tile along every axis
-        _case("1x4x1x1", "1x3x3x2", "5,4", "padding=1"),  # as large as the padded image: one place
+        _case("1x4x1x1", "1x3x3x2", "5x4", "padding=1"),  # as large as the padded image: one place
         _case("2x3x6x6", "2x2x2x2", "1", "padding=2"),  # places that see nothing but padding
         _case("3x8x20x20", "3x4x20x20", "1", inputs="positive"),  # many terms
         _case("2x8x6x5", "2x6x7x6", "2", inputs="cancel"),

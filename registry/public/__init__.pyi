@@ -51,6 +51,9 @@ __all__ = [
     "attention_backward",
     "backend_names",
     "bind",
+    "conv2d",
+    "conv2d_backward_input",
+    "conv2d_backward_weight",
     "copy_column",
     "cross_entropy",
     "cross_entropy_backward",
@@ -139,6 +142,36 @@ def attention_backward(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
+def conv2d_backward_input(
+    grad_out: Tensor,
+    weight: Tensor,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    output_padding: int | tuple[int, int] = 0,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
+def conv2d_backward_weight(
+    grad_out: Tensor,
+    x: Tensor,
+    kernel: int | tuple[int, int],
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def copy_column(x: Tensor, column: int, *, backend: str | Sequence[str] | None = None) -> Tensor: ...
 def cross_entropy(
     logits: Tensor,

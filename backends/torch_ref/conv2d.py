@@ -1,0 +1,59 @@
+"""Convolution by torch.nn.functional.conv2d; where torch's flags allow fp32 less than its precision, not by those."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.windows import Pair, windows
+
+Maybe = torch.Tensor | None
+_precision: Any = torch._C._get_fp32_precision_getter
+
+
+def conv2d(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    if not (x.numel() and weight.numel()):
+        return _of_nothing(x, weight, bias, windows(weight.shape, stride, padding, dilation))
+    return convolution(x, weight, bias, stride, padding, dilation).contiguous()
+
+
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair, *rest: Pair
+) -> torch.Tensor:
+    """torch's convolution; transposed if `rest` is given, its output padding."""
+    if through_single(x) or (bias is not None and x.dtype.itemsize == 2):  # cuDNN rounds before it adds a bias
+        single = (t if t is None else t.float() for t in (x, weight, bias))
+        return convolution(*single, stride, padding, dilation, *rest).to(x.dtype)  # type: ignore[arg-type]
+    if coarse(x):
+        if not x.is_cuda:
+            double = (t if t is None else t.double() for t in (x, weight, bias))
+            return convolution(*double, stride, padding, dilation, *rest).to(x.dtype)  # type: ignore[arg-type]
+        flags = (False, False, True, False)  # benchmark, deterministic, cuDNN, tf32
+        around = (stride, padding, dilation, bool(rest), rest[0] if rest else (0, 0), 1)
+        return torch.ops.aten._convolution(x, weight, bias, *around, *flags)  # type: ignore[no-any-return]
+    if rest:
+        return F.conv_transpose2d(x, weight, bias, stride, padding, rest[0], 1, dilation)
+    return F.conv2d(x, weight, bias, stride, padding, dilation)
+
+
+def through_single(x: torch.Tensor) -> bool:
+    """Whether it is halves on a CPU, some of which multiply them in their own way."""
+    return x.dtype.itemsize == 2 and not x.is_cuda
+
+
+def coarse(x: torch.Tensor) -> bool:
+    """Whether torch's flag lets convolutions in fp32 be less precise than that, as by default on a GPU."""
+    return x.dtype == torch.float32 and _precision("cuda" if x.is_cuda else "mkldnn", "conv") not in ("none", "ieee")
+
+
+def _of_nothing(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, over: Any) -> torch.Tensor:
+    """Sums without terms, which torch does not take."""
+    places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
+    y = x.new_zeros(len(x), len(weight), *places)
+    return y if bias is None else y + bias[:, None, None]
+
+
+VARIANTS = {"eager": Implementation(fn=conv2d, idea="torch.nn.functional.conv2d", arithmetic="mma")}

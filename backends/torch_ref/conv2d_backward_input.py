@@ -1,0 +1,22 @@
+"""Gradient of a convolution with respect to its images, by torch.nn.functional.conv_transpose2d."""
+
+import torch
+
+from kernelmux.backends.torch_ref.conv2d import convolution
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.windows import Pair, windows
+
+
+def conv2d_backward_input(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    if grad_out.numel() and weight.numel():
+        return convolution(grad_out, weight, None, stride, padding, dilation, output_padding).contiguous()
+    over = windows(weight.shape, stride, padding, dilation)
+    lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
+    return grad_out.new_zeros(len(grad_out), weight.shape[1], *lengths)
+
+
+VARIANTS = {
+    "eager": Implementation(fn=conv2d_backward_input, idea="torch.nn.functional.conv_transpose2d", arithmetic="mma")
+}

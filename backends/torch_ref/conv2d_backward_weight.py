@@ -1,0 +1,33 @@
+"""Gradient of a convolution with respect to its kernels, by torch.nn.grad.conv2d_weight."""
+
+import torch
+from torch.nn.grad import conv2d_weight
+
+from kernelmux.backends.torch_ref.conv2d import coarse, through_single
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.windows import Pair
+
+
+def conv2d_backward_weight(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    shape = (grad_out.shape[1], x.shape[1], *kernel)
+    if not (grad_out.numel() and x.numel()):
+        return x.new_zeros(shape)
+    factors = [x, grad_out]
+    if through_single(x):
+        factors = [t.float() for t in factors]
+    elif coarse(x):
+        factors = [t.double() for t in factors]
+    found: torch.Tensor = conv2d_weight(factors[0], shape, factors[1], stride, padding, dilation)  # type: ignore[no-untyped-call]
+    return found.to(x.dtype).contiguous()
+
+
+VARIANTS = {
+    "eager": Implementation(
+        fn=conv2d_backward_weight,
+        idea="torch.nn.grad.conv2d_weight",
+        arithmetic="mma",
+        deterministic=False,  # cuDNN may add parts in any order
+    )
+}
