@@ -7,6 +7,8 @@ import struct
 from math import gcd, prod
 from typing import NamedTuple
 
+import torch
+
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import cdiv
 from kernelmux.registry.batching import merged
@@ -42,12 +44,14 @@ class Axis(NamedTuple):
 
 class Convolution(NamedTuple):
     """A convolution: image [N C H W] read at taps; other: weight [O C R S], its first axes swapped in BACKWARD_INPUT, or
-    grad_out [N O P Q] in BACKWARD_WEIGHT; shape: of the result."""
+    grad_out [N O P Q] in BACKWARD_WEIGHT; shape and order: of the result, whose
+    order is contiguous or channels-last."""
 
     operator: int
     image: Layout
     other: Layout
     shape: tuple[int, ...]
+    order: torch.memory_format
     h: Axis
     w: Axis
 
@@ -69,9 +73,24 @@ class Convolution(NamedTuple):
         return positions, self.filters, terms
 
     @property
+    def last(self) -> bool:
+        """Whether the result is channels-last."""
+        return self.order == torch.channels_last
+
+    @property
     def m_contiguous(self) -> bool:
-        """Whether neighbours along m are neighbours in the result."""
-        return self.operator != BACKWARD_WEIGHT and self.shape[2] * self.shape[3] > 1
+        """Whether neighbours along m are neighbours in the result; else those along n are."""
+        return self.operator != BACKWARD_WEIGHT and not self.last and self.shape[2] * self.shape[3] > 1
+
+    @property
+    def run(self) -> int:
+        """How many neighbours along its contiguous index are neighbours in the result, again and again."""
+        pixels = self.shape[2] * self.shape[3]
+        if self.m_contiguous:
+            return pixels if self.phases == 1 else 1
+        if self.operator != BACKWARD_WEIGHT or self.last == self.taps_outer or 1 in (pixels, self.shape[1]):
+            return self.sizes[1]
+        return 1
 
     @property
     def taps_outer(self) -> bool:
@@ -81,9 +100,10 @@ class Convolution(NamedTuple):
     def packed(self, tiles: int = 0, k_split: int = 0) -> bytes:
         """The struct of the kernels. tiles: of a phase. k_split: length of a piece of K."""
         _, b, c, d = self.shape
+        out = (b * c * d, 1, d * b, b) if self.last else (b * c * d, c * d, d, 1)
         sizes = self.image.shape[0], self.image.shape[1], self.filters, self.phases, tiles, k_split
         axes = (number for a in (self.h, self.w) for number in (*a, a.period))
-        return struct.pack("32q", *self.image.strides, *self.other.strides, b * c * d, c * d, d, 1, *sizes, *axes)
+        return struct.pack("32q", *self.image.strides, *self.other.strides, *out, *sizes, *axes)
 
 
 def swapped(weight: Layout) -> Layout:

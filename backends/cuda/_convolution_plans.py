@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Convolution, operands
+from kernelmux.backends.cuda._convolution import Convolution, operands
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
@@ -81,11 +81,12 @@ class Plan(NamedTuple):
     launch: Bound
     packed: bytes
     shape: tuple[int, ...]
+    order: torch.memory_format
     parts: int = 0
     sum_parts: Bound | None = None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        out = left.new_empty(self.shape)
+        out = torch.empty(self.shape, dtype=left.dtype, device=left.device, memory_format=self.order)
         if self.sum_parts is None:
             self.launch(left, right, bias, out, self.packed)
             return out
@@ -102,7 +103,7 @@ Make = Callable[[Planner, str, tuple[Condition, ...], str], Implementation]  # o
 def direct(source: Source, entry: str, c: Convolution) -> Plan:
     """One thread per element of the result."""
     kernel = source.kernel(entry, _SIGNATURE, ELEMENT=ctype(c.image.dtype), OPERATOR=c.operator)
-    return Plan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape)
+    return Plan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape, c.order)
 
 
 @lru_cache(maxsize=4096)
@@ -155,16 +156,17 @@ def tiled_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocess
     (M, N, _), (length, splits), (left, right) = c.sizes, _pieces(c, t, multiprocessors), operands(c)
     parts = splits > 1
     kernel = source.kernel(
-        entry, _SIGNATURE, **_defines(c), PARTIAL=int(parts), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
-        VECTOR=_vector(c, parts) if t.stages else 1, **more,
+        entry, _SIGNATURE, **_defines(c), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
+        PARTIAL=int(parts), VECTOR=_vector(c, parts) if t.stages else 1, **more,
     )  # fmt: skip
     launch = kernel.bind((t.tiles(c) * c.phases, splits), t.threads, shared=t.shared)
     packed = c.packed(t.tiles(c), length)
     if not parts:
-        return Plan(launch, packed, c.shape)
+        return Plan(launch, packed, c.shape, c.order)
     sums = c.phases * M * N
     adding = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c))
-    return Plan(launch, packed, c.shape, splits * sums, adding.bind(cdiv(sums, THREADS), THREADS, splits))
+    sum_parts = adding.bind(cdiv(sums, THREADS), THREADS, splits)
+    return Plan(launch, packed, c.shape, c.order, splits * sums, sum_parts)
 
 
 def _defines(c: Convolution) -> dict[str, object]:
@@ -176,12 +178,9 @@ def _vector(c: Convolution, parts: bool) -> int:
     """Sums per store: 16 bytes of neighbours in the result, or among the parts, or one."""
     M, N, _ = c.sizes
     if parts:
-        return 4 if (M if c.m_contiguous else N) % 4 == 0 and (c.phases == 1 or not c.m_contiguous) else 1
-    if c.m_contiguous:
-        run = c.shape[2] * c.shape[3] if c.phases == 1 else 1
+        width, run = 4, N if not c.m_contiguous else M if c.phases == 1 else 1
     else:
-        run = N if c.operator != BACKWARD_WEIGHT or not c.taps_outer or c.shape[2] * c.shape[3] == 1 else 1
-    width = 16 // c.image.dtype.itemsize
+        width, run = 16 // c.image.dtype.itemsize, c.run
     return width if run % width == 0 else 1
 
 

@@ -20,5 +20,5 @@ extern "C" __global__ void __launch_bounds__(256)
                 const Element y = weight[o * c.other.n + channel * c.other.c + r * c.other.h + s * c.other.w];
                 sum = fma_gradual(to_float(x), to_float(y), sum);
             }
-    out[index] = from_float<Element>(biased(sum, bias, o));
+    out[n * c.out.n + o * c.out.c + p * c.out.h + q * c.out.w] = from_float<Element>(biased(sum, bias, o));
 }

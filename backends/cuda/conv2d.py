@@ -25,11 +25,13 @@ SOURCE = Source(__file__)
 
 
 @lru_cache(maxsize=4096)
-def problem(x: Layout, weight: Layout, stride: Pair, padding: Pair, dilation: Pair) -> Convolution:
+def problem(
+    x: Layout, weight: Layout, order: torch.memory_format, stride: Pair, padding: Pair, dilation: Pair
+) -> Convolution:
     """The convolution of a call."""
     over = windows(weight.shape, stride, padding, dilation)
     h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
-    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.count, w.count), h, w)
+    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.count, w.count), order, h, w)
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +43,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d(
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
-        c = problem(layout(x), layout(weight), stride, padding, dilation)
+        c = problem(layout(x), layout(weight), torch.contiguous_format, stride, padding, dilation)
         return plan(c, multiprocessors(x)).run(x, weight, bias)
 
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)

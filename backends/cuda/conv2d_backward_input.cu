@@ -21,5 +21,5 @@ extern "C" __global__ void __launch_bounds__(256)
                 const Element v = weight[channel * c.other.n + o * c.other.c + r * c.other.h + s * c.other.w];
                 sum = fma_gradual(to_float(g), to_float(v), sum);
             }
-    out[index] = from_float<Element>(sum);
+    out[n * c.out.n + channel * c.out.c + h * c.out.h + w * c.out.w] = from_float<Element>(sum);
 }

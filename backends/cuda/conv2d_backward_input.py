@@ -23,13 +23,19 @@ SOURCE = Source(__file__)
 
 @lru_cache(maxsize=4096)
 def problem(
-    grad_out: Layout, weight: Layout, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+    grad_out: Layout,
+    weight: Layout,
+    order: torch.memory_format,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    output_padding: Pair,
 ) -> Convolution:
     """The convolution of a call."""
     over = zip(windows(weight.shape, stride, padding, dilation), grad_out.shape[2:], output_padding, strict=True)
     h, w = (Axis(n, o.length(n, rest), *o) for o, n, rest in over)
     shape = grad_out.shape[0], weight.shape[1], h.count, w.count
-    return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, h, w)
+    return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, order, h, w)
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +47,9 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d_backward_input(
         grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
     ) -> torch.Tensor:
-        c = problem(layout(grad_out), layout(weight), stride, padding, dilation, output_padding)
+        c = problem(
+            layout(grad_out), layout(weight), torch.contiguous_format, stride, padding, dilation, output_padding
+        )
         return plan(c, multiprocessors(grad_out)).run(grad_out, weight)
 
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)

@@ -20,5 +20,5 @@ extern "C" __global__ void __launch_bounds__(256)
                 const Element x = image[n * c.image.n + channel * c.image.c + h * c.image.h + w * c.image.w];
                 sum = fma_gradual(to_float(g), to_float(x), sum);
             }
-    out[index] = from_float<Element>(sum);
+    out[o * c.out.n + channel * c.out.c + r * c.out.h + s * c.out.w] = from_float<Element>(sum);
 }

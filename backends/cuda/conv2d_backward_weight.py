@@ -24,11 +24,13 @@ SOURCE = Source(__file__)
 
 
 @lru_cache(maxsize=4096)
-def problem(grad_out: Layout, x: Layout, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Convolution:
+def problem(
+    grad_out: Layout, x: Layout, order: torch.memory_format, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> Convolution:
     """The convolution of a call."""
     over = zip(windows(kernel, stride, padding, dilation), x.shape[2:], grad_out.shape[2:], strict=True)
     h, w = (Axis(size, count, *o) for o, size, count in over)
-    return Convolution(BACKWARD_WEIGHT, x, grad_out, (grad_out.shape[1], x.shape[1], *kernel), h, w)
+    return Convolution(BACKWARD_WEIGHT, x, grad_out, (grad_out.shape[1], x.shape[1], *kernel), order, h, w)
 
 
 @lru_cache(maxsize=4096)
@@ -40,7 +42,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d_backward_weight(
         grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
-        c = problem(layout(grad_out), layout(x), kernel, stride, padding, dilation)
+        c = problem(layout(grad_out), layout(x), torch.contiguous_format, kernel, stride, padding, dilation)
         return plan(c, multiprocessors(grad_out)).run(grad_out, x)
 
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
