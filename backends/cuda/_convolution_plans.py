@@ -153,7 +153,7 @@ def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiproces
 
 def tiled_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int, **more: int) -> Plan:
     """The launches of a kernel that works on tiles of the product."""
-    (M, N, _), (length, splits), (left, right) = c.sizes, _pieces(c, t, multiprocessors), operands(c)
+    (M, N, _), (length, splits), (left, right) = c.sizes, pieces(c, t, multiprocessors), operands(c)
     parts = splits > 1
     kernel = source.kernel(
         entry, _SIGNATURE, **_defines(c), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
@@ -184,7 +184,7 @@ def _vector(c: Convolution, parts: bool) -> int:
     return width if run % width == 0 else 1
 
 
-def _pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
+def pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
     """Length and number of the pieces of K: as many as keep every multiprocessor busy, each of `_DEEP` or more."""
     K, tiles = c.sizes[2], max(1, t.tiles(c) * c.phases)
     wanted = max(1, min(multiprocessors * t.blocks // tiles, K // _DEEP))

@@ -88,9 +88,15 @@ __device__ __forceinline__ void stage_sums(float* staged, const float (&sum)[Cou
 #pragma unroll
     for (int j = 0; j < Count; j++)
 #pragma unroll
-        for (int v = 0; v < 4; v++) {
-            const int row = m + v / 2 * 8 + lane / 4, column = n + 8 * j + lane % 4 * 2 + v % 2;
-            staged[M_CONTIGUOUS ? column * PITCH + row : row * PITCH + column] = sum[j][v];
+        for (int half = 0; half < 2; half++) {
+            const int row = m + half * 8 + lane / 4, column = n + 8 * j + lane % 4 * 2;
+            const Vec<float, 2> pair = {sum[j][2 * half], sum[j][2 * half + 1]};
+            if constexpr (M_CONTIGUOUS) {
+                staged[column * PITCH + row] = pair.v[0];
+                staged[(column + 1) * PITCH + row] = pair.v[1];
+            } else {
+                store(staged + row * PITCH + column, pair);
+            }
         }
 }
 
@@ -99,9 +105,14 @@ __device__ __forceinline__ void store_staged(const float* staged, const Product&
                                              const Work<BLOCK_M, BLOCK_N>& work, const Result& result) {
     for (int i = threadIdx.x * VECTOR; i < INNER * OUTER; i += Threads * VECTOR) {
         const int inner = i % INNER, outer = i / INNER;
+        constexpr int Width = VECTOR < 4 ? VECTOR : 4;  // elements per load
         float out[VECTOR];
 #pragma unroll
-        for (int v = 0; v < VECTOR; v++) out[v] = staged[outer * PITCH + inner + v];
+        for (int v = 0; v < VECTOR; v += Width) {
+            const Vec<float, Width> some = load<Width>(staged + outer * PITCH + inner + v);
+#pragma unroll
+            for (int i = 0; i < Width; i++) out[v + i] = some.v[i];
+        }
         result.store(product, work.m0 + (M_CONTIGUOUS ? inner : outer), work.n0 + (M_CONTIGUOUS ? outer : inner), out);
     }
 }
