@@ -98,6 +98,13 @@ def _reversed_axes(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | N
     return (tuple(reversed(contiguous_strides(tuple(reversed(shape))))), 0) if len(shape) > 2 else None
 
 
+def _channels_last(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    if len(shape) != 4 or shape[1] < 2 or max(shape[2:]) < 2:
+        return None
+    n, h, w, c = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return (n, c, h, w), 0
+
+
 def _every_second(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
     return (tuple(2 * s for s in contiguous_strides(shape)), 0) if shape and shape[-1] > 1 else None
 
@@ -184,4 +191,5 @@ LAYOUTS = (
     Layout("last axis expanded", _expanded_columns, same=False),
     Layout("every axis expanded", _expanded_everywhere, same=False),
     Layout("sliding windows", _windows, same=False),
+    Layout("channels last", _channels_last),
 )

@@ -118,8 +118,11 @@ class Judge:
             )
             self.require(got.dtype == dtype, f"{output.name}: expected dtype {SHORT[dtype]}, got {got.dtype}")
             self.require(got.device == call.device, f"{output.name}: expected it on {call.device}, got {got.device}")
+            form = output.memory_format(call)
+            kind = str(form).removeprefix("torch.").removesuffix("_format").replace("_", "-")
             self.require(
-                got.is_contiguous(), f"{output.name}: expected a contiguous tensor, got strides {got.stride()}"
+                got.is_contiguous(memory_format=form),
+                f"{output.name}: expected a {kind} tensor, got strides {got.stride()}",
             )
 
     def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:

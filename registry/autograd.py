@@ -272,8 +272,8 @@ def kept(op: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def hollow(call: Call) -> tuple[torch.Tensor, ...]:
     """The outputs of a call as new tensors on its device, whose values are not computed."""
-    made = ((o.shape(call), o.dtype_of(call)) for o in call.spec.outputs)
-    return tuple(torch.empty(shape, dtype=dtype, device=call.device) for shape, dtype in made)
+    made = ((o.shape(call), o.dtype_of(call), o.memory_format(call)) for o in call.spec.outputs)
+    return tuple(torch.empty(n, dtype=dtype, device=call.device, memory_format=f) for n, dtype, f in made)
 
 
 SMALL = 1 << 12  # elements of a case that shows what a gradient reads

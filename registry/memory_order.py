@@ -1,5 +1,7 @@
 """The order in which the axes of a tensor lie in memory, and copies into another one at the speed of memory.
 
+Operators on images give channels-last results for channels-last images (`format_of`, `Output.order`), as torch does.
+
 A gradient that lies as its input does saves torch a copy: a view back to [B, M, H * D] takes one of heads [B, H, M, D].
 torch copies such a tensor element by element: [4, 32, 4096, 128] in bf16 takes 220 us on an H200, and 70 us as elements of
 16 bytes, where a copy without another order takes 68.
@@ -23,6 +25,12 @@ def order(x: torch.Tensor) -> Order | None:
     strides = x.stride()
     found = tuple(sorted(range(x.dim()), key=lambda axis: -strides[axis]))
     return found if x.permute(found).is_contiguous() else None
+
+
+def format_of(x: torch.Tensor) -> torch.memory_format:
+    """channels_last for images [N C H W] that lie so without gaps, where that is not contiguous as well."""
+    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def laid(x: torch.Tensor, wanted: Order) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.domains import REAL, Domain
 from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.memory_order import format_of
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import OpSpec
@@ -124,7 +125,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Output:
-    """A fresh contiguous tensor.
+    """A fresh tensor, contiguous or, where the argument `order` is dense and channels-last, channels-last as that one.
 
     like: the tensor argument whose dtype it has, unless `dtype` is another one or a rule that says which. dims: as for
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
@@ -138,6 +139,11 @@ class Output:
     dtype: torch.dtype | Callable[[Call], torch.dtype] | None = None
     saved: bool = False
     doc: str = ""
+    order: str = ""
+
+    def memory_format(self, call: Call) -> torch.memory_format:
+        """How this output must lie in memory for a call."""
+        return format_of(call.arguments[self.order]) if self.order else torch.contiguous_format
 
     def dtype_of(self, call: Call) -> torch.dtype:
         """The dtype this output must have for a call."""

@@ -102,7 +102,9 @@ def _apart(judge: Judge, outputs: Tensors, inputs: Placed) -> None:
         for j, later in enumerate(outputs[i + 1 :], i + 1):
             shared = later.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
             judge.require(not shared, f"{name} shares its memory with {judge.trial.spec.outputs[j].name}")
-        judge.require(out.is_contiguous(), f"{name} is not contiguous: shape {list(out.shape)}, strides {out.stride()}")
+        form = judge.trial.spec.outputs[i].memory_format(judge.trial.call)
+        dense = out.is_contiguous(memory_format=form)
+        judge.require(dense, f"{name} has gaps or another order: shape {list(out.shape)}, strides {out.stride()}")
 
 
 def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:

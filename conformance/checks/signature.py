@@ -34,7 +34,6 @@ def _right_calls(judge: Judge) -> None:
     outputs = judge.call()
     judge.accurate(outputs)
     for output, got in zip(trial.spec.outputs, outputs, strict=True):
-        judge.require(got.is_contiguous(), f"{output.name}: expected a contiguous tensor, got strides {got.stride()}")
         judge.require(
             got.device == trial.call.device, f"{output.name}: expected it on {trial.call.device}, got {got.device}"
         )

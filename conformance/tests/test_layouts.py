@@ -22,8 +22,14 @@ def test_a_layout_keeps_shape_and_values(layout: layouts.Layout, shape: tuple[in
         assert torch.equal(made, x) or not layout.same
 
 
-def test_every_layout_applies_to_a_matrix_or_a_block() -> None:
-    assert all(layout.of(X) is not None for layout in layouts.LAYOUTS)
+def test_every_layout_applies_to_a_matrix_or_a_block_or_to_images() -> None:
+    images = X[:, None].expand(3, 2, 5, 8)
+    assert all(layout.of(X) is not None or layout.of(images) is not None for layout in layouts.LAYOUTS)
+
+
+def test_images_lie_with_their_channels_last() -> None:
+    made = next(layout for layout in layouts.LAYOUTS if layout.name == "channels last").of(X[None])
+    assert made is not None and made.stride() == (120, 1, 24, 3) and torch.equal(made, X[None])
 
 
 def test_the_gaps_hold_nan() -> None:

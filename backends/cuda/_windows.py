@@ -1,0 +1,73 @@
+"""Windows of images: what the kernels of max_pool2d and of its gradient take beside their tensors."""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._runtime import cdiv, ctype
+
+BLOCK = 256
+UNROLLED = 32  # elements of a window up to which its loops are unrolled, one compilation for each size and stride
+ACCESS_BYTES = 16
+Pair = tuple[int, int]
+Strides = tuple[int, ...]
+Launch = Callable[..., None]
+
+
+class Windows(NamedTuple):
+    """Images [N C H W], and where windows lie in them."""
+
+    images: int
+    channels: int
+    size: Pair
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+    @property
+    def counts(self) -> Pair:
+        """How many windows there are, along H and W."""
+        sides = zip(self.size, self.kernel, self.stride, self.padding, strict=True)
+        oh, ow = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
+        return oh, ow
+
+    def geometry(self, strides: Strides) -> bytes:
+        """The kernels' Geometry struct, for tensors of these four strides."""
+        numbers = (self.channels, *self.size, *self.counts, *self.kernel, *self.stride, *self.padding)
+        return struct.pack("4q11i4x", *strides, *numbers)
+
+    def defines(self, dtype: torch.dtype, **more: object) -> dict[str, object]:
+        """What the kernels are compiled with."""
+        small = self.kernel[0] * self.kernel[1] <= UNROLLED
+        names = zip(("KH", "KW", "SH", "SW"), (*self.kernel, *self.stride), strict=True)
+        return {"ELEMENT": ctype(dtype), "BLOCK": BLOCK, **(dict(names) if small else {}), **more}
+
+    def tile(self, together: int, rows: int, per_plane: int) -> bytes:
+        """The kernels' Tile struct: planes and rows of a block, and blocks of a plane."""
+        oh, ow = self.counts
+        return struct.pack(
+            "q3i2I4x", self.images * self.channels, together, rows, per_plane, 2**31 // ow + 1, 2**31 // (oh * ow) + 1
+        )
+
+
+def four(x: torch.Tensor) -> Strides:
+    """Strides of images that may lack the first axis."""
+    strides = x.stride()
+    return strides if len(strides) == 4 else (0, *strides)
+
+
+def images(x: torch.Tensor) -> Pair:
+    """N and C."""
+    return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])
+
+
+def counter(units: int) -> str:
+    """The type that counts so many threads."""
+    return "int" if units + BLOCK < 2**31 else "i64"
+
+
+def balanced(length: int, most: int) -> int:
+    """Rows of each of the fewest tiles of at most `most` rows, all about as long."""
+    return cdiv(length, cdiv(length, most))

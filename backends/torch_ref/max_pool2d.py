@@ -1,0 +1,16 @@
+"""Largest elements of windows by torch.nn.functional.max_pool2d."""
+
+import torch
+import torch.nn.functional as F
+
+from kernelmux.registry.backend import Implementation
+
+Pair = tuple[int, int]
+
+
+def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+    y, index = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
+    return y, index.int()
+
+
+VARIANTS = {"eager": Implementation(fn=max_pool2d, idea="torch.nn.functional.max_pool2d")}

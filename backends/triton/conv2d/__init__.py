@@ -1,0 +1,43 @@
+"""conv2d: y[n, o, p, q] = bias[o] + sum over c, r, s of weight[o, c, r, s] * x[n, c, h, w], accumulated in fp32.
+
+direct         a tile of places and channels per program, one term after the other
+implicit_gemm  a product of matrices on tensor cores, whose right factor is found in x while it is loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kernelmux.backends.triton._launch import Launch
+from kernelmux.backends.triton.conv2d._direct import direct
+from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
+from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.windows import Pair, windows
+
+Maybe = torch.Tensor | None
+
+
+def _variant(make: Callable[[Problem], Launch], idea: str, arithmetic: str) -> Implementation:
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        over = windows(weight.shape, stride, padding, dilation)
+        places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
+        y = torch.empty((len(x), len(weight), *places), dtype=x.dtype, device=x.device)
+        if y.numel():
+            sizes = images(x), images(y), images(weight)
+            make(Problem(x.get_device(), x.dtype, *sizes, over, bias is not None))(
+                y, x, weight, y if bias is None else bias
+            )
+        return y
+
+    return Implementation(conv2d, idea, layout={"bias": "contiguous"}, arithmetic=arithmetic)
+
+
+VARIANTS = {
+    "direct": _variant(direct, "a tile of places per program, term by term", "fp32_sequential"),
+    "implicit_gemm": _variant(implicit_gemm, "a product of matrices on tensor cores", "mma"),
+}

@@ -1,0 +1,181 @@
+"""The convolution as a product of matrices, of which the right one is never written: its elements are found in x.
+
+    y[o, place] = sum over terms of weight[o, term] * x[term, place]       place = (n, p, q), term = (c, r, s)
+
+The transposed convolution is one as well. Rows of y that lie `stride` apart meet the same taps: for each such residue a
+product has those taps alone, with x walked row by row, and no product with a zero in between.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
+from kernelmux.backends.triton.matmul._blocked import tile_of
+
+NEITHER, TERMS, CHANNELS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of kernels, what lies side by side
+
+
+@triton.jit
+def term_of(start, channels, taps, taps_w, INNER: tl.constexpr, UNIFORM: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Channel, row and column of a kernel of the terms from `start` on, each [BLOCK_K].
+
+    INNER: terms are counted channel by channel, then tap by tap. UNIFORM: and no block has two taps.
+    """
+    if UNIFORM:
+        channel = tl.multiple_of(start % channels, BLOCK_K) + tl.arange(0, BLOCK_K)
+        tap = start // channels + tl.zeros([BLOCK_K], tl.int32)
+    else:
+        term = start + tl.arange(0, BLOCK_K)
+        channel = term % channels if INNER else term // taps
+        tap = term // channels if INNER else term % taps
+    return channel, tap // taps_w, tap % taps_w
+
+
+@triton.jit
+def walk_of(residue, taps, stride, padding, dilation, common, TRANSPOSED: tl.constexpr):
+    """Along one axis: the first tap, from one to the next, and how many; where in x the first place meets the first tap,
+    and how far further places and taps are. common: the greatest divisor of stride and dilation."""
+    if not TRANSPOSED:
+        return residue * 0, 1, taps, residue - padding, stride, dilation
+    apart = stride // common
+    candidates = tl.minimum(taps, apart)
+    first = residue * 0 + taps
+    for i in range(candidates):
+        tap = candidates - 1 - i
+        first = tl.where((residue + padding - tap * dilation) % stride == 0, tap, first)
+    count = (taps - first + apart - 1) // apart
+    return first, apart, count, (residue + padding - first * dilation) // stride, 1, -(dilation // common)
+
+
+@triton.jit
+def weights_at(
+    weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES: tl.constexpr, UNIT: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """Pointers [BLOCK_O, BLOCK_K]. LINES: what lies side by side; other strides are in units of so many elements."""
+    if LINES == TERMS:
+        return weight_ptr + (o[:, None] * (w_o * UNIT) + (start + tl.arange(0, BLOCK_K))[None, :])
+    across = c * (w_c * UNIT) + r * (w_r * UNIT) + s * (w_s * UNIT)
+    return weight_ptr + (o[:, None] * (1 if LINES == CHANNELS else w_o) + across[None, :])
+
+
+@triton.jit(do_not_specialize=range(4, 35))
+def conv2d_implicit_gemm_kernel(
+    y_ptr, x_ptr, weight_ptr, bias_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
+    stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w, residues_h, residues_w,
+    y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s,
+    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, INNER: tl.constexpr, UNIFORM: tl.constexpr, Y_LAST: tl.constexpr,
+    X_LAST: tl.constexpr, LINES: tl.constexpr, Y_UNIT: tl.constexpr, X_UNIT: tl.constexpr, W_UNIT: tl.constexpr,
+    EVEN_O: tl.constexpr, EVEN_K: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
+):  # fmt: skip
+    """x [images channels height width], y [images out_channels rows columns], of which each residue is one product."""
+    per_h = tl.cdiv(rows, residues_h)
+    per_w = tl.cdiv(columns, residues_w)
+    places = images.to(INDEX) * per_h * per_w
+    tiles = tl.cdiv(out_channels, BLOCK_O) * tl.cdiv(places, BLOCK_P).to(tl.int32)
+    residue = tl.program_id(0) // tiles
+    tile_o, tile_p = tile_of(tl.program_id(0) % tiles, out_channels, places, BLOCK_O, BLOCK_P, GROUP_O)
+    residue_h = (residue // residues_w).to(INDEX)
+    residue_w = (residue % residues_w).to(INDEX)
+    tap_h, apart_h, count_h, first_h, by_place_h, by_tap_h = walk_of(
+        residue_h, taps_h, stride_h, padding_h, dilation_h, common_h, TRANSPOSED
+    )
+    tap_w, apart_w, count_w, first_w, by_place_w, by_tap_w = walk_of(
+        residue_w, taps_w, stride_w, padding_w, dilation_w, common_w, TRANSPOSED
+    )
+
+    o = (tile_o * BLOCK_O + tl.arange(0, BLOCK_O)).to(INDEX)
+    place = tile_p.to(INDEX) * BLOCK_P + tl.arange(0, BLOCK_P)
+    n = place // (per_h * per_w)
+    i = place // per_w % per_h
+    j = place % per_w
+    in_o = (o < out_channels) | EVEN_O
+    at = (place < places)[None, :]
+    # [BLOCK_O, BLOCK_P]
+    acc = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
+    terms = channels.to(INDEX) * (count_h * count_w)
+    for start in range(0, terms, BLOCK_K):
+        c, r, s = term_of(start, channels, count_h * count_w, count_w, INNER, UNIFORM, BLOCK_K)
+        known = (start + tl.arange(0, BLOCK_K) < terms) | EVEN_K
+        h = (first_h + i * by_place_h)[None, :] + (r * by_tap_h)[:, None]
+        w = (first_w + j * by_place_w)[None, :] + (s * by_tap_w)[:, None]
+        inside = (h >= 0) & (h < height) & (w >= 0) & (w < width) & known[:, None] & at
+        offs = n[None, :] * (x_n * X_UNIT) + h * (x_h * X_UNIT) + w * (x_w * X_UNIT)
+        offs += c[:, None] * (1 if X_LAST else x_c)
+        x = tl.load(x_ptr + offs, mask=inside, other=0.0)  # [BLOCK_K, BLOCK_P]
+        r = tap_h + r * apart_h
+        s = tap_w + s * apart_w
+        weights = weights_at(weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES, W_UNIT, BLOCK_K)
+        weight = tl.load(weights, mask=in_o[:, None] & known[None, :], other=0.0)  # [BLOCK_O, BLOCK_K]
+        acc = tl.dot(weight, x, acc, input_precision="ieee")
+    if BIAS:
+        acc += tl.load(bias_ptr + o, mask=in_o, other=0.0).to(tl.float32)[:, None]
+    h = residue_h + i * residues_h
+    w = residue_w + j * residues_w
+    offs = (n * (y_n * Y_UNIT) + h * (y_h * Y_UNIT) + w * (y_w * Y_UNIT))[None, :]
+    offs += o[:, None] * (1 if Y_LAST else y_o)
+    inside = in_o[:, None] & at & ((h < rows) & (w < columns))[None, :]
+    tl.store(y_ptr + offs, acc.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+def rule(channels: int, places: int, p: Problem) -> Config:
+    """A tile, with steps that end where the channels of a tap do, if those lie side by side."""
+    tile = _tile_of(channels, places, p)
+    step = p.weight.shape[1] & -p.weight.shape[1]
+    return {**tile, "BLOCK_K": min(tile["BLOCK_K"], step)} if p.channels_inner and step >= 16 else tile
+
+
+def _tile_of(channels: int, places: int, p: Problem) -> Config:
+    """Large tiles reuse more; what is loaded element by element keeps an address for each, and spills sooner."""
+    if p.dtype == torch.float32:
+        return _tile(64, 64, 16, warps=4, stages=3)
+    if channels <= 64 or cdiv(channels, 128) * cdiv(places, 128) < 100:
+        return _tile(64, 64, 32, warps=4, stages=4)
+    return _tile(128, 128, 64, warps=8, stages=3) if p.x.channels_last else _tile(64, 128, 32, warps=8, stages=3)
+
+
+def _tile(o: int, p: int, k: int, warps: int, stages: int) -> Config:
+    return {"BLOCK_O": o, "BLOCK_P": p, "BLOCK_K": k, "GROUP_O": 8, "num_warps": warps, "num_stages": stages}
+
+
+@plan
+def implicit_gemm(p: Problem, transposed: bool = False) -> Launch:
+    """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
+    out_channels, channels, *taps = p.weight.shape
+    images, _, rows, columns = p.y.shape
+    residues = [min(w.stride, n) if transposed else 1 for w, n in zip(p.windows, (rows, columns), strict=True)]
+    places = images * cdiv(rows, residues[0]) * cdiv(columns, residues[1])
+    config = rule(out_channels, places, p)
+    programs = residues[0] * residues[1] * cdiv(out_channels, config["BLOCK_O"]) * cdiv(places, config["BLOCK_P"])
+    common = [gcd(w.stride, w.dilation) for w in p.windows]
+    (x_strides, x_unit), (y_strides, y_unit) = p.x.in_units, p.y.in_units
+    w_strides, lines, w_unit = weight_lines(p, transposed)
+    whole = channels % config["BLOCK_K"] == 0
+    even = whole or (not transposed and p.terms % config["BLOCK_K"] == 0)
+    return Launch(
+        conv2d_implicit_gemm_kernel, (programs,), images, out_channels, channels, *p.x.shape[2:], rows, columns, *taps,
+        *p.steps, *common, *residues, *y_strides, *x_strides, *w_strides, TRANSPOSED=transposed, BIAS=p.bias,
+        INNER=p.channels_inner, UNIFORM=p.channels_inner and whole,
+        Y_LAST=p.y.channels_last, X_LAST=p.x.channels_last, LINES=lines, Y_UNIT=y_unit, X_UNIT=x_unit, W_UNIT=w_unit,
+        EVEN_O=out_channels % config["BLOCK_O"] == 0, EVEN_K=even, INDEX=p.index, **config,
+    )  # fmt: skip
+
+
+def weight_lines(p: Problem, transposed: bool) -> tuple[Ints, int, int]:
+    """Strides of the kernels, what of them lies side by side, and the unit of the other strides."""
+    o, c, r, s = p.weight.strides
+    _, channels, taps_h, taps_w = p.weight.shape
+    dense = (1, taps_w * channels, channels) if p.channels_inner else (taps_h * taps_w, taps_w, 1)
+    if not transposed and (c, r, s) == dense:
+        unit = gcd(VECTOR, o)
+        return (o // unit, c, r, s), TERMS.value, unit
+    if o == 1:
+        unit = gcd(VECTOR, c, r, s)
+        return (1, c // unit, r // unit, s // unit), CHANNELS.value, unit
+    return p.weight.strides, NEITHER.value, 1

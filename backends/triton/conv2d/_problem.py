@@ -1,0 +1,94 @@
+"""What a convolution looks like to a kernel: lengths, windows, and strides in place of layouts."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+import torch
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Ints
+from kernelmux.registry.windows import Window
+
+VECTOR = 8  # halves that are read together
+SLACK = 2**22  # by how much numbers of masked lanes may exceed those of real ones
+
+
+class Images(NamedTuple):
+    """Images of one tensor, or kernels: lengths N C H W and strides."""
+
+    shape: Ints
+    strides: Ints
+
+    @property
+    def reach(self) -> int:
+        """The largest offset of an element."""
+        return sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of a place lie side by side."""
+        return self.strides[1] == 1 and self.shape[1] > 1
+
+    @property
+    def in_units(self) -> tuple[Ints, int]:
+        """Strides in units of so many elements, up to 8, but for that of 1 of channels that lie side by side.
+
+        So Triton, which is told nothing else of them, sees that 16 bytes may be read together.
+        """
+        if not self.channels_last:
+            return self.strides, 1
+        n, c, h, w = self.strides
+        unit = gcd(VECTOR, n, h, w)
+        return (n // unit, c, h // unit, w // unit), unit
+
+
+def images(x: torch.Tensor) -> Images:
+    """A tensor's lengths and strides."""
+    return Images(tuple(x.shape), x.stride())
+
+
+class Problem(NamedTuple):
+    """A call of conv2d, or of its transposed form, where x are the images that are read and y those that are written.
+
+    weight: kernels [channels of y, channels of x, R, S].
+    """
+
+    device: int
+    dtype: torch.dtype
+    x: Images
+    y: Images
+    weight: Images
+    windows: tuple[Window, Window]
+    bias: bool = False
+
+    @property
+    def places(self) -> int:
+        """Places in all images of y."""
+        n, _, h, w = self.y.shape
+        return n * h * w
+
+    @property
+    def terms(self) -> int:
+        """Terms of each sum: channels of x and elements of a kernel."""
+        _, c, r, s = self.weight.shape
+        return c * r * s
+
+    @property
+    def index(self) -> tl.dtype:
+        """The integers that hold offsets, places and terms."""
+        ends = [max(i.shape[a] for i in (self.x, self.y)) + 2 * self.windows[a - 2].padding for a in (2, 3)]
+        largest = max(self.x.reach, self.y.reach, self.weight.reach, self.places, self.terms, *ends)
+        return tl.int32 if largest + SLACK < 2**31 else tl.int64
+
+    @property
+    def steps(self) -> Ints:
+        """Strides, paddings and dilations of the windows, rows first."""
+        rows, columns = self.windows
+        return tuple(n for pair in zip(rows[1:], columns[1:], strict=True) for n in pair)
+
+    @property
+    def channels_inner(self) -> bool:
+        """Whether terms are counted channel by channel before tap by tap: those lie side by side in x."""
+        return self.x.channels_last or self.weight.shape[2] * self.weight.shape[3] == 1

@@ -1,0 +1,34 @@
+"""conv2d_backward_input: a transposed convolution, by the kernel of the convolution itself.
+
+Elements of images that lie `stride` apart meet the same elements of a kernel, so that each such set is a convolution
+without a stride, and nothing is multiplied by the zeros between places.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
+from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.windows import Pair, windows
+
+
+def conv2d_backward_input(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    over = windows(weight.shape, stride, padding, dilation)
+    lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
+    grad_x = grad_out.new_empty(len(grad_out), weight.shape[1], *lengths)
+    if grad_x.numel():
+        tensors = images(grad_out), images(grad_x), images(weight.transpose(0, 1))
+        launch = implicit_gemm(Problem(grad_out.get_device(), grad_out.dtype, *tensors, over), transposed=True)
+        launch(grad_x, grad_out, weight, grad_x)
+    return grad_x
+
+
+VARIANTS = {
+    "implicit_gemm": Implementation(
+        conv2d_backward_input, "for each residue of the stride a product on tensor cores", arithmetic="mma"
+    )
+}

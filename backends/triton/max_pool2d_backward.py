@@ -1,0 +1,98 @@
+"""Gradient of max_pool2d in Triton: each element looks at the windows that can hold it; no atomics."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._strides import Ints
+from kernelmux.backends.triton._windows import (
+    UNROLLED,
+    Pair,
+    channels_last,
+    coordinates,
+    four,
+    images,
+    placed,
+    position,
+)
+from kernelmux.registry.backend import Implementation
+
+
+@triton.jit
+def _gather(total, grads, indices, h, w, oh, ow, W, kernel, stride, padding, steps, index_steps, mask):
+    """Adds what one window gives to each element: its gradient, if it has the element and its index names that."""
+    down, along = h + padding[0] - oh * stride[0], w + padding[1] - ow * stride[1]
+    inside = mask & (oh >= 0) & (ow >= 0) & (down < kernel[0]) & (along < kernel[1])
+    row, column = oh.to(tl.int64), ow.to(tl.int64)
+    at = tl.load(indices + (row * index_steps[2] + column * index_steps[3]), mask=inside, other=-1)
+    g = tl.load(grads + (row * steps[2] + column * steps[3]), mask=inside, other=0.0).to(tl.float32)
+    return total + tl.where(inside & (at == h * W + w), g, 0.0)
+
+
+@triton.jit
+def max_pool2d_backward_kernel(
+    out_ptr, grad_ptr, index_ptr, rows, columns, C, size, counts, kernel, stride, padding, shared, steps, index_steps,
+    SHARED_H: tl.constexpr, SHARED_W: tl.constexpr, CHANNELS: tl.constexpr, INDEX: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """shared: windows along H and W that may hold one element; SHARED: the same, or 0 where the loops are not unrolled."""
+    r, q = position(columns, INDEX, BLOCK_R, BLOCK_Q)
+    mask = (r < rows) & (q < columns)
+    n, c, h, w = coordinates(r, q, C, size[0], size[1], CHANNELS)
+    last_row = tl.minimum((h + padding[0]) // stride[0], counts[0] - 1)
+    last_column = tl.minimum((w + padding[1]) // stride[1], counts[1] - 1)
+    grads = grad_ptr + n * steps[0] + c * steps[1]
+    indices = index_ptr + n * index_steps[0] + c * index_steps[1]
+
+    total = tl.zeros([BLOCK_R, BLOCK_Q], tl.float32)
+    if SHARED_H > 0:
+        for i in tl.static_range(SHARED_H):
+            for j in tl.static_range(SHARED_W):
+                total = _gather(
+                    total, grads, indices, h, w, last_row - i, last_column - j, size[1],
+                    kernel, stride, padding, steps, index_steps, mask,
+                )  # fmt: skip
+    else:
+        for i in range(shared[0]):
+            for j in range(shared[1]):
+                total = _gather(
+                    total, grads, indices, h, w, last_row - i, last_column - j, size[1],
+                    kernel, stride, padding, steps, index_steps, mask,
+                )  # fmt: skip
+    tl.store(out_ptr + r.to(tl.int64) * columns + q, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def max_pool2d_backward(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    last, shape = channels_last(index), (*grad_out.shape[:-2], *size)
+    form = torch.channels_last if last else torch.contiguous_format
+    out = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
+    if out.numel():
+        counts = (grad_out.shape[-2], grad_out.shape[-1])
+        steps = four(grad_out), four(index)
+        _plan(images(grad_out), size, counts, kernel, stride, padding, *steps, last)(out, grad_out, index)
+    return out
+
+
+@plan
+def _plan(
+    batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, steps: Ints, index_steps: Ints,
+    last: bool,
+) -> Launch:  # fmt: skip
+    at = placed(*batch, size[0] * size[1], last)
+    shared = tuple(min(cdiv(k, s), n) for k, s, n in zip(kernel, stride, counts, strict=True))
+    down, along = shared if shared[0] * shared[1] <= UNROLLED else (0, 0)
+    return Launch(
+        max_pool2d_backward_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding,
+        shared, steps, index_steps, SHARED_H=down, SHARED_W=along, CHANNELS=last, INDEX=at.index,
+        BLOCK_R=at.block_r, BLOCK_Q=at.block_q, num_warps=4,
+    )  # fmt: skip
+
+
+VARIANTS = {
+    "windows": Implementation(fn=max_pool2d_backward, idea="each element gathers from the windows that can hold it")
+}
