@@ -18,6 +18,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
@@ -43,7 +44,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d(
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
-        c = problem(layout(x), layout(weight), torch.contiguous_format, stride, padding, dilation)
+        c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
         return plan(c, multiprocessors(x)).run(x, weight, bias)
 
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)

@@ -16,6 +16,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
@@ -47,9 +48,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d_backward_input(
         grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
     ) -> torch.Tensor:
-        c = problem(
-            layout(grad_out), layout(weight), torch.contiguous_format, stride, padding, dilation, output_padding
-        )
+        c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
         return plan(c, multiprocessors(grad_out)).run(grad_out, weight)
 
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)

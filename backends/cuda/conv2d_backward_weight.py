@@ -18,6 +18,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
@@ -42,7 +43,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     def conv2d_backward_weight(
         grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
-        c = problem(layout(grad_out), layout(x), torch.contiguous_format, kernel, stride, padding, dilation)
+        c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
         return plan(c, multiprocessors(grad_out)).run(grad_out, x)
 
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
@@ -17,7 +18,7 @@ def conv2d(
 ) -> torch.Tensor:
     if not (x.numel() and weight.numel()):
         return _of_nothing(x, weight, bias, windows(weight.shape, stride, padding, dilation))
-    return convolution(x, weight, bias, stride, padding, dilation).contiguous()
+    return convolution(x, weight, bias, stride, padding, dilation).contiguous(memory_format=format_of(x))
 
 
 def convolution(

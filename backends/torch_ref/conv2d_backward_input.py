@@ -4,6 +4,7 @@ import torch
 
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 
@@ -11,7 +12,8 @@ def conv2d_backward_input(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
     if grad_out.numel() and weight.numel():
-        return convolution(grad_out, weight, None, stride, padding, dilation, output_padding).contiguous()
+        found = convolution(grad_out, weight, None, stride, padding, dilation, output_padding)
+        return found.contiguous(memory_format=format_of(grad_out))
     over = windows(weight.shape, stride, padding, dilation)
     lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
     return grad_out.new_zeros(len(grad_out), weight.shape[1], *lengths)

@@ -5,6 +5,7 @@ from torch.nn.grad import conv2d_weight
 
 from kernelmux.backends.torch_ref.conv2d import coarse, through_single
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
 
 
@@ -20,7 +21,7 @@ def conv2d_backward_weight(
     elif coarse(x):
         factors = [t.double() for t in factors]
     found: torch.Tensor = conv2d_weight(factors[0], shape, factors[1], stride, padding, dilation)  # type: ignore[no-untyped-call]
-    return found.to(x.dtype).contiguous()
+    return found.to(x.dtype).contiguous(memory_format=format_of(x))
 
 
 VARIANTS = {

@@ -131,7 +131,7 @@ SPEC = OpSpec(
         PADDING,
         DILATION,
     ),
-    outputs=(Output("y", like="x", dims="N O P Q"),),
+    outputs=(Output("y", like="x", dims="N O P Q", order="x"),),
     derive=places,
     constraints=(
         Constraint("R >= 1 and S >= 1", lambda v: v["R"] >= 1 and v["S"] >= 1),

@@ -99,7 +99,7 @@ SPEC = OpSpec(
             doc="rows and columns at the end of padded images that are too few for a further place",
         ),
     ),
-    outputs=(Output("grad_x", like="grad_out", dims="N C H W"),),
+    outputs=(Output("grad_x", like="grad_out", dims="N C H W", order="grad_out"),),
     derive=lengths,
     constraints=(
         Constraint("R >= 1 and S >= 1", lambda v: v["R"] >= 1 and v["S"] >= 1),

@@ -90,7 +90,7 @@ SPEC = OpSpec(
         conv2d.PADDING,
         conv2d.DILATION,
     ),
-    outputs=(Output("grad_weight", like="grad_out", dims="O C R S"),),
+    outputs=(Output("grad_weight", like="grad_out", dims="O C R S", order="x"),),
     derive=lengths,
     constraints=(
         Constraint("P >= 1 and Q >= 1", lambda v: v["P"] >= 1 and v["Q"] >= 1),

@@ -7,6 +7,7 @@ import torch
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -16,6 +17,7 @@ Maybe = torch.Tensor | None
 def _launch(
     entry: str, x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
+    order, x, weight = format_of(x), x.contiguous(), weight.contiguous()
     over = windows(weight.shape, stride, padding, dilation)
     p, q = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
     y = torch.empty(len(x), len(weight), p, q, dtype=x.dtype, device=x.device)
@@ -24,7 +26,7 @@ def _launch(
         there = torch.tensor(sizes, dtype=torch.int32, device=x.device)
         given = x.new_empty(0) if bias is None else bias  # of nothing, the address is 0
         launch(SOURCE, entry, (-(-len(x) * p * q // 64), len(weight)), 64, (x, weight, given, y, there), x.dtype)
-    return y
+    return y.contiguous(memory_format=order)
 
 
 def _kernel(name: str, idea: str) -> Implementation:
@@ -33,8 +35,7 @@ def _kernel(name: str, idea: str) -> Implementation:
     ) -> torch.Tensor:
         return _launch(f"conv2d_{name}", x, weight, bias, stride, padding, dilation)
 
-    packed = dict.fromkeys(("x", "weight", "bias"), "contiguous")
-    return Implementation(conv2d, idea, (AtMost("O", 65535),), packed, "fp32_sequential")
+    return Implementation(conv2d, idea, (AtMost("O", 65535),), {"bias": "contiguous"}, "fp32_sequential")
 
 
 VARIANTS = {

@@ -4,6 +4,7 @@ import torch
 
 from kernelmux.conformance.mutants._sound import sound as right
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
 
 T = torch.Tensor
@@ -11,7 +12,7 @@ T = torch.Tensor
 
 def sound(grad_out: T, weight: T, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair) -> T:
     found: T = right("conv2d_backward_input", grad_out, weight, stride, padding, dilation, output_padding)
-    return found
+    return found.contiguous(memory_format=format_of(grad_out))
 
 
 def flipped(grad_out: T, weight: T, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair) -> T:

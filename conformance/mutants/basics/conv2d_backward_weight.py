@@ -4,6 +4,7 @@ import torch
 
 from kernelmux.conformance.mutants._sound import sound as right
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
 
 T = torch.Tensor
@@ -12,7 +13,7 @@ BLOCK = 16  # places that are summed at a time
 
 def sound(grad_out: T, x: T, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> T:
     found: T = right("conv2d_backward_weight", grad_out, x, kernel, stride, padding, dilation)
-    return found
+    return found.contiguous(memory_format=format_of(x))
 
 
 def correlated_backwards(grad_out: T, x: T, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> T:
