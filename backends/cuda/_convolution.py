@@ -43,9 +43,8 @@ class Axis(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """A convolution: image [N C H W] read at taps; other: weight [O C R S], its first axes swapped in BACKWARD_INPUT, or
-    grad_out [N O P Q] in BACKWARD_WEIGHT; shape and order: of the result, whose
-    order is contiguous or channels-last."""
+    """A convolution. image: [N C H W], read at taps. other: weight [O C R S], its first axes swapped in BACKWARD_INPUT,
+    or grad_out [N O P Q] in BACKWARD_WEIGHT. shape, order: of the result, which is contiguous or channels-last."""
 
     operator: int
     image: Layout
@@ -144,7 +143,7 @@ def _image(c: Convolution) -> Operand:
 
 
 def _other(c: Convolution) -> Operand:
-    """A weight along an index (tap, c) if that is one, else along its first axis; grad_out along channels or positions."""
+    """A weight along (tap, c) if that is the index, else along its first axis; grad_out along channels or positions."""
     if c.operator == BACKWARD_WEIGHT:
         inner = (1,) if c.other.strides[1] == 1 and c.other.shape[1] > 1 else (2, 3)
         return Operand(inner != (1,), _copy(c.other, inner))

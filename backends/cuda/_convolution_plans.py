@@ -76,7 +76,7 @@ class Tile(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, 0 where K is in one piece."""
+    """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, if K is in pieces."""
 
     launch: Bound
     packed: bytes

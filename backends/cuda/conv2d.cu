@@ -1,4 +1,5 @@
-// conv2d, the first rung: a thread walks the taps of one output. Every value is read again for each product, from L1 or L2.
+// conv2d, the first rung: a thread walks the taps of one output. Every value is read again for each product, from L1 or
+// L2.
 #include "convolution.cuh"
 
 // image [N, C, H, W], weight [O, C, R, S], out [N, O, P, Q].

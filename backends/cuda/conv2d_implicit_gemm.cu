@@ -1,13 +1,13 @@
-// conv2d and its gradients on the tensor cores: mma.sync on tiles that are gathered STAGES - 1 ahead; ldmatrix feeds the
-// 16 x 8 products, transposing where k is not the contiguous index.
+// conv2d and its gradients on the tensor cores: mma.sync on tiles that are gathered STAGES - 1 ahead; ldmatrix feeds
+// the 16 x 8 products, transposing where k is not the contiguous index.
 #include "convolution_halves.cuh"
 
 constexpr int WARPS_M = 2, WARPS_N = 2, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int STEP = 16, STEPS = BLOCK_K / STEP;  // of K per mma
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
 
-// The 16 x STEP piece at (mn, step) of a tile in four registers, one per quarter; the right operand has the two k's of the
-// same mn side by side.
+// The 16 x STEP piece at (mn, step) of a tile in four registers, one per quarter; the right operand has the two k's of
+// the same mn side by side.
 template <bool Right, bool KMajor>
 __device__ __forceinline__ void load_fragment(unsigned (&x)[4], unsigned tile, int mn, int step) {
     const int lane = threadIdx.x % 32, quarter = lane / 8;

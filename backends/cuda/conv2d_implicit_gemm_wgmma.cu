@@ -1,5 +1,6 @@
-// conv2d and its gradients on Hopper's asynchronous tensor cores: the next tiles are gathered while wgmma multiplies those
-// that have come, straight from swizzled shared memory, so that finding the elements costs no time of the tensor cores.
+// conv2d and its gradients on Hopper's asynchronous tensor cores: the next tiles are gathered while wgmma multiplies
+// those that have come, straight from swizzled shared memory, so that finding the elements costs no time of the tensor
+// cores.
 #include "convolution_halves.cuh"
 #include "warpgroup.cuh"
 
@@ -49,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma<LEFT_K_MAJOR, RIGHT_K_MAJOR>(sum, describe<LEFT_K_MAJOR>(stage + group * BOX_BYTES, step),
                                                describe<RIGHT_K_MAJOR>(stage + LEFT_BYTES, step), true, Element());
         wgmma_commit();
-        // Both warpgroups had finished tile t - 2 when they came to the barrier: its stage takes the tile STAGES - 2 ahead.
+        // Both warpgroups had finished tile t - 2 when they came to the barrier: its stage takes the tile STAGES - 2
+        // ahead.
         issue(t + STAGES - 2);
         fill(t + STAGES - 1);
         wgmma_wait<1>();

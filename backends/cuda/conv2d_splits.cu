@@ -1,5 +1,5 @@
-// The end of a convolution whose K was split over blocks: the parts are added in order, so that the result does not depend
-// on which block was first.
+// The end of a convolution whose K was split over blocks: the parts are added in order, so that the result does not
+// depend on which block was first.
 #include "convolution.cuh"
 
 // parts [splits, phases, part_size]; a thread per element of a part, of which later phases may have fewer.

@@ -1,5 +1,6 @@
-// conv2d and its gradients on the FP32 pipes: a block keeps the patches of 64 positions and the weights of 64 channels in
-// shared memory, 16 k's at a time; a value is read from memory once per 64 products, and 4 x 4 sums stay in registers.
+// conv2d and its gradients on the FP32 pipes: a block keeps the patches of 64 positions and the weights of 64 channels
+// in shared memory, 16 k's at a time; a value is read from memory once per 64 products, and 4 x 4 sums stay in
+// registers.
 #include "convolution_tiles.cuh"
 
 constexpr int THREADS = 256, BLOCK = 64, BLOCK_K = 16;

@@ -5,9 +5,9 @@
 //   BACKWARD_INPUT   grad_x[pixel, c]     = sum over (tap, o) of grad_out[pixel at tap, o] weight[o, tap, c]
 //   BACKWARD_WEIGHT  grad_w[o, (tap, c)]  = sum over positions of grad_out[position, o] x[position at tap, c]
 //
-// "At tap" is pixel p * stride - padding + r * dilation, or in the second the p that solves this for a given pixel. Pixels
-// that are equal modulo the stride, a phase, meet the same taps: each phase is a convolution of stride 1 with some of them,
-// so that no product with a zero between two pixels is computed.
+// "At tap" is pixel p * stride - padding + r * dilation, or in the second the p that solves this for a given pixel.
+// Pixels that are equal modulo the stride, a phase, meet the same taps: each phase is a convolution of stride 1 with
+// some of them, so that no product with a zero between two pixels is computed.
 #pragma once
 #include "common.cuh"
 
@@ -37,21 +37,22 @@ struct Strides {
     i64 n, c, h, w;
 };
 
-// Along h or w. size: of the image that is read at taps. count: of positions, in BACKWARD_INPUT of pixels. period: every
-// how many taps one meets the same phase, stride / gcd(stride, dilation).
+// Along h or w. size: of the image that is read at taps. count: of positions, in BACKWARD_INPUT of pixels. period:
+// every how many taps one meets the same phase, stride / gcd(stride, dilation).
 struct Axis {
     i64 size, count, taps, stride, padding, dilation, period;
 };
 
-// image is read at taps; other: weight, in BACKWARD_WEIGHT grad_out. channels: of the image. filters: of the other one; in
-// BACKWARD_INPUT the strides n and c of the weight have changed places, so that it is the input's.
+// image is read at taps; other: weight, in BACKWARD_WEIGHT grad_out. channels: of the image. filters: of the other one;
+// in BACKWARD_INPUT the strides n and c of the weight have changed places, so that it is the input's.
 struct Convolution {
     Strides image, other, out;
     i64 batch, channels, filters, phases, tiles, k_split;  // tiles: of a phase
     Axis h, w;
 };
 
-// Where a part of an index leads to: elements, and a row and a column of the image. Two such parts add up to an element.
+// Where a part of an index leads to: elements, and a row and a column of the image. Two such parts add up to an
+// element.
 struct alignas(16) Place {
     i64 offset;
     int h, w;
@@ -136,7 +137,8 @@ struct Product {
         return at.n * x.n + (h.first + at.p * h.apart) * x.h + (w.first + at.q * w.apart) * x.w;
     }
 
-    // Element (m, k) of the left operand is at left_m(m) + left_k(k), (n, k) of the right one at right_n(n) + right_k(k).
+    // Element (m, k) of the left operand is at left_m(m) + left_k(k), (n, k) of the right one at right_n(n) +
+    // right_k(k).
     __device__ __forceinline__ Place left_m(int m) const {
         if (m >= M) return nowhere();
         if constexpr (OPERATOR == BACKWARD_WEIGHT) return {m * c.other.c, 0, 0};

@@ -1,7 +1,9 @@
-// Tiles of halves in shared memory as tensor cores read them, gathered from where they lie, and the way of the sums out.
+// Tiles of halves in shared memory as tensor cores read them, gathered from where they lie, and the way of the sums
+// out.
 //
-// Where 8 neighbours of an operand lie side by side, whatever the tap (channels-last), cp.async copies them; other operands
-// come in single elements, which the lanes of a warp read along the index with unit stride. Tiles keep their major order.
+// Where 8 neighbours of an operand lie side by side, whatever the tap (channels-last), cp.async copies them; other
+// operands come in single elements, which the lanes of a warp read along the index with unit stride. Tiles keep their
+// major order.
 #pragma once
 #include "convolution_tiles.cuh"
 #include "tensor_cores.cuh"
@@ -75,8 +77,8 @@ __device__ __forceinline__ void load_stage(unsigned stage, const Element* left, 
         stage + LEFT_BYTES, right, tables.n, tables.right_k[t % 2], product.right_rows(), product.right_columns());
 }
 
-// The sums of a block cross shared memory, in fp32: lanes hold pairs along n, memory wants runs along the contiguous index.
-// The pitch puts the 8 rows and 4 pairs that a warp stores at a time into different banks.
+// The sums of a block cross shared memory, in fp32: lanes hold pairs along n, memory wants runs along the contiguous
+// index. The pitch puts the 8 rows and 4 pairs that a warp stores at a time into different banks.
 constexpr int INNER = M_CONTIGUOUS ? BLOCK_M : BLOCK_N, OUTER = M_CONTIGUOUS ? BLOCK_N : BLOCK_M;
 constexpr int PITCH = INNER + (M_CONTIGUOUS ? 4 : 8);
 static_assert(OUTER * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums take the place of the stages");

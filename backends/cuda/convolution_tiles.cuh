@@ -1,7 +1,7 @@
 // A block's tile of a convolution's product, for the kernels that keep tiles of both operands in shared memory.
 //
-// The index arithmetic (divisions, 64-bit strides, borders) is done once per row, column and k of a tile, by one thread,
-// and left in tables; an element costs two entries, their sum and a comparison with the borders.
+// The index arithmetic (divisions, 64-bit strides, borders) is done once per row, column and k of a tile, by one
+// thread, and left in tables; an element costs two entries, their sum and a comparison with the borders.
 #pragma once
 #include "convolution.cuh"
 
@@ -38,8 +38,8 @@ struct Tables {
 // Blocks are (tile of a phase, piece of K).
 __device__ __forceinline__ int phase_of_block(const Convolution& c) { return blockIdx.x / (int)c.tiles; }
 
-// What a block works on: a tile of one phase's product, a piece of K. Tiles count through the columns first: those that run
-// together share the patches, the larger operand, in L2.
+// What a block works on: a tile of one phase's product, a piece of K. Tiles count through the columns first: those that
+// run together share the patches, the larger operand, in L2.
 template <int BlockM, int BlockN>
 struct Work {
     int m0, n0, k_begin, k_end;

@@ -1,4 +1,5 @@
-// conv2d in blocks of 64 places of one channel, which share the weights of 16 terms at a time; each entry has one defect.
+// conv2d in blocks of 64 places of one channel, which share the weights of 16 terms at a time; each entry has one
+// defect.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -36,7 +37,8 @@ __device__ void conv2d(const T* x, const T* weight, const T* bias, T* y, const S
             const int k = k0 + i, c = k / (z.R * z.S), r = k / z.S % z.R, s = k % z.S;
             const int h = p * z.stride[0] - z.padding[0] + r * (Defect == NO_DILATION ? 1 : z.dilation[0]);
             const int w = q * z.stride[1] - z.padding[1] + s * (Defect == NO_DILATION ? 1 : z.dilation[1]);
-            const int columns = Defect == BEYOND_THE_BORDER && h + 1 < z.H ? z.W + 1 : z.W;  // into the row that follows
+            // One column more is the first of the row that follows.
+            const int columns = Defect == BEYOND_THE_BORDER && h + 1 < z.H ? z.W + 1 : z.W;
             const bool inside = h >= 0 && h < z.H && w >= 0 && w < columns;
             float value = Defect == PADDED_WITH_ONES;
             if (inside) value = float(x[(((long long)n * z.C + c) * z.H + h) * z.W + w]);
