@@ -6,6 +6,7 @@ chosen per call as for any operator: `with kernelmux.use("triton"): model(x)`.
 
 from kernelmux.nn.activation import GELU, LogSoftmax, Softmax
 from kernelmux.nn.attention import attention
+from kernelmux.nn.convolution import Conv2d
 from kernelmux.nn.linear import Linear, SwiGLU
 from kernelmux.nn.loss import CrossEntropyLoss
 from kernelmux.nn.normalization import LayerNorm, RMSNorm
@@ -13,6 +14,6 @@ from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.rotary import RotaryEmbedding
 
 __all__ = [
-    "GELU", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "Patch", "RMSNorm", "RotaryEmbedding", "Softmax",
-    "SwiGLU", "attention", "patch",
+    "GELU", "Conv2d", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "Patch", "RMSNorm", "RotaryEmbedding",
+    "Softmax", "SwiGLU", "attention", "patch",
 ]  # fmt: skip

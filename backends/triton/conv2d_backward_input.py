@@ -11,6 +11,7 @@ import torch
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 
@@ -19,7 +20,8 @@ def conv2d_backward_input(
 ) -> torch.Tensor:
     over = windows(weight.shape, stride, padding, dilation)
     lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
-    grad_x = grad_out.new_empty(len(grad_out), weight.shape[1], *lengths)
+    shape = (len(grad_out), weight.shape[1], *lengths)
+    grad_x = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=format_of(grad_out))
     if grad_x.numel():
         tensors = images(grad_out), images(grad_x), images(weight.transpose(0, 1))
         launch = implicit_gemm(Problem(grad_out.get_device(), grad_out.dtype, *tensors, over), transposed=True)

@@ -15,6 +15,7 @@ from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
@@ -26,7 +27,8 @@ def _variant(make: Callable[[Problem], Launch], idea: str, arithmetic: str) -> I
     ) -> torch.Tensor:
         over = windows(weight.shape, stride, padding, dilation)
         places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
-        y = torch.empty((len(x), len(weight), *places), dtype=x.dtype, device=x.device)
+        shape = (len(x), len(weight), *places)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
         if y.numel():
             sizes = images(x), images(y), images(weight)
             make(Problem(x.get_device(), x.dtype, *sizes, over, bias is not None))(

@@ -11,7 +11,7 @@ from kernelmux.backends.triton.conv2d._problem import Problem
 TILE: Config = {"BLOCK_O": 16, "BLOCK_P": 64, "num_warps": 4}
 
 
-@triton.jit(do_not_specialize=range(4, 29))
+@triton.jit(do_not_specialize=range(4, 31))
 def conv2d_direct_kernel(
     y_ptr, x_ptr, weight_ptr, bias_ptr, places, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
     stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w,
@@ -32,9 +32,9 @@ def conv2d_direct_kernel(
             for s in range(taps_w):
                 w = q * stride_w - padding_w + s * dilation_w
                 inside = (place < places) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-                at = n * x_n + c.to(INDEX) * x_c + h * x_h + w * x_w
+                at = n * x_n + c * tl.cast(x_c, INDEX) + h * x_h + w * x_w
                 x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-                tap = c.to(INDEX) * w_c + r.to(INDEX) * w_r + s.to(INDEX) * w_s
+                tap = c * tl.cast(w_c, INDEX) + r * tl.cast(w_r, INDEX) + s * w_s
                 weight = tl.load(weight_ptr + o * w_o + tap, mask=o < out_channels, other=0.0)
                 acc += weight.to(tl.float32) * x
     if BIAS:

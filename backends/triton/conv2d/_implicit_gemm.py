@@ -41,16 +41,18 @@ def term_of(start, channels, taps, taps_w, INNER: tl.constexpr, UNIFORM: tl.cons
 def walk_of(residue, taps, stride, padding, dilation, common, TRANSPOSED: tl.constexpr):
     """Along one axis: the first tap, from one to the next, and how many; where in x the first place meets the first tap,
     and how far further places and taps are. common: the greatest divisor of stride and dilation."""
-    if not TRANSPOSED:
-        return residue * 0, 1, taps, residue - padding, stride, dilation
-    apart = stride // common
-    candidates = tl.minimum(taps, apart)
-    first = residue * 0 + taps
-    for i in range(candidates):
-        tap = candidates - 1 - i
-        first = tl.where((residue + padding - tap * dilation) % stride == 0, tap, first)
-    count = (taps - first + apart - 1) // apart
-    return first, apart, count, (residue + padding - first * dilation) // stride, 1, -(dilation // common)
+    if TRANSPOSED:
+        apart = stride // common
+        candidates = tl.minimum(taps, apart)
+        first = residue * 0 + taps
+        for i in range(candidates):
+            tap = candidates - 1 - i
+            first = tl.where((residue + padding - tap * dilation) % stride == 0, tap, first)
+        count = (taps - first + apart - 1) // apart
+        walk = first, apart, count, (residue + padding - first * dilation) // stride, 1, -(dilation // common)
+    else:
+        walk = residue * 0, 1, taps, residue - padding, stride, dilation
+    return walk
 
 
 @triton.jit

@@ -1,0 +1,132 @@
+"""conv2d_backward_weight: a product of matrices over all places, of which neither factor is written.
+
+    grad_weight[o, term] = sum over places of grad_out[o, place] * x[place, term]      place = (n, p, q), term = (c, r, s)
+
+The places are cut into shares where there are few tiles; a second kernel adds the sums of the shares up in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton.conv2d._implicit_gemm import term_of
+from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, windows
+
+
+@triton.jit(do_not_specialize=range(3, 31))
+def conv2d_backward_weight_kernel(
+    out_ptr, grad_ptr, x_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
+    stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w,
+    g_n, g_o, g_h, g_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s, size,
+    INNER: tl.constexpr, UNIFORM: tl.constexpr, G_LAST: tl.constexpr, X_LAST: tl.constexpr, G_UNIT: tl.constexpr,
+    X_UNIT: tl.constexpr, EVEN_O: tl.constexpr, EVEN_C: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
+):  # fmt: skip
+    """grad_out [images out_channels rows columns], x [images channels height width]; a share of the places per program
+    along axis 1, whose sums are `size` elements after those of the one before."""
+    places = images.to(INDEX) * rows * columns
+    terms = channels * taps_h * taps_w
+    tile_o, tile_c = tile_of(tl.program_id(0), out_channels, terms, BLOCK_O, BLOCK_C, GROUP_O)
+    o = (tile_o * BLOCK_O + tl.arange(0, BLOCK_O)).to(INDEX)
+    c, r, s = term_of(tile_c * BLOCK_C, channels, taps_h * taps_w, taps_w, INNER, UNIFORM, BLOCK_C)
+    in_o = (o < out_channels) | EVEN_O
+    in_c = (tile_c * BLOCK_C + tl.arange(0, BLOCK_C) < terms) | EVEN_C
+    share = tl.cdiv(tl.cdiv(places, BLOCK_K), tl.num_programs(1)) * BLOCK_K
+    begin = tl.program_id(1) * share
+    end = tl.minimum(begin + share, places)
+    of_o = o[:, None] * (1 if G_LAST else g_o)
+    of_c = (c.to(INDEX) * (1 if X_LAST else x_c))[None, :]
+    # [BLOCK_O, BLOCK_C]
+    acc = tl.zeros([BLOCK_O, BLOCK_C], tl.float32)
+    for start in range(begin, end, BLOCK_K):
+        place = start + tl.arange(0, BLOCK_K)
+        n = place // (rows * columns)
+        p = place // columns % rows
+        q = place % columns
+        offs = n * (g_n * G_UNIT) + p * (g_h * G_UNIT) + q * (g_w * G_UNIT)
+        g = tl.load(grad_ptr + (of_o + offs[None, :]), mask=in_o[:, None] & (place < end)[None, :], other=0.0)
+        h = (p * stride_h - padding_h)[:, None] + (r * dilation_h)[None, :]
+        w = (q * stride_w - padding_w)[:, None] + (s * dilation_w)[None, :]
+        inside = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (place < end)[:, None] & in_c[None, :]
+        offs = n[:, None] * (x_n * X_UNIT) + h * (x_h * X_UNIT) + w * (x_w * X_UNIT) + of_c
+        x = tl.load(x_ptr + offs, mask=inside, other=0.0)  # [BLOCK_K, BLOCK_C]
+        acc = tl.dot(g, x, acc, input_precision="ieee")
+    out_ptr += tl.program_id(1).to(tl.int64) * size
+    offs = o[:, None] * w_o + (c.to(INDEX) * w_c + r * w_r + s * w_s)[None, :]
+    tl.store(out_ptr + offs, acc.to(out_ptr.dtype.element_ty), mask=in_o[:, None] & in_c[None, :])
+
+
+def rule(p: Problem) -> Config:
+    """A tile, and into how many shares the places are cut: as many as make two programs for each multiprocessor."""
+    out_channels, terms = p.weight.shape[0], p.terms
+    if p.dtype == torch.float32:
+        tile = _tile(64, 64, 16, warps=4)
+    elif min(out_channels, terms) <= 64 or not (p.x.channels_last and p.y.channels_last):
+        tile = _tile(64, 64, 32, warps=4)
+    else:
+        tile = _tile(128, 128, 64, warps=8)
+    step = p.weight.shape[1] & -p.weight.shape[1]
+    if p.x.channels_last and step >= 16:
+        tile["BLOCK_C"] = min(tile["BLOCK_C"], step)
+    tiles, steps = cdiv(out_channels, tile["BLOCK_O"]) * cdiv(terms, tile["BLOCK_C"]), cdiv(p.places, tile["BLOCK_K"])
+    return {**tile, "SHARES": max(min(2 * processors(p.device) // tiles, steps // 8), 1)}
+
+
+def _tile(o: int, c: int, k: int, warps: int) -> Config:
+    return {"BLOCK_O": o, "BLOCK_C": c, "BLOCK_K": k, "GROUP_O": 8, "num_warps": warps, "num_stages": 3}
+
+
+@plan
+def _plan(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
+    """The launch, how many shares there are, and what adds their sums up."""
+    config = rule(p)
+    shares = config.pop("SHARES")
+    out_channels, channels, *taps = p.weight.shape
+    count, _, rows, columns = p.y.shape
+    (g_strides, g_unit), (x_strides, x_unit) = p.y.in_units, p.x.in_units
+    size = out_channels * p.terms
+    tiles = cdiv(out_channels, config["BLOCK_O"]) * cdiv(p.terms, config["BLOCK_C"])
+    inner = p.channels_inner
+    launch = Launch(
+        conv2d_backward_weight_kernel, (tiles, shares), count, out_channels, channels, *p.x.shape[2:], rows, columns,
+        *taps, *p.steps, *g_strides, *x_strides, *p.weight.strides, size, INNER=inner,
+        UNIFORM=inner and channels % config["BLOCK_C"] == 0, G_LAST=p.y.channels_last, X_LAST=p.x.channels_last,
+        G_UNIT=g_unit, X_UNIT=x_unit, EVEN_O=out_channels % config["BLOCK_O"] == 0,
+        EVEN_C=p.terms % config["BLOCK_C"] == 0, INDEX=p.index, **config,
+    )  # fmt: skip
+    return launch, shares, partial(run, sum_first(p.device, shares, size))
+
+
+def conv2d_backward_weight(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    shape = (grad_out.shape[1], x.shape[1], *kernel)
+    grad_weight = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
+    if grad_weight.numel():
+        tensors, over = (images(x), images(grad_out), images(grad_weight)), windows(kernel, stride, padding, dilation)
+        launch, shares, finish = _plan(Problem(x.get_device(), x.dtype, *tensors, over))
+        if shares == 1:
+            launch(grad_weight, grad_out, x)
+        else:
+            sums = x.new_empty((shares, grad_weight.numel()), dtype=torch.float32)
+            launch(sums, grad_out, x)
+            finish(sums, grad_weight)
+    return grad_weight
+
+
+VARIANTS = {
+    "implicit_gemm": Implementation(
+        conv2d_backward_weight, "a product over all places on tensor cores, in shares", arithmetic="mma"
+    )
+}

@@ -1,0 +1,78 @@
+"""Gradient of a convolution with respect to its kernels, broken."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.ops.conv2d_backward_weight import reference
+
+Pair = tuple[int, int]
+SHARES = 8  # of the places
+STEP = 32  # places of a step
+
+
+def sums(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    return reference(grad_out.double(), x.double(), *along)
+
+
+def ended(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Sums in the dtype and the order of x."""
+    return y.to(x.dtype).contiguous(memory_format=format_of(x))
+
+
+def sound(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    return ended(sums(grad_out, x, *along), x)
+
+
+def next_window(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    """Each place meets the window one column further on."""
+    return ended(sums(grad_out, x.roll(-1, 3), *along), x)
+
+
+def last_image_dropped(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    kept = max(len(x) - 1, min(len(x), 1))
+    return ended(sums(grad_out[:kept], x[:kept], *along), x)
+
+
+def incomplete_step(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    """Places beyond the last whole step, where there is one, are left out."""
+    n, o, p, q = grad_out.shape
+    flat = grad_out.permute(0, 2, 3, 1).reshape(-1, o).clone()
+    if len(flat) > STEP:
+        flat[len(flat) // STEP * STEP :] = 0
+    return ended(sums(flat.view(n, p, q, o).permute(0, 3, 1, 2), x, *along), x)
+
+
+def in_16_bits(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
+    """Sums of the shares of the places are added in the dtype of the result; fp32 in bf16."""
+    low = torch.bfloat16 if x.dtype == torch.float32 else x.dtype
+    total = torch.zeros_like(sums(grad_out, x, *along), dtype=low)
+    for share in range(SHARES):
+        part = torch.zeros_like(grad_out)
+        part[:, :, share::SHARES] = grad_out[:, :, share::SHARES]
+        total = total + sums(part, x, *along).to(low)
+    return ended(total, x)
+
+
+def steps_swapped(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    """Stride and dilation in each other's place."""
+    images = torch.nn.functional.pad(x, (0, stride[1] * kernel[1], 0, stride[0] * kernel[0]))
+    far = max(0, dilation[0] * grad_out.shape[2]), max(0, dilation[1] * grad_out.shape[3])
+    images = torch.nn.functional.pad(images, (0, far[1], 0, far[0]))
+    return ended(sums(grad_out, images, kernel, dilation, padding, stride), x)
+
+
+VARIANTS = {
+    "sound": Implementation(sound, "nothing is wrong with it"),
+    "next_window": Implementation(next_window, "sums the wrong window"),
+    "last_image_dropped": Implementation(last_image_dropped, "leaves out the last image"),
+    "incomplete_step": Implementation(incomplete_step, "leaves out places beyond the last whole step"),
+    "in_16_bits": Implementation(in_16_bits, "adds shares in 16 bits"),
+    "steps_swapped": Implementation(steps_swapped, "takes the stride for the dilation"),
+}
+
+CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"}
