@@ -27,6 +27,7 @@ TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by cha
 ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
 LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether it is emulated; primes
 SHORT = 2  # the length of the other axes then
+FEW = 2**28  # terms of all sums together, on the emulator: long kernels of a convolution make long images, too
 ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
 
 
@@ -94,13 +95,19 @@ def _long(probe: Probe) -> Iterator[Trial]:
         axes = nearby.axes(probe, base)
         for axis in axes:
             made = nearby.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: long})
-            if made is None or nearby.terms(made.call) < long:
+            if made is None or nearby.terms(made.call) < long or (slow and _terms_of_all(made) > FEW):
                 continue
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
             places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
             if places not in taken and (not slow or _several_blocks(probe, made)):
                 yield made
             taken.add(places)
+
+
+def _terms_of_all(trial: Trial) -> int:
+    """Terms of a sum times elements of the outputs."""
+    outputs = (math.prod(output.shape(trial.call)) for output in trial.spec.outputs)
+    return nearby.terms(trial.call) * sum(outputs)
 
 
 def _several_blocks(probe: Probe, trial: Trial) -> bool:
