@@ -1,11 +1,11 @@
 """conv2d on CUDA: from one thread per output to an implicit product on the tensor cores.
 
-direct         one thread per output
-tiled          patches and weights in shared memory, a product on the FP32 pipes
-implicit_gemm  mma.sync on patches gathered by cp.async
+direct               one thread per output
+tiled                patches and weights in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 
-Images and weights are read where they lie, NCHW or channels-last, with any strides. The first two take every call.
+Images and weights are read where they lie, NCHW or channels-last, with any strides. The first rung takes every call.
 """
 
 from functools import lru_cache

@@ -1,8 +1,8 @@
 """conv2d_backward_input on CUDA: the rungs of conv2d on grad_out, pixels that are equal modulo the stride at a time.
 
-direct         one thread per pixel and channel
-tiled          grad_out and weights in shared memory, a product on the FP32 pipes
-implicit_gemm  mma.sync on patches of grad_out gathered by cp.async
+direct               one thread per pixel and channel
+tiled                grad_out and weights in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 """
 

@@ -1,11 +1,11 @@
 """conv2d_backward_weight on CUDA: few sums, each over all positions, so the product's K is split over blocks.
 
-direct         one thread per element of the weight
-tiled          grad_out and patches in shared memory, a product on the FP32 pipes
-implicit_gemm  mma.sync on grad_out and patches gathered by cp.async
+direct               one thread per element of the weight
+tiled                grad_out and patches in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 
-The last two write partial sums and add them in order: the same call gives the same bits.
+All but the first write partial sums and add them in order: the same call gives the same bits.
 """
 
 from functools import lru_cache
