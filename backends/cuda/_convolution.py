@@ -17,10 +17,10 @@ CONV2D, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 
 
 class Axis(NamedTuple):
-    """Rows or columns. size: of the image that is read at taps. count: of positions, in BACKWARD_INPUT of pixels."""
+    """Rows or columns. size: of the image that is read at taps. positions: how many, in BACKWARD_INPUT of pixels."""
 
     size: int
-    count: int
+    positions: int
     taps: int
     stride: int
     padding: int
@@ -34,12 +34,12 @@ class Axis(NamedTuple):
     @property
     def phases(self) -> int:
         """Classes of pixels by which taps they meet."""
-        return min(self.stride, self.count)
+        return min(self.stride, self.positions)
 
     @property
     def first_phase(self) -> "Axis":
         """What the largest of them has: every stride-th pixel, every period-th tap, rounded up."""
-        return self._replace(count=cdiv(self.count, self.stride), taps=cdiv(self.taps, self.period))
+        return self._replace(positions=cdiv(self.positions, self.stride), taps=cdiv(self.taps, self.period))
 
 
 class Convolution(NamedTuple):
@@ -66,7 +66,7 @@ class Convolution(NamedTuple):
     def sizes(self) -> tuple[int, int, int]:
         """M, N and K of the product; of the largest phase, the first."""
         h, w = (a.first_phase if self.operator == BACKWARD_INPUT else a for a in (self.h, self.w))
-        positions, terms = self.image.shape[0] * h.count * w.count, self.image.shape[1] * h.taps * w.taps
+        positions, terms = self.image.shape[0] * h.positions * w.positions, self.image.shape[1] * h.taps * w.taps
         if self.operator == BACKWARD_WEIGHT:
             return self.filters, terms, positions
         return positions, self.filters, terms

@@ -32,7 +32,7 @@ def problem(
     """The convolution of a call."""
     over = windows(weight.shape, stride, padding, dilation)
     h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
-    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.count, w.count), order, h, w)
+    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ def problem(
     """The convolution of a call."""
     over = zip(windows(weight.shape, stride, padding, dilation), grad_out.shape[2:], output_padding, strict=True)
     h, w = (Axis(n, o.length(n, rest), *o) for o, n, rest in over)
-    shape = grad_out.shape[0], weight.shape[1], h.count, w.count
+    shape = grad_out.shape[0], weight.shape[1], h.positions, w.positions
     return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, order, h, w)
 
 

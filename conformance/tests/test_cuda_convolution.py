@@ -10,6 +10,7 @@ from kernelmux.backends.cuda import conv2d, conv2d_backward_input, conv2d_backwa
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import Tile
 from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._runtime import Source
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
 
@@ -36,7 +37,7 @@ def convolution(x: torch.Tensor, weight: torch.Tensor) -> Convolution:
 @needs_nvrtc
 @pytest.mark.parametrize(("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
-def test_every_tile_is_exact(kernel: tuple[plans.Source, str], tile: Tile, order: torch.memory_format) -> None:
+def test_every_tile_is_exact(kernel: tuple[Source, str], tile: Tile, order: torch.memory_format) -> None:
     x, weight = integers(1, 8, 9, 15, order=order), integers(136, 8, 3, 3, order=order)
     plan = plans.halves_plan(*kernel, convolution(x, weight), tile, MULTIPROCESSORS)
     want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, STRIDE, PADDING, DILATION)
