@@ -1,0 +1,53 @@
+"""conv2d on CUDA: from one thread per output to an implicit product on the tensor cores.
+
+direct               one thread per output
+tiled                patches and weights in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on patches gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+
+Images and weights are read where they lie, NCHW or channels-last, with any strides. The first rung takes every call.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._runtime import Source, multiprocessors
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, windows
+
+Maybe = torch.Tensor | None
+SOURCE = Source(__file__)
+
+
+@lru_cache(maxsize=4096)
+def problem(
+    x: Layout, weight: Layout, order: torch.memory_format, stride: Pair, padding: Pair, dilation: Pair
+) -> Convolution:
+    """The convolution of a call."""
+    over = windows(weight.shape, stride, padding, dilation)
+    h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
+    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
+
+
+@lru_cache(maxsize=4096)
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
+    return direct(SOURCE, "conv2d_direct", c)
+
+
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+        return plan(c, multiprocessors(x)).run(x, weight, bias)
+
+    return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
+
+
+VARIANTS = ladder(_variant, _direct, "x", "NPQ", "CRS")

@@ -1,0 +1,57 @@
+"""conv2d_backward_input on CUDA: the rungs of conv2d on grad_out, pixels that are equal modulo the stride at a time.
+
+direct               one thread per pixel and channel
+tiled                grad_out and weights in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+"""
+
+from functools import lru_cache
+
+import torch
+
+from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._runtime import Source, multiprocessors
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, windows
+
+SOURCE = Source(__file__)
+
+
+@lru_cache(maxsize=4096)
+def problem(
+    grad_out: Layout,
+    weight: Layout,
+    order: torch.memory_format,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    output_padding: Pair,
+) -> Convolution:
+    """The convolution of a call."""
+    over = zip(windows(weight.shape, stride, padding, dilation), grad_out.shape[2:], output_padding, strict=True)
+    h, w = (Axis(n, o.length(n, rest), *o) for o, n, rest in over)
+    shape = grad_out.shape[0], weight.shape[1], h.positions, w.positions
+    return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, order, h, w)
+
+
+@lru_cache(maxsize=4096)
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
+    return direct(SOURCE, "conv2d_backward_input_direct", c)
+
+
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d_backward_input(
+        grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
+        return plan(c, multiprocessors(grad_out)).run(grad_out, weight)
+
+    return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
+
+
+VARIANTS = ladder(_variant, _direct, "grad_out", "NHW", "ORS")

@@ -1,0 +1,52 @@
+"""conv2d_backward_weight on CUDA: few sums, each over all positions, so the product's K is split over blocks.
+
+direct               one thread per element of the weight
+tiled                grad_out and patches in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+
+All but the first write partial sums and add them in order: the same call gives the same bits.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._runtime import Source, multiprocessors
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, windows
+
+SOURCE = Source(__file__)
+
+
+@lru_cache(maxsize=4096)
+def problem(
+    grad_out: Layout, x: Layout, order: torch.memory_format, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> Convolution:
+    """The convolution of a call."""
+    over = zip(windows(kernel, stride, padding, dilation), x.shape[2:], grad_out.shape[2:], strict=True)
+    h, w = (Axis(size, count, *o) for o, size, count in over)
+    return Convolution(BACKWARD_WEIGHT, x, grad_out, (grad_out.shape[1], x.shape[1], *kernel), order, h, w)
+
+
+@lru_cache(maxsize=4096)
+def _direct(c: Convolution, multiprocessors: int) -> Plan:
+    return direct(SOURCE, "conv2d_backward_weight_direct", c)
+
+
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d_backward_weight(
+        grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
+        return plan(c, multiprocessors(grad_out)).run(grad_out, x)
+
+    return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
+
+
+VARIANTS = ladder(_variant, _direct, "grad_out", "NPQ", "CRS")

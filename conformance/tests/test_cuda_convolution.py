@@ -1,0 +1,69 @@
+"""The tiles of conv2d on CUDA that only large calls choose, and which tiles and pieces calls do choose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelmux.backends.cuda import _convolution_plans as plans
+from kernelmux.backends.cuda import conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.cuda._convolution import Convolution
+from kernelmux.backends.cuda._convolution_plans import Tile
+from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._runtime import Source
+from kernelmux.emulator import nvrtc
+from kernelmux.registry import catalog
+
+MULTIPROCESSORS = 132
+MMA = (plans.IMPLICIT_GEMM, "conv2d_implicit_gemm")
+WGMMA = (plans.WGMMA, "conv2d_implicit_gemm_wgmma")
+MMA_TILES = [(MMA, Tile(m, n, 64, 128, blocks=2, stages=3)) for m, n in ((128, 128), (128, 64), (64, 128))]
+WGMMA_TILES = [(WGMMA, plans.wgmma_tile(m, n)) for m, n in ((128, 256), (128, 64), (64, 256), (64, 128))]
+STRIDE = PADDING = DILATION = (1, 1)
+ORDERS = (torch.contiguous_format, torch.channels_last)
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
+
+
+def integers(*shape: int, order: torch.memory_format) -> torch.Tensor:
+    """Small ones, of which all sums are exact in fp32 and fp16."""
+    found = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return found.half().contiguous(memory_format=order)
+
+
+def convolution(x: torch.Tensor, weight: torch.Tensor) -> Convolution:
+    return conv2d.problem(layout(x), layout(weight), torch.contiguous_format, STRIDE, PADDING, DILATION)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+def test_every_tile_is_exact(kernel: tuple[Source, str], tile: Tile, order: torch.memory_format) -> None:
+    x, weight = integers(1, 8, 9, 15, order=order), integers(136, 8, 3, 3, order=order)
+    plan = plans.halves_plan(*kernel, convolution(x, weight), tile, MULTIPROCESSORS)
+    want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, STRIDE, PADDING, DILATION)
+    assert torch.equal(plan.run(x, weight).double(), want)
+
+
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float16, device="meta").to(memory_format=torch.channels_last)
+
+
+def problems() -> list[Convolution]:
+    """Of the layers of a ResNet, and of some that are as small or as odd as they come."""
+    found = []
+    for n, c, size, o, taps in ((32, 256, 56, 256, 3), (32, 3, 224, 64, 7), (1, 512, 7, 512, 3), (1, 1, 1, 1, 1)):
+        x, weight, g = layout(meta(n, c, size, size)), layout(meta(o, c, taps, taps)), layout(meta(n, o, size, size))
+        along = (STRIDE, (taps // 2, taps // 2), DILATION)
+        found.append(conv2d.problem(x, weight, torch.channels_last, *along))
+        found.append(conv2d_backward_input.problem(g, weight, torch.channels_last, *along, (0, 0)))
+        found.append(conv2d_backward_weight.problem(g, x, torch.channels_last, (taps, taps), *along))
+    return found
+
+
+@pytest.mark.parametrize("c", problems(), ids=lambda c: f"{c.operator}-{c.image.shape}")
+def test_pieces_cover_the_sum_and_stages_fit(c: Convolution) -> None:
+    for tile in [t for _, t in MMA_TILES + WGMMA_TILES]:
+        length, count = plans.pieces(c, tile, MULTIPROCESSORS)
+        assert length % tile.k == 0
+        assert (count - 1) * length < c.sizes[2] <= count * length
+        assert tile.shared <= 227 * 1024
