@@ -1,7 +1,8 @@
 """How far a right result may be from the reference: the bound, computed from what the op and the kernel declare.
 
     bound = roundings * u_out * |ref| * (1 + 2^-6)          the rounding(s) to the output dtype
-          + (8 + tail(h, n) + linear * h) * u_acc * M        accumulation over a chain of h terms of magnitude M
+          + (8 + tail(h, n) + linear * h) * u_acc * M        accumulation over a chain of h terms of magnitude M; the linear
+                                                             term stops growing where sums are promoted
           + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
@@ -37,6 +38,7 @@ class Arithmetic:
 
     unit: unit roundoff of one accumulation. sequential: one long chain instead of partial sums of 16 terms or more.
     linear: bias per term, for accumulators that truncate. operand: unit roundoff to which operands are rounded first.
+    promoted: terms after which a sum goes on in fp32, so that the bias grows no further; 0: never.
     """
 
     name: str
@@ -44,10 +46,15 @@ class Arithmetic:
     sequential: bool = False
     linear: float = 0.0
     operand: float = 0.0
+    promoted: int = 0
 
     def chain(self, terms: int) -> float:
         """Length of the longest sequential accumulation over `terms` terms."""
         return float(terms) if self.sequential else terms / 16 + 5
+
+    def bias(self, terms: int) -> float:
+        """Units that truncation adds up to: of every run of terms up to a promotion, relative to its own magnitude."""
+        return self.linear * self.chain(min(terms, self.promoted or terms))
 
 
 FP32 = Arithmetic("fp32", 2.0**-24)
@@ -61,14 +68,16 @@ MMA_16 = replace(MMA, name="mma_16")  # also where integers of 8 bits become ope
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2). A step has 8 products: twice 1.5.
 TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
 
-# Products of fp8 are added with some 14 bits between promotions to fp32 (1.007 of a bound with 2^-14, docs/conformance.md).
-FP8_MMA = Arithmetic("fp8_mma", 2.0**-14)
+# Of fp8 a tensor core cuts 32 products and the sum so far to multiples of 2^-13 of the largest of them (docs/emulator.md).
+# A product loses half of that, a unit of 2^-14, or less: 16 for 16 products, and 130 for the 128 up to a promotion.
+FP8_MMA = Arithmetic("fp8_mma", 2.0**-14, linear=10.0, promoted=128)
+FP8_FAST = Arithmetic("fp8_fast", 2.0**-14, linear=16.0)
 INT32 = Arithmetic("int32", 0.0)  # integers add up exactly
 
 # How often a sound kernel may exceed the bound anywhere in one tensor.
 CHANCE = 2.0**-20
 
-ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, MMA_16, TF32, FP8_MMA, INT32)}
+ARITHMETICS = {a.name: a for a in (FP32, FP32_SEQUENTIAL, MMA, MMA_16, TF32, FP8_MMA, FP8_FAST, INT32)}
 # What "mma" is for operands of other formats than 16 bits; fp32 asks for tf32 by name.
 MMA_OF = {torch.float8_e4m3fn: FP8_MMA, torch.float8_e5m2: FP8_MMA, torch.int8: INT32}
 
@@ -76,13 +85,15 @@ MMA_OF = {torch.float8_e4m3fn: FP8_MMA, torch.float8_e5m2: FP8_MMA, torch.int8: 
 def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Arithmetic:
     """The arithmetic of a call, of whose operands the leading one has this dtype.
 
-    A tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"; fp8 and int8 have others.
+    A tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"; fp8 and int8 have others. With
+    accumulation="fast" sums of fp8 are never promoted.
     """
     if name not in ARITHMETICS:
         raise SpecError(f"arithmetic: expected one of {', '.join(ARITHMETICS)}, got {name!r}")
     if name == "mma" and dtype == torch.float32:
         return TF32 if scalars.get("precision") == "tf32" else FP32_SEQUENTIAL
-    return MMA_OF.get(dtype, MMA) if name == "mma" else ARITHMETICS[name]
+    found = MMA_OF.get(dtype, MMA) if name == "mma" else ARITHMETICS[name]
+    return FP8_FAST if found is FP8_MMA and scalars.get("accumulation") == "fast" else found
 
 
 def tail(h: float, n: int, correlated: bool = False) -> float:
@@ -184,7 +195,7 @@ def bound(
 
     u_out, terms = UNIT[out_dtype], model.terms(axes)
     h = how.chain(terms)
-    factor = 8 + tail(h, ref.numel(), correlated) + how.linear * h
+    factor = 8 + tail(h, ref.numel(), correlated) + how.bias(terms)
     m = term(model.magnitude, 1.0)
     return Bound(
         rounding=model.roundings * u_out * ref.abs() * (1 + 2.0**-6),

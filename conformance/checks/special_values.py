@@ -141,7 +141,7 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
 
     That is not judged; a finite number where the result itself is beyond fp32 is.
     """
-    if not all(bool(x.isfinite().all()) for x in trial.tensors.values()):
+    if not all(bool(x.to(torch.float64).isfinite().all()) for x in trial.tensors.values()):
         return outputs
     arguments = exact_arguments(trial.call)
     kept = []
@@ -271,7 +271,8 @@ def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
     for tensor, x in base.free.items():
         if x.dim() > 1:
             made = x.clone(memory_format=torch.contiguous_format)
-            _first_line(base, made).fill_(values_of(name, x.dtype)[0])
+            # Copied and not filled: a format without infinities takes none as a number.
+            _first_line(base, made).copy_(torch.tensor(values_of(name, x.dtype)[0], device=x.device))
             yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
 
 
