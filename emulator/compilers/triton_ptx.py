@@ -63,7 +63,7 @@ def _compiled_again(source: Any, metadata: Any) -> str:
     """The PTX of a fresh compilation with the options of the first one; it replaces what lies in Triton's cache."""
     target: GPUTarget = metadata.target
     names = vars(make_backend(target).parse_options({}))
-    options = {name: _frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
+    options = {name: triton_recompile.frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
     options["num_warps"] = triton_recompile._warps(source.name, metadata)
     with knobs.compilation.scope():
         knobs.compilation.always_compile = True
@@ -71,8 +71,3 @@ def _compiled_again(source: Any, metadata: Any) -> str:
     if compiled.hash != metadata.hash:
         raise RuntimeError(f"{metadata.name}: its PTX in Triton's cache is damaged; delete {knobs.cache.dir}")
     return str(compiled.asm["ptx"])
-
-
-def _frozen(value: Any) -> Any:
-    """Lists as tuples: JSON, in which Triton keeps the options, has no tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

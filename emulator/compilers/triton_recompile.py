@@ -58,8 +58,14 @@ def _assembled(ptx: str, metadata: Any, arch: str) -> Compiled:
     """The machine code of a PTX at which Triton's compiler stopped, made as it would have been."""
     backend = make_backend(metadata.target)
     names = vars(backend.parse_options({}))
-    options = backend.parse_options({name: getattr(metadata, name) for name in names if hasattr(metadata, name)})
+    known = {name: frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
+    options = backend.parse_options(known)
     return _measured(backend.make_cubin(ptx, {}, options, metadata.target.arch), ptx, metadata, arch)
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples: JSON, in which Triton keeps the options, has no tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def _measured(image: bytes, ptx: str, metadata: Any, arch: str) -> Compiled:
@@ -102,6 +108,7 @@ def _within_2gb(source: Any) -> Any:
     made.attrs = {
         path: [*found, ["tt.pointer_range", 32]] if _kind(source, path).startswith("*") else found
         for path, found in source.attrs.items()
+        if path[0] < len(source.signature)  # Triton keeps the name of a hook for stages behind the arguments
     }
     return made
 
