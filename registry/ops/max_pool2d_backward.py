@@ -72,8 +72,18 @@ def _case(shape: str, size: str, more: str, **options: Any) -> Case:
     return Case(f"grad_out={shape} index={shape} size={size} {more}", **options)
 
 
+def fitting(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -> Pair:
+    """H and W of the largest images with so many windows."""
+    pairs = {name: value if isinstance(value, tuple) else (value or 0,) * 2 for name, value in scalars.items()}
+    kernel, padding = pairs["kernel"], pairs["padding"]
+    stride = kernel if scalars["stride"] is None else pairs["stride"]
+    sides = zip(shapes["grad_out"][-2:], kernel, stride, padding, strict=True)
+    h, w = (n * s + k - 1 - 2 * p for n, k, s, p in sides)
+    return h, w
+
+
 SAME = "as in the forward call"
-SIZES = Scalar("size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), doc="H and W of the images")
+SIZES = Scalar("size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), fit=fitting, doc="H and W of the images")
 
 SPEC = OpSpec(
     name="max_pool2d_backward",

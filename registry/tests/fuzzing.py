@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -220,6 +220,8 @@ def _scalar(draw: Any, item: Scalar | Axis, arguments: dict[str, Any]) -> Any:
         return item.default
     if isinstance(item, Axis):
         return draw(st.integers(-3, 2))
+    if item.length and item.trials and not rarely(draw, 5):
+        return pick(draw, item.trials)
     if item.length and draw(st.booleans()):
         count = item.length + (rarely(draw, 10) and draw(st.integers(-1, 1)))
         return pick(draw, (tuple, list))(_scalar(draw, replace(item, length=None), arguments) for _ in range(count))
@@ -265,10 +267,22 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
             arguments[item.name] = _tensor(draw, item, arguments, axes, notes)
         else:
             arguments[item.name] = _scalar(draw, item, arguments)
+    if not rarely(draw, 8):
+        _fit(spec, arguments)
     _make_lawful(spec, arguments, strays=rarely(draw, 8))
     around = draw(st.lists(st.sampled_from(SURROUNDINGS), max_size=2, unique=True)) if draw(st.booleans()) else []
     missing = draw(st.sampled_from((*arguments, "unheard_of"))) if rarely(draw, 30) else ""
     return Draft(spec, arguments, backend(draw, able), around, notes, missing)
+
+
+def _fit(spec: OpSpec, arguments: dict[str, Any]) -> None:
+    """Scalars that have to go with the shapes of the call do, if these are shapes at all."""
+    for item in (i for i in spec.scalars if isinstance(i, Scalar)):
+        if item.fit:
+            with suppress(Exception):
+                arguments[item.name] = item.fit(
+                    {t.name: tuple(arguments[t.name].shape) for t in spec.tensors}, arguments
+                )
 
 
 def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
