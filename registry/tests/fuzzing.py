@@ -267,7 +267,7 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
             arguments[item.name] = _tensor(draw, item, arguments, axes, notes)
         else:
             arguments[item.name] = _scalar(draw, item, arguments)
-    if not rarely(draw, 8):
+    if any(isinstance(i, Scalar) and i.fit for i in spec.scalars) and not rarely(draw, 8):
         _fit(spec, arguments)
     _make_lawful(spec, arguments, strays=rarely(draw, 8))
     around = draw(st.lists(st.sampled_from(SURROUNDINGS), max_size=2, unique=True)) if draw(st.booleans()) else []
@@ -276,13 +276,15 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
 
 
 def _fit(spec: OpSpec, arguments: dict[str, Any]) -> None:
-    """Scalars that have to go with the shapes of the call do, if these are shapes at all."""
-    for item in (i for i in spec.scalars if isinstance(i, Scalar)):
-        if item.fit:
-            with suppress(Exception):
-                arguments[item.name] = item.fit(
-                    {t.name: tuple(arguments[t.name].shape) for t in spec.tensors}, arguments
-                )
+    """Tensors of the same alternatives have the shape of the first, and scalars that have to go with shapes do."""
+    with suppress(Exception):  # what is drawn may be no tensor
+        shapes = {t.dims: tuple(arguments[t.name].shape) for t in reversed(spec.tensors)}
+        for item in (t for t in spec.tensors if tuple(arguments[t.name].shape) != shapes[t.dims]):
+            arguments[item.name] = values(shapes[item.dims], arguments[item.name].dtype, 0)
+        for scalar in (i for i in spec.scalars if isinstance(i, Scalar)):
+            if scalar.fit:
+                named = {t.name: shapes[t.dims] for t in spec.tensors}
+                arguments[scalar.name] = scalar.fit(named, arguments)
 
 
 def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
