@@ -206,10 +206,9 @@ def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.G
     together = _pick(spec.formats, rng) if spec.formats else {}
     kinds = {name: f":{SHORT[dtype]}" for name, dtype in together.items()}
     words = [f"{name}={shown(shape)}{kinds.get(name, '')}" for name, shape in shapes.items()]
-    for item in spec.scalars:
-        value = _scalar(item, shapes, rng)
-        if value is not None:
-            words.append(f"{item.name}={written(value)}")
+    drawn = {item.name: _scalar(item, shapes, rng) for item in spec.scalars}
+    drawn |= {i.name: i.fit(shapes, drawn) for i in spec.scalars if isinstance(i, Scalar) and i.fit}
+    words += [f"{name}={written(value)}" for name, value in drawn.items() if value is not None]
     return " ".join(words)
 
 

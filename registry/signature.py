@@ -95,7 +95,8 @@ class Scalar:
     tries besides the default: zero, negative, large and small ones, and some that are no power of two. length: of a tuple
     or list of such numbers, in place of which a call may give a single one (`stride=2`, `stride=(2, 1)`); range and choices
     hold for each, and reference, `normalise`, `derive`, constraints and implementations see a tuple of that length. Cases
-    write stride=2x1, and the operator of torch takes int[2].
+    write stride=2x1, and the operator of torch takes int[2]. fit: from the shapes of a call and its other scalars a value
+    that goes with them, where hardly any other does; the suites take it for the calls that they draw.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Scalar:
     optional: bool = False
     trials: tuple[Any, ...] = ()
     length: int | None = None
+    fit: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Any] | None = None
     doc: str = ""
 
 

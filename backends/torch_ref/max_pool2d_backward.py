@@ -15,7 +15,7 @@ def max_pool2d_backward(
     form, shape = format_of(index), (*grad_out.shape[:-2], *size)
     images = torch.empty(shape, dtype=torch.float32, device=grad_out.device, memory_format=form)
     at = index.long().clamp_(0, size[0] * size[1] - 1)  # on a CPU torch writes wherever an index says
-    found = torch.ops.aten.max_pool2d_with_indices_backward(
+    found: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
         grad_out.float(), images, kernel, stride, padding, (1, 1), False, at
     )
     return found.to(grad_out.dtype).contiguous(memory_format=form)

@@ -72,8 +72,18 @@ def _case(shape: str, size: str, more: str, **options: Any) -> Case:
     return Case(f"grad_out={shape} index={shape} size={size} {more}", **options)
 
 
+def fitting(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -> Pair:
+    """H and W of the largest images with so many windows."""
+    given = (scalars[name] for name in ("kernel", "stride", "padding"))
+    kernel, stride, padding = (value if isinstance(value, tuple) else (value or 0,) * 2 for value in given)
+    stride = kernel if scalars["stride"] is None else stride
+    sides = zip(shapes["grad_out"][-2:], kernel, stride, padding, strict=True)
+    h, w = (n * s + k - 1 - 2 * p for n, k, s, p in sides)
+    return h, w
+
+
 SAME = "as in the forward call"
-SIZES = Scalar("size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), doc="H and W of the images")
+SIZES = Scalar("size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), fit=fitting, doc="H and W of the images")
 
 SPEC = OpSpec(
     name="max_pool2d_backward",
@@ -107,6 +117,7 @@ SPEC = OpSpec(
     derive=derive,
     constraints=(
         Constraint("index of the shape of grad_out", lambda v: v["index"].shape == v["grad_out"].shape),
+        Constraint("C, OH and OW of at least 1", lambda v: min(v["C"], v["OH"], v["OW"]) >= 1),
         *max_pool2d.LIMITS,
         Constraint(
             "OH and OW that size, kernel, stride and padding give",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -220,6 +220,8 @@ def _scalar(draw: Any, item: Scalar | Axis, arguments: dict[str, Any]) -> Any:
         return item.default
     if isinstance(item, Axis):
         return draw(st.integers(-3, 2))
+    if item.length and item.trials and not rarely(draw, 5):
+        return pick(draw, item.trials)
     if item.length and draw(st.booleans()):
         count = item.length + (rarely(draw, 10) and draw(st.integers(-1, 1)))
         return pick(draw, (tuple, list))(_scalar(draw, replace(item, length=None), arguments) for _ in range(count))
@@ -265,10 +267,24 @@ def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
             arguments[item.name] = _tensor(draw, item, arguments, axes, notes)
         else:
             arguments[item.name] = _scalar(draw, item, arguments)
+    if any(isinstance(i, Scalar) and i.fit for i in spec.scalars) and not rarely(draw, 8):
+        _fit(spec, arguments)
     _make_lawful(spec, arguments, strays=rarely(draw, 8))
     around = draw(st.lists(st.sampled_from(SURROUNDINGS), max_size=2, unique=True)) if draw(st.booleans()) else []
     missing = draw(st.sampled_from((*arguments, "unheard_of"))) if rarely(draw, 30) else ""
     return Draft(spec, arguments, backend(draw, able), around, notes, missing)
+
+
+def _fit(spec: OpSpec, arguments: dict[str, Any]) -> None:
+    """Tensors of the same alternatives have the shape of the first, and scalars that have to go with shapes do."""
+    with suppress(Exception):  # what is drawn may be no tensor
+        shapes = {t.dims: tuple(arguments[t.name].shape) for t in reversed(spec.tensors)}
+        for item in (t for t in spec.tensors if tuple(arguments[t.name].shape) != shapes[t.dims]):
+            arguments[item.name] = values(shapes[item.dims], arguments[item.name].dtype, 0)
+        for scalar in (i for i in spec.scalars if isinstance(i, Scalar)):
+            if scalar.fit:
+                named = {t.name: shapes[t.dims] for t in spec.tensors}
+                arguments[scalar.name] = scalar.fit(named, arguments)
 
 
 def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
