@@ -84,18 +84,29 @@ def conformance_tests(backend, files, gpu = False):
             )
 
 def unit_tests(files, deps, size = "medium", shards = {}):
-    """One pytest target per tests/test_*.py; other files of tests/ come along with each.
+    """:unit_tests, all of tests/test_*.py in two processes, and a target per file that runs where it is named alone.
 
-    shards: into how many processes the tests of a file are split, {"test_mutants": 8}; 1 for all others.
+    A process takes seconds to import torch, and what one test has compiled the next one finds. Other files of tests/
+    come along with each target. shards: files with a target of their own, and into how many processes it is split.
     """
     helpers = [file for file in files if not file.startswith("tests/test_")]
+    together = []
     for file in files:
         if file not in helpers:
             name = file[len("tests/"):-len(".py")]
+            together += [] if name in shards else [file]
             pytest_test(
                 name = name,
                 size = size,
                 srcs = [file] + helpers,
                 shard_count = shards.get(name),
+                tags = [] if name in shards else ["manual"],
                 deps = deps,
             )
+    pytest_test(
+        name = "unit_tests",
+        size = "enormous",
+        srcs = together + helpers,
+        shard_count = 2,
+        deps = deps,
+    )

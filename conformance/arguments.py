@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 
-from kernelmux.conformance import expected, plan, spelt
+from kernelmux.conformance import expected, ledger, plan, spelt
 from kernelmux.conformance.options import PROGRAM, Options
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import TIERS
@@ -79,7 +80,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
-    made.add_argument("--tier", default="ci", choices=TIERS, help="how large the cases may be (default: ci)")
+    tier = "how large the cases may be (default: ci, but smoke for emulated variants that passed on a GPU as they stand)"
+    made.add_argument("--tier", choices=TIERS, help=tier)
     seeds = "of all random inputs (default: 0); several: every item runs once for each"
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"
@@ -113,7 +115,7 @@ def options_of(args: argparse.Namespace) -> Options:
     seeds = tuple(dict.fromkeys(args.seed)) or (0,)
     chosen = Options(
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
-        args.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
+        args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
         seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants,
     )  # fmt: skip
     if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -126,7 +128,8 @@ def options_of(args: argparse.Namespace) -> Options:
     plan.check_names(chosen)
     _check_cases(chosen)
     expected.books(chosen)
-    return chosen
+    plain = chosen.everything and not (args.tier or args.seed or chosen.cases)
+    return replace(chosen, verified=ledger.verified()) if plain and chosen.device == "cpu" else chosen
 
 
 def _check_mutants(chosen: Options) -> None:

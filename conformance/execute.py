@@ -81,7 +81,7 @@ def _run(item: Item, options: Options) -> Outcome:
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
-    if item.variant and probe.brief and _by_name_alone(item):
+    if item.variant and probe.brief and _known(item, options):
         probe.options = replace(options, tier="smoke")
     try:
         check.run(probe)
@@ -92,14 +92,14 @@ def _run(item: Item, options: Options) -> Outcome:
     return _judge(item, probe)
 
 
-def _by_name_alone(item: Item) -> bool:
-    """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked.
+def _known(item: Item, options: Options) -> bool:
+    """Whether it is about a variant that a GPU has verified as it stands, or about a rung that no call picks by itself.
 
-    Not `exact`: a small case need not have exact inputs (`linear` has none).
+    Mutants stand for variants that are new, and are picked.
     """
-    if item.check == "exact" or item.backend.startswith(MUTANTS):
+    if item.backend.startswith(MUTANTS):
         return False
-    return rungs.superseded(item.op, item.backend, item.variant)
+    return f"{item.op}/{item.label}" in options.verified or rungs.superseded(item.op, item.backend, item.variant)
 
 
 def _crash(probe: Probe, error: Exception) -> Record:

@@ -116,6 +116,18 @@ def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
 
 
+def verified() -> tuple[str, ...]:
+    """Every variant that passed on a GPU as it stands, as "op/backend/variant"."""
+    names = (
+        (op, backend, variant)
+        for op in catalog.names()
+        for backend in registered.backends()
+        if registered.implements(backend, op)
+        for variant in registered.variants(backend, op)
+    )
+    return tuple("/".join(name) for name in names if status(*name)[0] == "verified")
+
+
 def table() -> str:
     """The support matrix in Markdown: per operator and backend every variant with its mark."""
     names = registered.backends()

@@ -141,7 +141,8 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
 def _title(chosen: Options, found: Found) -> str:
     seeds = f"seeds {', '.join(map(str, chosen.seeds))}" if chosen.seeds else f"seed {chosen.seed}"
     where = report.machine(chosen, {o.item.backend for o in found.outcomes if not o.item.problem})
-    return f"conformance, tier {chosen.tier}, {seeds}, {where}, {duration(found.seconds)}"
+    known = f" (smoke for {len(chosen.verified)} variants that a GPU has verified)" if chosen.verified else ""
+    return f"conformance, tier {chosen.tier}{known}, {seeds}, {where}, {duration(found.seconds)}"
 
 
 def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:

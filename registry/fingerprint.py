@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -34,7 +35,7 @@ def sources(home: Path, package: str, stem: str) -> set[Path]:
         found.add(file)
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
-            waiting += _used(home, package, file, ast.parse(text))
+            waiting += _used(home, package, file, text)
         else:
             waiting += [file.with_name(name) for name in _INCLUDE.findall(text)]
     return found
@@ -48,14 +49,22 @@ def _module(home: Path, name: str) -> list[Path]:
     return [home / f"{name}.py", *(home / name).glob("*")]
 
 
-def _used(home: Path, package: str, file: Path, tree: ast.Module) -> Iterator[Path]:
+def _used(home: Path, package: str, file: Path, text: str) -> Iterator[Path]:
     """What a module uses: CUDA sources beside it, and modules of the same package, wherever in it these are imported."""
     yield file.with_suffix(".cu")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".cu"):
-            yield file.with_name(node.value)
-        for name in _imported(node, package):
-            yield from _module(home, name)
+    cuda, modules = _named(text, package)
+    yield from (file.with_name(name) for name in cuda)
+    for name in modules:
+        yield from _module(home, name)
+
+
+@lru_cache(maxsize=1024)
+def _named(text: str, package: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The CUDA sources and the modules of `package` that the text of a module names."""
+    nodes = list(ast.walk(ast.parse(text)))
+    values = (node.value for node in nodes if isinstance(node, ast.Constant))
+    cuda = tuple(value for value in values if isinstance(value, str) and value.endswith(".cu"))
+    return cuda, tuple(name for node in nodes for name in _imported(node, package))
 
 
 def _imported(node: ast.AST, package: str) -> list[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 
 from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
+from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import UNIT
 from kernelmux.registry.spec import NoExact, exact_arguments
 
 # Of the value: what an eps beside 2^24 leaves in float64, and nothing that could decide a rounding to fp32.
 NEGLIGIBLE = 2.0**-36
+ONE = 1  # trial of a larger tier, where the smallest one has none
 FORMS = 8  # units of 2^-24 between sound forms of one formula: 4 ulps
 
 
@@ -21,13 +26,26 @@ def run(probe: Probe) -> None:
     if isinstance(exact, NoExact):
         probe.skip_all(exact.reason)
         return
-    for case, dtype in probe.turns():
-        trial = trials.exact_trial(probe.spec, case, dtype, probe.options.seed, probe.device)
-        if trial is not None and probe.able(trial):
+    for trial in _trials(probe, probe.turns()) or _trials(probe, _larger(probe))[:ONE]:
+        if probe.able(trial):
             with probe.judge(trial) as judge:
                 _equal(judge)
     if not probe.records and not probe.options.cases:
         raise LookupError(f"{probe.spec.name}: exact inputs exist for no case of tier {probe.options.tier}")
+
+
+def _trials(probe: Probe, pairs: Iterable[tuple[Case, torch.dtype]]) -> list[Trial]:
+    """The trials of those cases for which there are exact inputs."""
+    options, spec = probe.options, probe.spec
+    made = (trials.exact_trial(spec, case, dtype, options.seed, probe.device) for case, dtype in pairs)
+    return [trial for trial in made if trial is not None]
+
+
+def _larger(probe: Probe) -> list[tuple[Case, torch.dtype]]:
+    """What tier ci asks for, for an operator whose cases of tier smoke have no exact inputs."""
+    cases = replace(probe.options, tier="ci").cases_of(probe.spec) if probe.options.tier == "smoke" else []
+    pairs = ((case, dtype) for case in cases for dtype in probe.options.dtypes_of(probe.spec, case))
+    return [(case, dtype) for case, dtype in pairs if not probe.reasons(probe.make(case, dtype))]
 
 
 def _equal(judge: Judge) -> None:

@@ -1,10 +1,10 @@
-"""A short run asks less of rungs that no call picks by itself, and as much as before of all others."""
+"""A short run asks less of what a GPU has verified, and of rungs that no call picks by itself; as much of all others."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernelmux.conformance import execute, rungs
+from kernelmux.conformance import arguments, execute, ledger, rungs
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
@@ -31,9 +31,12 @@ def test_a_rung_that_some_gpu_or_call_picks_is_not_superseded() -> None:
         ("wgmma", Options(), "ci"),
         ("naive", Options(tier="full"), "full"),
         ("naive", Options(dtypes=("fp16",)), "ci"),
+        ("wgmma", Options(verified=("matmul/cuda/wgmma",)), "smoke"),
+        ("wgmma", Options(verified=("matmul/cuda/tensor_cores", "linear/cuda/wgmma")), "ci"),
+        ("wgmma", Options(tier="full", verified=("matmul/cuda/wgmma",)), "full"),
     ],
 )
-def test_what_a_rung_is_asked(variant: str, options: Options, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_variant_is_asked(variant: str, options: Options, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def run(probe: Probe) -> None:
@@ -43,3 +46,23 @@ def test_what_a_rung_is_asked(variant: str, options: Options, tier: str, monkeyp
     monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
     execute.execute(Item("matmul", "cuda", variant, "accuracy"), options)
     assert asked == [tier]
+
+
+def test_only_a_whole_run_without_a_tier_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments.torch.cuda, "is_available", lambda: False)
+    known = ledger.verified()
+    assert "softmax/cuda/registers" in known
+    for given in ([], ["-n", "2"]):
+        assert chosen(given).verified == known
+    for given in (["--tier", "ci"], ["--op", "softmax"], ["--backend", "cuda"], ["--check", "exact"], ["--seed", "0"]):
+        assert chosen(given).verified == () and chosen(given).tier == "ci"
+
+
+def chosen(given: list[str]) -> Options:
+    return arguments.options_of(arguments.parser().parse_args(given))
+
+
+def test_an_operator_whose_small_cases_have_no_exact_inputs_is_asked_a_larger_one() -> None:
+    item = Item("linear", "torch_ref", "eager", "exact")
+    outcome = execute.execute(item, Options(tier="smoke"))
+    assert outcome.status == "passed" and outcome.passed == 1

@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
-from kernelmux.emulator.compilers import launch_log, triton_cache, triton_ptx, triton_recompile
+from kernelmux.emulator.compilers import launch_log, triton_cache, triton_ptx, triton_recompile, triton_stages
 from kernelmux.emulator.compilers.resources import Resources, resources
 from kernelmux.emulator.running.launch import Kernel, load
 from kernelmux.emulator.tma.tensor_map import Im2colMap, TensorMap
@@ -69,6 +69,7 @@ def activate() -> None:
     with _lock:
         _before = _emulator()
         driver.set_active(_before)
+        triton_stages.stop_at_ptx()
 
 
 @contextmanager
@@ -83,6 +84,7 @@ def triton_active() -> Iterator[None]:
         if _entered == 0:
             _before = driver._active
             driver.set_active(_emulator())
+            triton_stages.stop_at_ptx()
         _entered += 1
     was = _inside.get()
     _inside.set(True)
@@ -94,6 +96,8 @@ def triton_active() -> Iterator[None]:
             _entered -= 1
             if _entered == 0 and driver._active is _emulator():
                 driver.set_active(_before)
+                if _before is not _emulator():
+                    triton_stages.go_on()
 
 
 def _check_inside() -> None:
@@ -189,6 +193,8 @@ class Utilities:
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[Any, ...]:
         """(module, function, registers, spills, threads per block); the launcher brings its own code, the PTX.
 
+        Registers and spills are 0, since there is no machine code, unless a hook of the user's lets Triton make it.
+
         The module is None, since nothing was loaded: Triton asks the active driver to unload any other, and at that time
         this one is not active any more. Therefore Triton comes here at every launch.
         """
@@ -201,7 +207,7 @@ class Utilities:
 
 @lru_cache(maxsize=1024)
 def _needs(name: str, cubin: bytes) -> Resources:
-    return resources(cubin).get(name, Resources())
+    return resources(cubin).get(name, Resources()) if cubin else Resources()
 
 
 class Launcher:

