@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,7 +31,7 @@ class Conv2d(Ours, torch.nn.Conv2d):
         dilation: int | Pair = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -45,7 +45,7 @@ class Conv2d(Ours, torch.nn.Conv2d):
             return f"groups: expected 1, got {module.groups}"
         if module.padding_mode != "zeros":
             return f"padding_mode: expected 'zeros', got {module.padding_mode!r}"
-        if zeros(module) is None:
+        if module.padding == "same" and any(n % 2 for n in reaches(module)):
             return f"padding: expected the same on both sides, got {shown(module.padding)} for a kernel of even length"
         return unfit(cls.op, weight=module.weight, bias=module.bias)
 
@@ -55,11 +55,17 @@ class Conv2d(Ours, torch.nn.Conv2d):
         return y.squeeze(0) if input.dim() == 3 else y
 
 
-def zeros(module: Any) -> Pair | None:
-    """Rows and columns of zeros on each side; None where "same" puts more on one side than on the other."""
+def reaches(module: Any) -> Pair:
+    """Rows and columns from the first to the last element of a kernel."""
+    rows, columns = (d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True))
+    return rows, columns
+
+
+def zeros(module: Any) -> Pair:
+    """Rows and columns of zeros on each side."""
     if module.padding == "valid":
         return 0, 0
     if module.padding != "same":
         return pair(module.padding)
-    both = [d * (k - 1) for k, d in zip(module.kernel_size, module.dilation, strict=True)]
-    return None if any(n % 2 for n in both) else (both[0] // 2, both[1] // 2)
+    rows, columns = reaches(module)
+    return rows // 2, columns // 2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.ops.conv2d import padded, reference
+from kernelmux.registry.ops.conv2d import reference
 
 Maybe = torch.Tensor | None
 Pair = tuple[int, int]
@@ -94,17 +93,6 @@ def _last(x: torch.Tensor) -> bool:
     return format_of(x) == torch.channels_last
 
 
-def im2col(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Any) -> torch.Tensor:
-    """As sound as any: the columns are written out."""
-    stride, padding, dilation = along
-    places = sums(x, weight, None, *along).shape
-    if not (x.numel() and weight.numel()):
-        return sound(x, weight, bias, *along)
-    columns = F.unfold(padded(x.double(), padding), weight.shape[2:], dilation, 0, stride)
-    y = (weight.double().flatten(1) @ columns).view(places)
-    return ended(y if bias is None else y + bias.double()[:, None, None], x)
-
-
 def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
     """With the arguments by the names of the spec."""
 
@@ -118,7 +106,6 @@ def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
 
 VARIANTS = {
     "sound": _variant(sound, "nothing is wrong with it"),
-    "im2col": _variant(im2col, "writes the columns out: nothing is wrong with it"),
     "last_row_is_padding": _variant(last_row_is_padding, "takes the last row for padding, where there is some"),
     "dilation_ignored": _variant(dilation_ignored, "has no dilation"),
     "padding_of_one": _variant(padding_of_one, "takes every padding for 1"),
@@ -130,7 +117,6 @@ VARIANTS = {
     "always_contiguous": _variant(always_contiguous, "gives channels-last images a contiguous result"),
 }
 
-SOUND = ("sound", "im2col")
-CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name not in SOUND} | {
+CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"} | {
     "channels_first": "layout", "always_contiguous": "layout",
 }  # fmt: skip
