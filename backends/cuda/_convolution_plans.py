@@ -30,7 +30,7 @@ _SIGNATURE = "left* right* bias* out* c:struct"
 
 @dataclass(frozen=True)
 class Together:
-    """The product of these axes is not larger than `maximum`."""
+    """The product of these axes, some of which may follow from others, is not larger than `maximum`."""
 
     axes: str
     maximum: int
@@ -47,7 +47,7 @@ class Together:
 
 def indices(*together: str) -> tuple[Condition, ...]:
     """What tiles are addressed with fits an int: positions or taps of all images or channels, rows, columns."""
-    pixels = (AtMost(axis, 2**29) for axis in "HW")  # added to a padding, a tap and `nowhere`
+    pixels = (Together(axis, 2**29) for axis in "HW")  # added to a padding, a tap and `nowhere`
     sizes = (AtMost(axis, _LARGEST) for axis in "NCO")
     return (*pixels, *sizes, *(Together(axes, _LARGEST) for axes in together))
 
@@ -123,7 +123,8 @@ def implicit_gemm(c: Convolution, multiprocessors: int) -> Plan:
 @lru_cache(maxsize=4096)
 def implicit_gemm_wgmma(c: Convolution, multiprocessors: int) -> Plan:
     """The product of halves by wgmma."""
-    m, widest = _side(c.sizes[0], 128), _side(c.sizes[1], 256)
+    m = _side(c.sizes[0], 128)
+    widest = _side(c.sizes[1], 2 * m)  # a thread per column at least
     tile = _largest(c, [wgmma_tile(m, n) for n in (256, 128, 64) if n <= widest], multiprocessors)
     return halves_plan(WGMMA, "conv2d_implicit_gemm_wgmma", c, tile, multiprocessors)
 

@@ -19,7 +19,7 @@ __device__ __forceinline__ void load_panel(Panel& panel, const Element* x, const
 }
 
 // left [M, K], right [N, K], out [M, N] as `Product` says; blocks (tile of a phase, piece of K).
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     conv2d_tiled(const Element* __restrict__ left, const Element* __restrict__ right, const Element* __restrict__ bias,
                  Output* __restrict__ out, const __grid_constant__ Convolution c) {
     __shared__ alignas(16) Panel a, b;  // [k][m], [k][n]

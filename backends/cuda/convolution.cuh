@@ -89,6 +89,9 @@ struct Walk {
     }
 };
 
+// Along an axis.
+__device__ __forceinline__ int phases(const Axis& axis) { return min(axis.stride, axis.count); }
+
 // The product of one phase: sizes, and where the elements of its operands and of its result are.
 struct Product {
     const Convolution& c;
@@ -96,7 +99,7 @@ struct Product {
     int M, N, K;
 
     __device__ __forceinline__ Product(const Convolution& c, int phase)
-        : c(c), h(c.h, phase / min(c.w.stride, c.w.count)), w(c.w, phase % min(c.w.stride, c.w.count)) {
+        : c(c), h(c.h, phase / phases(c.w)), w(c.w, phase % phases(c.w)) {
         const int positions = c.batch * h.count * w.count, taps = h.taps * w.taps;
         M = OPERATOR == BACKWARD_WEIGHT ? c.filters : positions;
         N = OPERATOR == BACKWARD_WEIGHT ? taps * c.channels : c.filters;

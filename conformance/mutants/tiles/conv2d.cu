@@ -11,7 +11,7 @@ using T = ELEMENT;
 enum Defect { NONE, BEYOND_THE_BORDER, NO_DILATION, PADDED_WITH_ONES, BIAS_TWICE, NO_BARRIER, LAST_BLOCK_DROPPED };
 
 struct Sizes {
-    int N, C, H, W, O, R, S, P, Q, stride[2], padding[2], dilation[2];
+    int N, C, H, W, O, R, S, P, Q, stride[2], padding[2], dilation[2], biased;
 };
 
 // In PTX, because CuPy compiles plain sums and products with -ftz=true, which flushes subnormal numbers.
@@ -47,7 +47,8 @@ __device__ void conv2d(const T* x, const T* weight, const T* bias, T* y, const S
         __syncthreads();
     }
     if (place >= places) return;
-    for (int times = 0; bias && times < (Defect == BIAS_TWICE ? 2 : 1); times++) sum = fma_gradual(float(bias[o]), 1, sum);
+    const int times = !z.biased ? 0 : Defect == BIAS_TWICE ? 2 : 1;
+    for (int i = 0; i < times; i++) sum = fma_gradual(float(bias[o]), 1, sum);
     y[(((long long)n * z.O + o) * z.P + p) * z.Q + q] = T(sum);
 }
 
