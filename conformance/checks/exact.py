@@ -76,7 +76,8 @@ def allowance(trial: Trial, output: int) -> torch.Tensor | None:
     storage dtype by that; a term that is left out, or rounded too early, is off by far more.
     """
     model, ref = trial.spec.errors[output], trial.references[output]
-    whole = all(bool((x.isfinite() & (x == x.round())).all()) for x in (*trial.tensors.values(), ref))
+    numbers = [x.to(torch.float64) for x in (*trial.tensors.values(), ref)]
+    whole = all(bool((x.isfinite() & (x == x.round())).all()) for x in numbers)
     if model.roundings == 0 or whole:
         return None
     spread = FORMS * UNIT[torch.float32] * ref.abs()

@@ -141,7 +141,7 @@ def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torc
 
     That is not judged; a finite number where the result itself is beyond fp32 is.
     """
-    if not all(bool(x.isfinite().all()) for x in trial.tensors.values()):
+    if not all(bool(x.to(torch.float64).isfinite().all()) for x in trial.tensors.values()):
         return outputs
     arguments = exact_arguments(trial.call)
     kept = []

@@ -1,0 +1,31 @@
+"""Product of 8-bit floats by torch._scaled_mm where that takes the call, else of the numbers that they stand for."""
+
+import torch
+
+from kernelmux.registry import dtypes
+from kernelmux.registry.backend import Implementation
+
+BLOCK = 128
+
+
+def fp8_matmul(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    out, kinds = dtypes.parse(out_dtype), (scale_a.dim(), scale_b.dim())
+    aligned = not any(n % 16 for n in (a.shape[1], b.shape[1])) and a.numel() and b.numel()
+    both = {a.dtype, b.dtype} != {torch.float8_e5m2}
+    if a.is_cuda and aligned and both and kinds == (0, 0):
+        columns = b if b.stride(0) == 1 else b.t().contiguous().t()
+        fast = accumulation == "fast"
+        return torch._scaled_mm(a.contiguous(), columns, scale_a, scale_b, out_dtype=out, use_fast_accum=fast)
+    return torch.mm(a.double() * _spread(scale_a, a), b.double() * _spread(scale_b, b)).to(out)
+
+
+def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    for axis, length in enumerate(x.shape) if scale.dim() else ():
+        if scale.shape[axis] not in (1, length):
+            scale = scale.repeat_interleave(BLOCK, axis).narrow(axis, 0, length)
+    return scale.double()
+
+
+VARIANTS = {"eager": Implementation(fn=fp8_matmul, idea="torch._scaled_mm", arithmetic="mma")}
