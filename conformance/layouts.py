@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelmux.registry.dtypes import computes
+
 POISON = 0xFF  # NaN in every floating format, -1 in every integer format
 Strides = tuple[int, ...]
 
@@ -38,7 +40,7 @@ GRID, LIMIT = 8, 4.0
 
 def coarse(x: torch.Tensor) -> torch.Tensor:
     """Floating values on the grid, integers as they are."""
-    return ((x * GRID).round() / GRID).clamp(-LIMIT, LIMIT) if x.is_floating_point() else x
+    return ((x.float() * GRID).round() / GRID).clamp(-LIMIT, LIMIT).to(x.dtype) if x.is_floating_point() else x
 
 
 def laid_out(x: torch.Tensor, strides: Strides, offset: int = 0) -> torch.Tensor:
@@ -63,7 +65,8 @@ class Layout:
     """A layout: strides (and offset in elements) for a shape and item size, or None where it would be an ordinary one.
 
     same: the values stay those of the tensor, so that its reference holds. negated: memory holds the negative of each
-    value, and the view has the negative bit, as the imaginary part of a conjugated tensor has.
+    value, and the view has the negative bit, as the imaginary part of a conjugated tensor has; of 8-bit floats torch can
+    read no such view.
     """
 
     name: str
@@ -74,7 +77,7 @@ class Layout:
     def of(self, x: torch.Tensor) -> torch.Tensor | None:
         """x in this layout, or None."""
         made = self.strides(tuple(x.shape), x.element_size()) if x.numel() else None
-        if made is None:
+        if made is None or (self.negated and not computes(x.dtype)):
             return None
         return torch._neg_view(laid_out(-x, *made)) if self.negated else laid_out(x, *made)
 

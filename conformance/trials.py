@@ -12,7 +12,7 @@ import torch
 
 from kernelmux.registry import domains
 from kernelmux.registry.cases import Case, generator
-from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.dtypes import SHORT, computes
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
 from kernelmux.registry.spec import (
@@ -138,7 +138,7 @@ def computed(spec: OpSpec) -> list[str]:
 
 def _tiny(x: torch.Tensor) -> bool:
     """Whether a tensor has numbers that are subnormal in fp32."""
-    if not x.is_floating_point() or x.dtype.itemsize == 1:  # those of fp8 are normal in fp32
+    if not x.is_floating_point() or not computes(x.dtype):  # those of 8-bit floats are normal in fp32
         return False
     size = x.abs()
     return bool(((size > 0) & (size < torch.finfo(torch.float32).smallest_normal)).any())

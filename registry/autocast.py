@@ -48,7 +48,7 @@ def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 
 def _eligible(value: Any) -> bool:
-    """Whether autocast speaks of an argument: a floating tensor, but not one of float64, nor one that binding refuses."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
+    """Whether autocast speaks of an argument: a floating tensor of 16 or 32 bits, but none that binding refuses."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype.itemsize not in (2, 4):
         return False
     return not value.is_nested and value.layout == torch.strided and unreadable(value) is None

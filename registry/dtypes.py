@@ -35,6 +35,11 @@ UNIT: dict[torch.dtype, float] = {
 }
 
 
+def computes(dtype: torch.dtype) -> bool:
+    """Whether torch computes in a dtype: numbers of 8-bit floats it copies and converts, and little else."""
+    return not dtype.is_floating_point or dtype.itemsize > 1
+
+
 def parse(name: str) -> torch.dtype:
     """The dtype of a short ("bf16") or long ("bfloat16") name; ArgumentError names what is known."""
     dtype = LONG.get(name) or getattr(torch, name, None)

@@ -1,7 +1,8 @@
 """How far a right result may be from the reference: the bound, computed from what the op and the kernel declare.
 
     bound = roundings * u_out * |ref| * (1 + 2^-6)          the rounding(s) to the output dtype
-          + (8 + tail(h, n) + linear * h) * u_acc * M        accumulation over a chain of h terms of magnitude M
+          + (8 + tail(h, n) + linear * h) * u_acc * M        accumulation over a chain of h terms of magnitude M; the linear
+                                                             term stops growing where sums are promoted
           + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
@@ -37,6 +38,7 @@ class Arithmetic:
 
     unit: unit roundoff of one accumulation. sequential: one long chain instead of partial sums of 16 terms or more.
     linear: bias per term, for accumulators that truncate. operand: unit roundoff to which operands are rounded first.
+    promoted: terms after which a sum goes on in fp32, so that the bias grows no further; 0: never.
     """
 
     name: str
@@ -44,10 +46,15 @@ class Arithmetic:
     sequential: bool = False
     linear: float = 0.0
     operand: float = 0.0
+    promoted: int = 0
 
     def chain(self, terms: int) -> float:
         """Length of the longest sequential accumulation over `terms` terms."""
         return float(terms) if self.sequential else terms / 16 + 5
+
+    def bias(self, terms: int) -> float:
+        """Units that truncation adds up to: of every run of terms up to a promotion, relative to its own magnitude."""
+        return self.linear * self.chain(min(terms, self.promoted or terms))
 
 
 FP32 = Arithmetic("fp32", 2.0**-24)
@@ -61,11 +68,11 @@ MMA_16 = replace(MMA, name="mma_16")  # also where integers of 8 bits become ope
 # is given, and Triton gives it fp32 as it is (1.9 times the bound with 2^-11 at K = 2). A step has 8 products: twice 1.5.
 TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
 
-# Products of fp8 are added with some 14 bits between promotions to fp32 (1.007 of a bound with 2^-14, docs/conformance.md).
-FP8_MMA = Arithmetic("fp8_mma", 2.0**-14)
-# Without promotions every step of 32 products cuts the sum so far and what is added to it: 2.2 on positive data at
-# K = 16384 (docs/conformance.md), 4 at most.
-FP8_FAST = Arithmetic("fp8_fast", 2.0**-14, linear=4.0)
+# Of fp8 a tensor core cuts 32 products and the sum so far to multiples of 2^-13 of the largest of them (docs/emulator.md).
+# That is 16 units of 2^-14 per 16 products, and half of it as the sum grows: the sums of the emulator use 7.1 at most, with
+# one large first product, and 4.0 where they are promoted to fp32 every 128 terms (docs/conformance.md).
+FP8_MMA = Arithmetic("fp8_mma", 2.0**-14, linear=8.0, promoted=128)
+FP8_FAST = replace(FP8_MMA, name="fp8_fast", promoted=0)
 INT32 = Arithmetic("int32", 0.0)  # integers add up exactly
 
 # How often a sound kernel may exceed the bound anywhere in one tensor.
@@ -79,7 +86,8 @@ MMA_OF = {torch.float8_e4m3fn: FP8_MMA, torch.float8_e5m2: FP8_MMA, torch.int8: 
 def arithmetic(name: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> Arithmetic:
     """The arithmetic of a call, of whose operands the leading one has this dtype.
 
-    A tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"; fp8 and int8 have others.
+    A tensor-core kernel given fp32 runs as tf32, or as plain fp32 for precision="ieee"; fp8 and int8 have others. With
+    accumulation="fast" sums of fp8 are never promoted.
     """
     if name not in ARITHMETICS:
         raise SpecError(f"arithmetic: expected one of {', '.join(ARITHMETICS)}, got {name!r}")
@@ -188,7 +196,7 @@ def bound(
 
     u_out, terms = UNIT[out_dtype], model.terms(axes)
     h = how.chain(terms)
-    factor = 8 + tail(h, ref.numel(), correlated) + how.linear * h
+    factor = 8 + tail(h, ref.numel(), correlated) + how.bias(terms)
     m = term(model.magnitude, 1.0)
     return Bound(
         rounding=model.roundings * u_out * ref.abs() * (1 + 2.0**-6),

@@ -54,6 +54,12 @@ def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
     return transpose_vectorized(x).t() if k_axis == 0 else transpose_vectorized(x.t())
 
 
+def vector(x: Layout, k_axis: int) -> int:
+    """Bytes per access along K: 16 where every line starts at a multiple of that, and is one long."""
+    line = x.strides[1 - k_axis] if x.shape[1 - k_axis] > 1 else 0
+    return 1 if x.strides[k_axis] != 1 or x.shape[k_axis] % 16 or line % 16 or x.offset else 16
+
+
 def step(scale: torch.Tensor | None) -> int:
     """Elements from a scale to the next: 0 where one stands for all."""
     return int(scale is not None and scale.numel() > 1)

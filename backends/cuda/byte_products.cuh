@@ -78,3 +78,36 @@ __device__ __forceinline__ void for_each_tile(
         }
     }
 }
+
+template <int Count>
+__device__ __forceinline__ void pin(int (&d)[Count][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * Count; i++) asm volatile("" : "+r"(d[i / 4][i % 4])::"memory");
+}
+
+// Starts the products of a stage: multiply(d, a, b, add) is one, of 32 bytes of K; not `add` starts a new sum.
+template <typename Sums, typename Multiply>
+__device__ __forceinline__ void multiply_stage(Sums& d, const Ring& ring, bool add, Multiply multiply) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < BLOCK_K / 32; step++) multiply(d, ring.a(step), ring.b(step), add || step > 0);
+    wgmma_commit();
+}
+
+// All of K in the accumulator of the tensor cores. The products of one stage stay under way while the next one is awaited; a
+// stage is given back one step late.
+template <typename Sums, typename Multiply>
+__device__ __forceinline__ void accumulate(Sums& sum, Ring& ring, int K, Multiply multiply) {
+    int previous = -1;
+    for (int k = 0; k < K; k += BLOCK_K) {
+        ring.await();
+        multiply_stage(sum, ring, k > 0, multiply);
+        wgmma_wait<1>();
+        if (previous >= 0) ring.release(previous);
+        previous = ring.place.stage;
+        ring.place.advance();
+    }
+    wgmma_wait<0>();
+    pin(sum);
+    ring.release(previous);
+}

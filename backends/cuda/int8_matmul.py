@@ -19,6 +19,7 @@ from kernelmux.backends.cuda._byte_products import (
     lines,
     shared,
     step,
+    vector,
 )
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
@@ -69,15 +70,9 @@ def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
     (M, K), N = a.shape, b.shape[1]
     kernel = SOURCE.kernel(
         "int8_matmul_tensor_cores", "a* b* scale_a* scale_b* c* M:i32 N:i32 K:i32 a_m:i64 a_k:i64 b_k:i64 b_n:i64",
-        **_defines(scales), A_VECTOR=_vector(a, 1), B_VECTOR=_vector(b, 0),
+        **_defines(scales), ROWS=_TILE, A_VECTOR=vector(a, 1), B_VECTOR=vector(b, 0),
     )  # fmt: skip
     return kernel.bind(cdiv(M, _TILE) * cdiv(N, _TILE), 256, M, N, K, *a.strides, *b.strides)
-
-
-def _vector(x: Layout, k_axis: int) -> int:
-    """Bytes per access along K: 16 where every line starts at a multiple of that, and is one long."""
-    line = x.strides[1 - k_axis] if x.shape[1 - k_axis] > 1 else 0
-    return 1 if x.strides[k_axis] != 1 or x.shape[k_axis] % 16 or line % 16 or x.offset else 16
 
 
 @lru_cache(maxsize=4096)

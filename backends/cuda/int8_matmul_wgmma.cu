@@ -21,30 +21,6 @@ INTEGER_PRODUCT(256, 128, 129, 130)
 using Sums = int[BLOCK_N / 8][4];
 constexpr int STRIP_N = 64, STRIP_BYTES = SCALED ? 8 * Strip<STRIP_N>::Bytes : 0;  // of all consumer warps
 
-__device__ __forceinline__ void pin(Sums& d) {
-#pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i++) asm volatile("" : "+r"(d[i / 4][i % 4])::"memory");
-}
-
-// The products of one stage stay under way while the next one is awaited; a stage is given back one step late.
-__device__ __forceinline__ void accumulate(Sums& sum, Ring& ring, int K) {
-    int previous = -1;
-    for (int k = 0; k < K; k += BLOCK_K) {
-        ring.await();
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < BLOCK_K / 32; step++) multiply(sum, ring.a(step), ring.b(step), k > 0 || step > 0);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (previous >= 0) ring.release(previous);
-        previous = ring.place.stage;
-        ring.place.advance();
-    }
-    wgmma_wait<0>();
-    pin(sum);
-    ring.release(previous);
-}
-
 // Sum i of group j of a lane is at row lane / 4 + i / 2 * 8 and column 8 j + lane % 4 * 2 + i % 2.
 __device__ __forceinline__ void store_integers(const Sums& sum, int* c, int row, int column, int M, int N) {
     const int lane = threadIdx.x % 32, n0 = column + lane % 4 * 2;
@@ -107,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Ring ring(stages, reinterpret_cast<Barrier*>(strips + STRIP_BYTES));
     Sums sum = {};
     for_each_tile(ring, a, b, M, N, K, [&](int row, int column) {
-        accumulate(sum, ring, K);
+        accumulate(sum, ring, K, [](Sums& d, Descriptor x, Descriptor y, bool add) { multiply(d, x, y, add); });
         end(sum, reinterpret_cast<Output*>(strips) + (threadIdx.x / 32 - 4) * STRIP_BYTES / (8 * (int)sizeof(Output)), c,
             scale_a, scale_b, row, column, M, N);
     });

@@ -12,6 +12,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch
+from kernelmux.registry.dtypes import computes
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.signature import spread
 from kernelmux.registry.spec import REQUIRED, Axis, Scalar, Tensor
@@ -114,7 +115,7 @@ def _wrong_tensors(item: Tensor, value: torch.Tensor | None, trial: Trial) -> It
         yield "another device", torch.empty(value.shape, dtype=value.dtype, device="meta")
     if (axis := _shared_axis(item, trial)) is not None:
         yield "a shared axis of another length", torch.cat([value, value], axis)
-    if not (value.is_floating_point() and value.dtype.itemsize == 1):  # of 8-bit floats torch makes none
+    if computes(value.dtype):  # of 8-bit floats torch makes none
         yield "a sparse tensor", value.to_sparse()
 
 

@@ -180,7 +180,7 @@ def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]
         for place in torch.randint(base[name].numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
             changed = now[name].clone().flatten()
             one = changed[place : place + 1]
-            one.copy_(-one - 2 if one.is_floating_point() else one + 1)
+            one.copy_(-one.float() - 2 if one.is_floating_point() else one + 1)
             now[name] = changed.view(base[name].shape)
             yield f"element {place} of {name} was", now
     now = {name: _on_grid(x) for name, x in base.items()}

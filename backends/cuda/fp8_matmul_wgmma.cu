@@ -1,0 +1,80 @@
+// fp8_matmul on Hopper's asynchronous tensor cores: c = (scale_a * a) (scale_b * b).
+#include "byte_products.cuh"
+#include "fp8_products.cuh"
+
+// d (+)= a b, both K-major in shared memory, 32 of K; not `add` starts a new sum.
+#define PRODUCT(N, A, B, ADD)                                                                                          \
+    __device__ __forceinline__ void multiply(float(&d)[N / 8][4], Descriptor a, Descriptor b, bool add) {              \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N               \
+                     "k32.f32." FORMATS " {" NAMES_##N "}, %" #A ", %" #B ", p, 1, 1; }"                               \
+                     : SUMS_##N                                                                                        \
+                     : "l"(a), "l"(b), "r"((int)add));                                                                 \
+    }
+PRODUCT(128, 64, 65, 66)
+PRODUCT(192, 96, 97, 98)
+PRODUCT(256, 128, 129, 130)
+
+using Sums = float[BLOCK_N / 8][4];
+constexpr int STRIP_N = 128 / sizeof(Output), STRIP_BYTES = 4 * CONSUMERS * Strip<STRIP_N>::Bytes;
+static_assert(BLOCK_K == SCALED_LENGTH && (SCALES_B != BLOCKS || BLOCK_N == SCALED_LENGTH), "a stage and a tile are a block");
+
+struct Multiply {
+    __device__ __forceinline__ void operator()(Sums& d, Descriptor a, Descriptor b, bool add) const { multiply(d, a, b, add); }
+};
+
+// Every stage has a sum of its own, which is scaled and added in fp32 while the other warpgroup multiplies.
+__device__ __forceinline__ void accumulate_promoted(Sums& sum, Ring& ring, const Scales& scales, int row, int column, int K) {
+    const int m = row + threadIdx.x % 32 / 4;
+    Sums part;
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] = 0.0f;
+    for (int k = 0; k < K; k += BLOCK_K) {
+        const int group = k / BLOCK_K;
+        const float left[2] = {scales.of_row(m, group), scales.of_row(m + 8, group)}, right = scales.of_column(column, group);
+        ring.await();
+        multiply_stage(part, ring, false, Multiply());
+        wgmma_wait<0>(part);
+        ring.release(ring.place.stage);
+        ring.place.advance();
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] += part[i / 4][i % 4] * left[i % 4 / 2] * right;
+    }
+}
+
+// Strips of shared memory make whole lines of the results.
+__device__ __forceinline__ void store_scaled(const Sums& sum, Output* strip, Output* c, const Scales& scales, int row, int column,
+                                             int M, int N) {
+    const int lane = threadIdx.x % 32, m = row + lane / 4;
+    const float left[2] = {scales.of_row(m), scales.of_row(m + 8)};
+#pragma unroll
+    for (int first = 0; first < BLOCK_N; first += STRIP_N) {
+        float scaled[STRIP_N / 8][4];
+#pragma unroll
+        for (int j = 0; j < STRIP_N / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float right = scales.of_column(column + first + 8 * j + lane % 4 * 2 + i);
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    scaled[j][2 * half + i] = sum[first / 8 + j][2 * half + i] * left[half] * right;
+            }
+        Strip<STRIP_N>::store_out(strip, scaled, c, Epilogue<Output>{}, row, column + first, M, N);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fp8_matmul_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+                     const float* __restrict__ scale_a, const float* __restrict__ scale_b, Output* __restrict__ c, int M, int N,
+                     int K) {
+    extern __shared__ __align__(1024) unsigned char stages[];  // then a strip per consumer warp, then the barriers
+    unsigned char* strips = stages + STAGES * STAGE_BYTES;
+    Ring ring(stages, reinterpret_cast<Barrier*>(strips + STRIP_BYTES));
+    const Scales scales(scale_a, scale_b, M, N, K);
+    Sums sum = {};
+    for_each_tile(ring, a, b, M, N, K, [&](int row, int column) {
+        if constexpr (PROMOTES) accumulate_promoted(sum, ring, scales, row, column, K);
+        else accumulate(sum, ring, K, Multiply());
+        Output* strip = reinterpret_cast<Output*>(strips) + (threadIdx.x / 32 - 4) * (Strip<STRIP_N>::Bytes / (int)sizeof(Output));
+        store_scaled(sum, strip, c, scales, row, column, M, N);
+    });
+}

@@ -1,0 +1,43 @@
+// The sums of an fp8 product: promoted to fp32 every 128 of K or not, scaled, and rounded once.
+//
+//   -DA_FORMAT=e4m3 or e5m2   -DB_FORMAT   the formats of the operands
+//   -DSCALES_A=kind  -DSCALES_B=kind       0: one for all, 1: of each row of a (column of b), 2: of each 128 of K (and of N)
+//   -DPROMOTES=0 or 1                      sums go on in fp32 after each 128 of K; scales of blocks need that
+#pragma once
+#include "matmul.cuh"
+
+constexpr int ONE = 0, LINES = 1, BLOCKS = 2, SCALED_LENGTH = 128;
+static_assert(PROMOTES || (SCALES_A != BLOCKS && SCALES_B != BLOCKS), "scales of blocks are applied where sums are promoted");
+
+#define QUOTED(x) #x
+#define STRING(x) QUOTED(x)
+#define FORMATS STRING(A_FORMAT) "." STRING(B_FORMAT)
+
+// scale_a and scale_b; rows and columns may lie outside of c, where scales are 0.
+struct Scales {
+    const float *a, *b;
+    int M, N, groups;
+
+    __device__ __forceinline__ Scales(const float* a, const float* b, int M, int N, int K)
+        : a(a), b(b), M(M), N(N), groups(cdiv(K, SCALED_LENGTH)) {}
+
+    // What the sum over 128 of K, the one of this number, is multiplied by before it is promoted.
+    __device__ __forceinline__ float of_row(int row, int group) const {
+        if constexpr (SCALES_A != BLOCKS) return 1.0f;
+        return row < M ? __ldg(a + (i64)row * groups + group) : 0.0f;
+    }
+    __device__ __forceinline__ float of_column(int column, int group) const {
+        if constexpr (SCALES_B != BLOCKS) return 1.0f;
+        return column < N ? __ldg(b + (i64)group * cdiv(N, SCALED_LENGTH) + column / SCALED_LENGTH) : 0.0f;
+    }
+
+    // What the whole sum is multiplied by.
+    __device__ __forceinline__ float of_row(int row) const {
+        if constexpr (SCALES_A == BLOCKS) return 1.0f;
+        return SCALES_A == ONE ? __ldg(a) : row < M ? __ldg(a + row) : 0.0f;
+    }
+    __device__ __forceinline__ float of_column(int column) const {
+        if constexpr (SCALES_B == BLOCKS) return 1.0f;
+        return SCALES_B == ONE ? __ldg(b) : column < N ? __ldg(b + column) : 0.0f;
+    }
+};
