@@ -69,10 +69,9 @@ MMA_16 = replace(MMA, name="mma_16")  # also where integers of 8 bits become ope
 TF32 = Arithmetic("tf32", 2.0**-23, linear=3.0, operand=2.0**-10)
 
 # Of fp8 a tensor core cuts 32 products and the sum so far to multiples of 2^-13 of the largest of them (docs/emulator.md).
-# That is 16 units of 2^-14 per 16 products, and half of it as the sum grows: the sums of the emulator use 7.1 at most, with
-# one large first product, and 4.0 where they are promoted to fp32 every 128 terms (docs/conformance.md).
-FP8_MMA = Arithmetic("fp8_mma", 2.0**-14, linear=8.0, promoted=128)
-FP8_FAST = replace(FP8_MMA, name="fp8_fast", promoted=0)
+# A product loses half of that, a unit of 2^-14, or less: 16 for 16 products, and 130 for the 128 up to a promotion.
+FP8_MMA = Arithmetic("fp8_mma", 2.0**-14, linear=10.0, promoted=128)
+FP8_FAST = Arithmetic("fp8_fast", 2.0**-14, linear=16.0)
 INT32 = Arithmetic("int32", 0.0)  # integers add up exactly
 
 # How often a sound kernel may exceed the bound anywhere in one tensor.

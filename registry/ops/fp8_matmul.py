@@ -15,6 +15,10 @@ from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Call, Constraint, NoGradient, OpSpec, Output, Scalar, SpecialValues, Tensor
 
 BLOCK = 128  # elements that share a scale, along K and along N
+ACCUMULATION = (
+    '"full" goes on in fp32 after every 128 of K, "fast" uses the accumulator of the tensor core alone, with some 14 bits; '
+    "scales of blocks need the former"
+)
 EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -83,15 +87,10 @@ SPEC = OpSpec(
         Tensor("b", "K N", dtypes=EIGHT, doc="fastest with K contiguous, as the view weight.t() has it"),
         Tensor("scale_a", "| M 1 | M G", dtypes=(torch.float32,), doc="G = K / 128, rounded up"),
         Tensor("scale_b", "| 1 N | G H", dtypes=(torch.float32,), doc="H = N / 128, rounded up"),
-        Scalar("out_dtype", str, "bf16", choices=("bf16", "fp16", "fp32"), trials=("fp16", "fp32")),
-        Scalar(
-            "accumulation", str, "full", choices=("full", "fast"), trials=("fast",),
-            doc='"full" adds up in fp32 from each 128 of K on; "fast" is the accumulator of the tensor core alone',
-        ),
-    ),  # fmt: skip
-    outputs=(
-        Output("c", like="a", dims="M N", dtype=lambda call: dtypes.parse(call.arguments["out_dtype"])),
+        Scalar("out_dtype", str, "bf16", choices=("bf16", "fp16", "fp32")),
+        Scalar("accumulation", str, "full", choices=("full", "fast"), doc=ACCUMULATION),
     ),
+    outputs=(Output("c", like="a", dims="M N", dtype=lambda call: dtypes.parse(call.arguments["out_dtype"])),),
     formats=tuple({"a": a, "b": b} for a in EIGHT for b in EIGHT),
     constraints=(Constraint("scales of blocks: G = K / 128 and H = N / 128, rounded up", blocks),),
     reference=reference,
@@ -103,12 +102,11 @@ SPEC = OpSpec(
         _case(64, 64, 48, "one", tier="smoke"),
         _case(64, 272, 144, "block", tier="smoke"),
         _case(1, 1, 1, "one"),
-        _case(33, 17, 45, "line"),
-        _case(64, 64, 64, "line", "out_dtype=fp32"),
-        _case(130, 192, 136, "line", "accumulation=fast"),
+        Case("a=33x17 b=17x45:e5m2 scale_a=33x1 scale_b=scalar"),  # no access of 16 bytes; kinds that differ
+        _case(130, 192, 136, "line", "accumulation=fast"),  # two tiles and half a stage, each way
         _case(70, 416, 72, "block", "out_dtype=fp16"),
-        _case(16, 1040, 24, "one", inputs="positive"),
-        _case(40, 133, 130, "block", inputs="positive"),
+        _case(16, 1040, 24, "one", "out_dtype=fp32", inputs="positive"),  # a sum that is never promoted is off by more
+        _case(40, 133, 130, "block", inputs="positive"),  # a last block of five, and of two columns
         _case(0, 8, 8, "line"),
         _case(8, 0, 24, "one"),
         _case(513, 1025, 257, "block", tier="full"),
@@ -119,7 +117,9 @@ SPEC = OpSpec(
         _case(8192, 8192, 8192, "one", "accumulation=fast"),
         _case(8192, 8192, 8192, "line"),
         _case(4096, 7168, 4096, "block"),
+        _case(4096, 4096, 4096, "one"),
+        _case(128, 4096, 14336, "line"),
     ),
     cost=cost,
-    gradient=NoGradient("rounding to 8 bits has the derivative 0; a training method multiplies in 8 bits where it chooses to"),
+    gradient=NoGradient("rounding to 8 bits has no useful derivative; what learns holds its weights in wider floats"),
 )

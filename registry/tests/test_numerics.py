@@ -79,6 +79,11 @@ def test_tensor_core_arithmetic_of_fp32_follows_the_precision():
     assert numerics.arithmetic("mma", torch.float16, {}) is numerics.MMA
 
 
+def test_the_bias_of_fp8_sums_grows_no_further_where_they_are_promoted():
+    full, fast = (numerics.arithmetic("mma", torch.float8_e4m3fn, {"accumulation": how}) for how in ("full", "fast"))
+    assert full.bias(64) < full.bias(128) == full.bias(4096) < fast.bias(128) < fast.bias(4096)
+
+
 def test_a_bound_can_be_read():
     text = sum_bound(numerics.FP32, 64).at(())
     assert "rounding" in text and "accumulation" in text and "h = 9" in text
