@@ -7,21 +7,19 @@ persistent  the copy engine (TMA) does the loads of operands that have K contigu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton._byte_products import BLOCKS, ON_HOPPER, SCALES, k_contiguous, maps, times
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector
-from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Multiple
+from kernelmux.registry.conditions import Capability
 
-ONE, LINES, BLOCKS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of scales
 LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after which sums are promoted
 
 
@@ -39,20 +37,10 @@ def _promoted(
 
 
 @triton.jit
-def _times(sums, scale_ptr, lines, count, KIND: tl.constexpr):
-    """Sums times one scale, or that of each line: lines [BLOCK_M, 1] or [1, BLOCK_N]."""
-    if KIND == ONE:
-        sums *= tl.load(scale_ptr)
-    elif KIND == LINES:
-        sums *= tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
-    return sums
-
-
-@triton.jit
 def _store(
     c_ptr, sums, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr
 ):  # fmt: skip
-    sums = _times(_times(sums, scale_a_ptr, rows, M, SCALE_A), scale_b_ptr, columns, N, SCALE_B)
+    sums = times(times(sums, scale_a_ptr, rows, M, SCALE_A), scale_b_ptr, columns, N, SCALE_B)
     offs = rows.to(tl.int64) * N + columns
     tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
 
@@ -142,10 +130,7 @@ def fp8_blocked(
 def fp8_persistent(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
-    # H200, 8192 x 8192: a transposed copy of bytes takes 44 us.
-    a = a if a.stride(1) == 1 else transpose_blocked(a.t())
-    b = b if b.stride(0) == 1 else transpose_blocked(b).t()
-    return _run(_persistent, a, b, scale_a, scale_b, out_dtype, accumulation)
+    return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b, out_dtype, accumulation)
 
 
 def _run(
@@ -165,7 +150,7 @@ def _run(
 
 
 def _kind(scale: torch.Tensor, lines: Ints) -> int:
-    return 0 if scale.dim() == 0 else 1 if scale.shape == lines else 2
+    return 1 if scale.dim() == 0 else 2 if scale.shape == lines else BLOCKS.value
 
 
 @plan
@@ -178,19 +163,20 @@ def _blocked(p: Problem) -> Launch:
 def blocked_rule(p: Problem) -> Config:
     """Operands that are loaded byte by byte keep an address for each: longer tiles spill."""
     vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
-    tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
+    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+        tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
+    else:
+        tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8}
     return {**tile, "GROUP_M": 8, "num_stages": 3}
 
 
 @plan
 def _persistent(p: Problem) -> Launch:
     config = persistent_rule(p)
-    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    a = Map((p.M, p.K), (p.a_strides[0], 1), (block_m, LENGTH.value))
-    b = Map((p.N, p.K), (p.b_strides[1], 1), (block_n, LENGTH.value))
-    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
-    maps: tuple[Any, ...] = (Vector(), a, b, Vector(), Vector())
-    return Launch(fp8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=maps, **p.meta, **config)
+    block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
+    programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
+    given = maps((p.M, p.N, p.K), p.a_strides, p.b_strides, block)
+    return Launch(fp8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=given, **p.meta, **config)
 
 
 def persistent_rule(p: Problem) -> Config:
@@ -201,15 +187,10 @@ def persistent_rule(p: Problem) -> Config:
     return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
 
-_SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
-_ON_HOPPER = (
-    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
-    Aligned("a"), Aligned("b"),
-)  # fmt: skip
 VARIANTS = {
-    "blocked": Implementation(fp8_blocked, "a tile per program", (Capability((8, 9)),), _SCALES, "mma"),
+    "blocked": Implementation(fp8_blocked, "a tile per program", (Capability((8, 9)),), SCALES, "mma"),
     "persistent": Implementation(
-        fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied", _ON_HOPPER,
-        {**_SCALES, "a": "matrix", "b": "matrix"}, "mma",
+        fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied", ON_HOPPER,
+        {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
     ),
 }  # fmt: skip

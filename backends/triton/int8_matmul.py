@@ -7,31 +7,19 @@ persistent  the copy engine (TMA) does the loads of operands that have K contigu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton._byte_products import ABSENT, ON_HOPPER, SCALES, k_contiguous, maps, times
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector
-from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Multiple
+from kernelmux.registry.conditions import Capability
 
 Maybe = torch.Tensor | None
-ABSENT, ONE, EACH = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # kinds of scales
-
-
-@triton.jit
-def _times(sums, scale_ptr, offs, inside, KIND: tl.constexpr):
-    """fp32 sums times one scale, or that of each row or column: offs [BLOCK_M, 1] or [1, BLOCK_N]."""
-    if KIND == ONE:
-        sums *= tl.load(scale_ptr)
-    elif KIND == EACH:
-        sums *= tl.load(scale_ptr + offs, mask=inside, other=0.0)
-    return sums
 
 
 @triton.jit
@@ -43,8 +31,8 @@ def _store(
     rows = m + tl.arange(0, BLOCK_M)[:, None]
     columns = n + tl.arange(0, BLOCK_N)[None, :]
     if SCALE_A != ABSENT or SCALE_B != ABSENT:
-        sums = _times(sums.to(tl.float32), scale_a_ptr, rows, rows < M, SCALE_A)
-        sums = _times(sums, scale_b_ptr, columns, columns < N, SCALE_B)
+        sums = times(sums.to(tl.float32), scale_a_ptr, rows, M, SCALE_A)
+        sums = times(sums, scale_b_ptr, columns, N, SCALE_B)
     offs = rows.to(tl.int64) * N + columns
     tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
 
@@ -123,10 +111,7 @@ def int8_blocked(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Mayb
 
 
 def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
-    # H200, 8192 x 8192: a transposed copy takes 44 us.
-    a = a if a.stride(1) == 1 else transpose_blocked(a.t())
-    b = b if b.stride(0) == 1 else transpose_blocked(b).t()
-    return _run(_persistent, a, b, scale_a, scale_b)
+    return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b)
 
 
 def _run(
@@ -179,22 +164,15 @@ def _tile(m: int, n: int, warps: int, stages: int, subtiles: int) -> Config:
 @plan
 def _persistent(p: Problem) -> Launch:
     config = persistent_rule(p)
-    block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    a = Map((p.M, p.K), (p.a_strides[0], 1), (block_m, block_k))
-    b = Map((p.N, p.K), (p.b_strides[1], 1), (block_n, block_k))
-    programs = min(processors(p.device), cdiv(p.M, block_m) * cdiv(p.N, block_n))
-    maps: tuple[Any, ...] = (Vector(), a, b, Vector(), Vector())
-    return Launch(int8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=maps, **p.meta, **config)
+    block = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
+    given = maps((p.M, p.N, p.K), p.a_strides, p.b_strides, block)
+    return Launch(int8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=given, **p.meta, **config)
 
 
-_SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
-_ON_HOPPER = (
-    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
-    Aligned("a"), Aligned("b"),
-)  # fmt: skip
 VARIANTS = {
-    "blocked": Implementation(int8_blocked, "a tile per program", (Capability((8, 0)),), _SCALES, "int32"),
+    "blocked": Implementation(int8_blocked, "a tile per program", (Capability((8, 0)),), SCALES, "int32"),
     "persistent": Implementation(
-        int8_persistent, "TMA loads, one program per SM", _ON_HOPPER, {**_SCALES, "a": "matrix", "b": "matrix"}, "int32"
+        int8_persistent, "TMA loads, one program per SM", ON_HOPPER, {**SCALES, "a": "matrix", "b": "matrix"}, "int32"
     ),
 }

@@ -56,6 +56,7 @@ __all__ = [
     "cross_entropy_backward",
     "cross_entropy_with_gradient",
     "explain",
+    "fp8_matmul",
     "geglu",
     "geglu_backward",
     "gelu",
@@ -169,6 +170,16 @@ def cross_entropy_with_gradient(
     *,
     backend: str | Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+def fp8_matmul(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: Literal["bf16", "fp16", "fp32"] = "bf16",
+    accumulation: Literal["full", "fast"] = "full",
+    *,
+    backend: str | Sequence[str] | None = None,
+) -> Tensor: ...
 def geglu(
     a: Tensor, b: Tensor, approximate: Literal["none", "tanh"] = "tanh", *, backend: str | Sequence[str] | None = None
 ) -> Tensor: ...
