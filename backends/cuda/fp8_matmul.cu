@@ -14,12 +14,11 @@ __device__ __forceinline__ void multiply(float (&d)[4], const unsigned (&a)[4], 
 // sum += part, scaled; part starts anew. The columns of a tile share a scale.
 __device__ __forceinline__ void promote(Sums& sum, Sums& part, const Scales& scales, Tile tile, int group) {
     static_assert(COLUMNS == SCALED_LENGTH, "a tile is a block of scales");
-    const float right = scales.of_column(tile.n * COLUMNS, group);
     for_each_row(tile, [&](int row, int i, int half) {
-        const float left = scales.of_row(row, group);
+        const Factor scaled = scales.of_part(row, tile.n * COLUMNS, group);
         for_each_column(tile, [&](int, int j, int q) {
             float& x = part[i][j][2 * half + q];
-            sum[i][j][2 * half + q] += x * left * right;
+            sum[i][j][2 * half + q] += scaled(x);
             x = 0.0f;
         });
     });
@@ -42,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float left = scales.of_row(row);
         for_each_column(tile, [&](int column, int j, int q) {
             if (column < N)
-                c[(i64)row * N + column] = from_float<Output>(sum[i][j][2 * half + q] * left * scales.of_column(column));
+                c[(i64)row * N + column] = from_float<Output>(Factor(left, scales.of_column(column))(sum[i][j][2 * half + q]));
         });
     });
 }

@@ -30,14 +30,14 @@ __device__ __forceinline__ void accumulate_promoted(Sums& sum, Ring& ring, const
     for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] = 0.0f;
     for (int k = 0; k < K; k += BLOCK_K) {
         const int group = k / BLOCK_K;
-        const float left[2] = {scales.of_row(m, group), scales.of_row(m + 8, group)}, right = scales.of_column(column, group);
+        const Factor scaled[2] = {scales.of_part(m, column, group), scales.of_part(m + 8, column, group)};
         ring.await();
         multiply_stage(part, ring, false, Multiply());
         wgmma_wait<0>(part);
         ring.release(ring.place.stage);
         ring.place.advance();
 #pragma unroll
-        for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] += part[i / 4][i % 4] * left[i % 4 / 2] * right;
+        for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] += scaled[i % 4 / 2](part[i / 4][i % 4]);
     }
 }
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ void store_scaled(const Sums& sum, Output* strip, Out
                 const float right = scales.of_column(column + first + 8 * j + lane % 4 * 2 + i);
 #pragma unroll
                 for (int half = 0; half < 2; half++)
-                    scaled[j][2 * half + i] = sum[first / 8 + j][2 * half + i] * left[half] * right;
+                    scaled[j][2 * half + i] = Factor(left[half], right)(sum[first / 8 + j][2 * half + i]);
             }
         Strip<STRIP_N>::store_out(strip, scaled, c, Epilogue<Output>{}, row, column + first, M, N);
     }

@@ -13,6 +13,20 @@ static_assert(PROMOTES || (SCALES_A != BLOCKS && SCALES_B != BLOCKS), "scales of
 #define STRING(x) QUOTED(x)
 #define FORMATS STRING(A_FORMAT) "." STRING(B_FORMAT)
 
+// x * left * right, by the product of both where that is a normal number: x passes beyond fp32 on the way only if the result
+// does. Else one after the other: 0 times two scales whose product is infinite stays 0.
+struct Factor {
+    float first, second;
+
+    __device__ __forceinline__ Factor(float left, float right) {
+        const float both = left * right, size = fabsf(both);
+        const bool normal = size >= 0x1p-126f && size < infinity();
+        first = normal ? both : left;
+        second = normal ? 1.0f : right;
+    }
+    __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
+};
+
 // scale_a and scale_b; rows and columns may lie outside of c, where scales are 0.
 struct Scales {
     const float *a, *b;
@@ -21,14 +35,15 @@ struct Scales {
     __device__ __forceinline__ Scales(const float* a, const float* b, int M, int N, int K)
         : a(a), b(b), M(M), N(N), groups(cdiv(K, SCALED_LENGTH)) {}
 
-    // What the sum over 128 of K, the one of this number, is multiplied by before it is promoted.
+    // Of row (column) and the 128 of K with this number, which the sum over these is multiplied by before it is promoted.
     __device__ __forceinline__ float of_row(int row, int group) const {
-        if constexpr (SCALES_A != BLOCKS) return 1.0f;
         return row < M ? __ldg(a + (i64)row * groups + group) : 0.0f;
     }
     __device__ __forceinline__ float of_column(int column, int group) const {
-        if constexpr (SCALES_B != BLOCKS) return 1.0f;
         return column < N ? __ldg(b + (i64)group * cdiv(N, SCALED_LENGTH) + column / SCALED_LENGTH) : 0.0f;
+    }
+    __device__ __forceinline__ Factor of_part(int row, int column, int group) const {
+        return {SCALES_A == BLOCKS ? of_row(row, group) : 1.0f, SCALES_B == BLOCKS ? of_column(column, group) : 1.0f};
     }
 
     // What the whole sum is multiplied by.

@@ -1,11 +1,10 @@
-"""What the products of 8-bit operands share: scales of lines, operands for the copy engine, what that can read."""
+"""What the products of 8-bit operands share: kinds of scales, operands for the copy engine, what that can read."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Ints, Map
@@ -19,16 +18,6 @@ ON_HOPPER = (
     Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
     Aligned("a"), Aligned("b"),
 )  # fmt: skip
-
-
-@triton.jit
-def times(sums, scale_ptr, lines, count, KIND: tl.constexpr):
-    """fp32 sums times one scale, or that of each row or column: lines [BLOCK_M, 1] or [1, BLOCK_N]."""
-    if KIND == ONE:
-        sums *= tl.load(scale_ptr)
-    elif KIND == LINES:
-        sums *= tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
-    return sums
 
 
 def k_contiguous(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

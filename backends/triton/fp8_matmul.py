@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._byte_products import BLOCKS, ON_HOPPER, SCALES, k_contiguous, maps, times
+from kernelmux.backends.triton._byte_products import BLOCKS, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry import dtypes
@@ -24,23 +24,45 @@ LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after whic
 
 
 @triton.jit
+def _scaled(x, left, right):
+    """x * left * right, by the product of both where that is a normal number: x overflows only if the result does."""
+    both = left * right
+    normal = (tl.abs(both) >= 2.0**-126) & (tl.abs(both) < float("inf"))
+    return x * tl.where(normal, both, left) * tl.where(normal, 1.0, right)
+
+
+@triton.jit
 def _promoted(
-    acc, part, scale_a_ptr, scale_b_ptr, rows, columns, group, M, N, K, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr
-):
-    """acc + part, the sum over 128 of K with this number: rows [BLOCK_M, 1], columns [1, BLOCK_N]."""
-    if SCALE_A == BLOCKS:
-        part *= tl.load(scale_a_ptr + rows.to(tl.int64) * tl.cdiv(K, LENGTH) + group, mask=rows < M, other=0.0)
-    if SCALE_B == BLOCKS:
-        at = tl.cast(group, tl.int64) * tl.cdiv(N, LENGTH) + columns // LENGTH
-        part *= tl.load(scale_b_ptr + at, mask=columns < N, other=0.0)
+    acc, part, scale_a_ptr, scale_b_ptr, rows, n, group, M, N, K, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr
+):  # fmt: skip
+    """acc + part, a sum over the 128 of K with this number: rows [BLOCK_M, 1], columns of one block of scales from n on."""
+    if SCALE_A == BLOCKS or SCALE_B == BLOCKS:
+        left = tl.full([], 1.0, tl.float32)
+        right = tl.full([], 1.0, tl.float32)
+        if SCALE_A == BLOCKS:
+            left = tl.load(scale_a_ptr + rows.to(tl.int64) * tl.cdiv(K, LENGTH) + group, mask=rows < M, other=0.0)
+        if SCALE_B == BLOCKS:
+            right = tl.load(scale_b_ptr + tl.cast(group, tl.int64) * tl.cdiv(N, LENGTH) + n // LENGTH)
+        part = _scaled(part, left, right)
     return acc + part
+
+
+@triton.jit
+def _lines(scale_ptr, lines, count, KIND: tl.constexpr):
+    """What whole sums are multiplied by: one scale, that of each row or column, or 1 where blocks had theirs."""
+    if KIND == ONE:
+        return tl.load(scale_ptr)
+    elif KIND == LINES:
+        return tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
+    else:
+        return tl.full([], 1.0, tl.float32)
 
 
 @triton.jit
 def _store(
     c_ptr, sums, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr
 ):  # fmt: skip
-    sums = times(times(sums, scale_a_ptr, rows, M, SCALE_A), scale_b_ptr, columns, N, SCALE_B)
+    sums = _scaled(sums, _lines(scale_a_ptr, rows, M, SCALE_A), _lines(scale_b_ptr, columns, N, SCALE_B))
     offs = rows.to(tl.int64) * N + columns
     tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
 
@@ -70,7 +92,9 @@ def fp8_blocked_kernel(
             b_ptrs += step * stride_bk
         if PROMOTES:
             group = first // LENGTH
-            acc = _promoted(acc, part, scale_a_ptr, scale_b_ptr, rows, columns, group, M, N, K, SCALE_A, SCALE_B)
+            acc = _promoted(
+                acc, part, scale_a_ptr, scale_b_ptr, rows, tile_n * BLOCK_N, group, M, N, K, SCALE_A, SCALE_B
+            )
         else:
             acc = part
     _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A, SCALE_B)
@@ -97,7 +121,9 @@ def fp8_persistent_kernel(
                 # Where the sums may be imprecise is said, so that no pass adds acc within the product.
                 part = tl.dot(a, b, max_num_imprecise_acc=LENGTH)
                 group = k // LENGTH
-                acc = _promoted(acc, part, scale_a_ptr, scale_b_ptr, rows, columns, group, M, N, K, SCALE_A, SCALE_B)
+                acc = _promoted(
+                    acc, part, scale_a_ptr, scale_b_ptr, rows, tile_n * BLOCK_N, group, M, N, K, SCALE_A, SCALE_B
+                )
             else:
                 acc = tl.dot(a, b, acc)
         _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A, SCALE_B)

@@ -13,13 +13,23 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._byte_products import ABSENT, ON_HOPPER, SCALES, k_contiguous, maps, times
+from kernelmux.backends.triton._byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 Maybe = torch.Tensor | None
+
+
+@triton.jit
+def _times(sums, scale_ptr, lines, count, KIND: tl.constexpr):
+    """fp32 sums times one scale, or that of each row or column: lines [BLOCK_M, 1] or [1, BLOCK_N]."""
+    if KIND == ONE:
+        sums *= tl.load(scale_ptr)
+    elif KIND == LINES:
+        sums *= tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
+    return sums
 
 
 @triton.jit
@@ -31,8 +41,8 @@ def _store(
     rows = m + tl.arange(0, BLOCK_M)[:, None]
     columns = n + tl.arange(0, BLOCK_N)[None, :]
     if SCALE_A != ABSENT or SCALE_B != ABSENT:
-        sums = times(sums.to(tl.float32), scale_a_ptr, rows, M, SCALE_A)
-        sums = times(sums, scale_b_ptr, columns, N, SCALE_B)
+        sums = _times(sums.to(tl.float32), scale_a_ptr, rows, M, SCALE_A)
+        sums = _times(sums, scale_b_ptr, columns, N, SCALE_B)
     offs = rows.to(tl.int64) * N + columns
     tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
 

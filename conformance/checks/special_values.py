@@ -271,7 +271,8 @@ def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
     for tensor, x in base.free.items():
         if x.dim() > 1:
             made = x.clone(memory_format=torch.contiguous_format)
-            _first_line(base, made).fill_(values_of(name, x.dtype)[0])
+            # Copied and not filled: a format without infinities takes none as a number.
+            _first_line(base, made).copy_(torch.tensor(values_of(name, x.dtype)[0], device=x.device))
             yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
 
 

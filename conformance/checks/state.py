@@ -21,7 +21,7 @@ from kernelmux.conformance.endurance import many
 from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial, computed, same_bits
+from kernelmux.conformance.trials import Trial, bits, computed, same_bits
 from kernelmux.registry import dispatch
 
 ALIVE = 5  # results of one shape at the same time
@@ -186,7 +186,7 @@ def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]
     now = {name: _on_grid(x) for name, x in base.items()}
     yield "every element was rounded, and", now
     for name in own:
-        now[name] = now[name].flatten().flip(0).view(base[name].shape)
+        now[name] = bits(now[name]).flatten().flip(0).view(base[name].dtype).view(base[name].shape)
         yield f"the order of the elements of {name} was", now
     yield "every element was", base
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}

@@ -97,7 +97,9 @@ SPEC = OpSpec(
     arithmetics=("fp32", "fp32_sequential", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"], flushes=True),
     exact=exact,
-    special=SpecialValues(undefined={"inf": "0 * inf arises where a scale is 0 or an operand is padded"}),
+    special=SpecialValues(
+        undefined={"inf": "an infinite scale makes infinities of both signs of the terms, or one of their sum"}
+    ),
     cases=(
         _case(64, 64, 48, "one", tier="smoke"),
         _case(64, 272, 144, "block", tier="smoke"),
