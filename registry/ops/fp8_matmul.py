@@ -98,7 +98,7 @@ SPEC = OpSpec(
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"], flushes=True),
     exact=exact,
     special=SpecialValues(
-        undefined={"inf": "an infinite scale makes infinities of both signs of the terms, or one of their sum"}
+        undefined={"inf": "an infinite scale makes infinities of terms of both signs, or of their sum"}
     ),
     cases=(
         _case(64, 64, 48, "one", tier="smoke"),
