@@ -192,7 +192,7 @@ def blocked_rule(p: Problem) -> Config:
     if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
         tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
     else:
-        tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8}
+        tile = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 8}
     return {**tile, "GROUP_M": 8, "num_stages": 3}
 
 
