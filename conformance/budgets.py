@@ -8,12 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kernelmux.emulator.compilers import amdgcn
 from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import SpecError
 
 NAME = "resource_budgets.toml"
 FILE = Path(__file__).with_name(NAME)
 LIMITS = ("registers", "spills")
+AMD_LIMITS = ("vgprs", "scratch", "lds", "threads")
 
 
 @dataclass(frozen=True)
@@ -25,20 +27,55 @@ class Budget:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class AmdBudget:
+    """On an AMD GPU: vector registers and bytes of scratch memory per lane, bytes of LDS and threads per workgroup.
+
+    More LDS or threads than the GPU has is what a kernel needs that does not run there, for the reason.
+    """
+
+    vgprs: int
+    scratch: int
+    lds: int
+    threads: int
+    reason: str = ""
+
+
 def archs() -> list[str]:
     """The GPUs that every kernel is compiled for: sm_80 and so on."""
     return list(_table(FILE)["archs"])
 
 
+def amd_archs() -> list[str]:
+    """The AMD GPUs that every Triton kernel is compiled for: gfx942 and so on."""
+    return list(_table(FILE)["amd"]["archs"])
+
+
 def budget(op: str, backend: str, label: str, arch: str) -> Budget:
     """The general budget, or that of the variant `label` of the operator on `arch`, from either file."""
+    return Budget(**_limits([_table(path) for path in _files(backend)], f"{op}/{label}", arch, LIMITS))
+
+
+def amd_budget(op: str, backend: str, label: str, arch: str) -> AmdBudget:
+    """The same on an AMD GPU, from the sections [amd]; what no file limits is limited by the GPU."""
+    unit = amdgcn.GPUS[arch]
+    sections = [_table(path).get("amd", {}) for path in _files(backend)]
+    found = _limits(sections, f"{op}/{label}", arch, AMD_LIMITS)
+    return AmdBudget(**{"lds": unit.lds, "threads": unit.threads, **found})
+
+
+def _files(backend: str) -> list[Path]:
+    """The file of the backend's own package, if it has one, and the suite's."""
     folder = registered.folder(backend)
-    own = _table(folder / NAME) if folder is not None and (folder / NAME).is_file() else {}
-    general = {**_table(FILE)["budget"], **own.get("budget", {})}
-    listed = [*own.get("variant", []), *_table(FILE).get("variant", [])]
-    found = (e for e in listed if e["name"] == f"{op}/{label}" and e.get("arch", arch) == arch)
-    fields = {k: v for k, v in next(found, {}).items() if k in (*LIMITS, "reason")}
-    return Budget(**{**general, **fields})
+    return [*([folder / NAME] if folder is not None and (folder / NAME).is_file() else []), FILE]
+
+
+def _limits(tables: list[dict[str, Any]], name: str, arch: str, limits: tuple[str, ...]) -> dict[str, Any]:
+    """The limits and the reason of the first entry for a variant; what it leaves out, from the general budgets."""
+    general = {limit: value for table in reversed(tables) for limit, value in table.get("budget", {}).items()}
+    listed = (entry for table in tables for entry in table.get("variant", []))
+    own = next((e for e in listed if e["name"] == name and e.get("arch", arch) == arch), {})
+    return {**general, **{k: v for k, v in own.items() if k in (*limits, "reason")}}
 
 
 @lru_cache(maxsize=64)
@@ -48,9 +85,11 @@ def _table(path: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: expected a TOML file of budgets; {error}") from error
-    for entry in found.get("variant", []):
-        if not entry.get("name") or not str(entry.get("reason", "")).strip():
-            raise SpecError(f"{path}: a variant needs name and reason (may have arch, registers, spills), got {entry}")
-    if odd := set(found.get("budget", {})) - set(LIMITS):
-        raise SpecError(f"{path}: a budget is for {' and '.join(LIMITS)}, got {', '.join(sorted(odd))}")
+    for section, limits in ((found, LIMITS), (found.get("amd", {}), AMD_LIMITS)):
+        for entry in section.get("variant", []):
+            if not entry.get("name") or not str(entry.get("reason", "")).strip():
+                may = ", ".join(("arch", *limits))
+                raise SpecError(f"{path}: a variant needs name and reason (may have {may}), got {entry}")
+        if odd := set(section.get("budget", {})) - set(limits):
+            raise SpecError(f"{path}: a budget is for {' and '.join(limits)}, got {', '.join(sorted(odd))}")
     return found

@@ -1,4 +1,7 @@
-"""Every kernel a variant launches compiles for the other GPUs it claims, without spills and within their limits."""
+"""Every kernel a variant launches compiles for the other GPUs it claims, without spills and within their limits.
+
+Triton's are compiled for AMD GPUs as well (`conformance/amd.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernelmux import emulator
-from kernelmux.conformance import budgets, trials
+from kernelmux.conformance import amd, budgets, trials
 from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
@@ -31,6 +34,8 @@ def run(probe: Probe) -> None:
                 continue
             with probe.judge(replace(trial, note=f"{launch.kernel} for {arch}")) as judge:
                 _examine(judge, launch, arch)
+    if probe.options.tier != "smoke":
+        amd.examine(probe, launches)
 
 
 def _for_others(probe: Probe, launches: list[tuple[Trial, Launch]], arch: str) -> list[tuple[Trial, Launch]]:
@@ -139,5 +144,5 @@ CHECK = Check(
     run=run,
     column="compil",
     applies=_applies,
-    summary="compiles for sm_80, sm_90a and sm_100a: no spills, registers and shared memory fit",
+    summary="compiles for sm_80, sm_90a and sm_100a, Triton for gfx942 and gfx950 too: no spills, and it fits",
 )

@@ -2,6 +2,7 @@
 
     with recorder() as launches: kernel(...)     recorder(run=False): only notes, for sizes too large to emulate
     launches[0].recipe.compile("sm_80")          machine code with what the assembler said about it
+    launches[0].recipe.obstacles("gfx942")       why a GPU of another maker cannot have it
 
 Compilers leave a recipe for every PTX text that they make; a launch of that text finds it.
 """
@@ -18,7 +19,10 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code for one architecture; shared: dynamic shared memory in bytes, None if the launch decides."""
+    """Machine code for one architecture; shared: dynamic shared memory in bytes, None if the launch decides.
+
+    log: what `ptxas -v` said; for an AMD GPU the assembly, whose metadata say what the kernel needs.
+    """
 
     image: bytes
     log: str
@@ -29,12 +33,15 @@ class Compiled:
 class Recipe:
     """How a PTX text was made. key: equal for equal results. compile: machine code for an architecture ("sm_80").
 
-    source: the text that was compiled; None where that is the file which the PTX names.
+    source: the text that was compiled; None where that is the file which the PTX names. obstacles: what of the kernel
+    keeps it from an AMD GPU ("gfx942"), nothing where it compiles or fails for no such reason; None where the language
+    knows NVIDIA GPUs alone.
     """
 
     key: object
     compile: Callable[[str], Compiled]
     source: str | None = None
+    obstacles: Callable[[str], list[str]] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import os
 import re
@@ -11,14 +12,15 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.cache import get_cache_manager
 
-from kernelmux.emulator.compilers import triton_stages
+from kernelmux.emulator.compilers import triton_foreign, triton_stages
+from kernelmux.emulator.compilers.amdgcn import WAVE
 from kernelmux.emulator.compilers.launch_log import Compiled, Recipe
 from kernelmux.emulator.compilers.resources import resources
 
@@ -28,23 +30,83 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 
 def recipe(source: Any, metadata: Any) -> Recipe:
     """The recipe of a compiled kernel, from what Triton's launcher knows."""
-    return Recipe(metadata.hash, lambda arch: _compile(source, metadata, arch))
+
+    def compile(arch: str) -> Compiled:
+        return _compile(source, metadata, arch)
+
+    def obstacles(arch: str) -> list[str]:
+        return _obstacles(source, metadata, arch)
+
+    return Recipe(metadata.hash, compile, obstacles=obstacles)
 
 
 def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
-    number = int(arch.removeprefix("sm_").rstrip("af"))
-    options = {name: getattr(metadata, name) for name in OPTIONS if hasattr(metadata, name)}
-    options["num_warps"] = _warps(source.name, metadata)
-    target = GPUTarget("cuda", number, 32)
-    with triton_stages.machine_code():
-        _survive(lambda: triton.compile(source, target=target, options=options), f"{source.name} for {arch}")
-        compiled = triton.compile(source, target=target, options=options)  # from Triton's cache now
+    compile = _job(source, metadata, arch)
+    if died := _trial(compile).died:
+        raise RuntimeError(f"Triton's compiler dies of {died} on {source.name} for {arch}")
+    compiled = compile()  # from Triton's cache now
+    if _is_amd(arch):
+        return Compiled(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared)
     image: bytes = compiled.asm["cubin"]
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
     return Compiled(image, _assembler_log(compiled.asm["ptx"], arch) if framed else "", compiled.metadata.shared)
 
 
-def _survive(compile: Callable[[], object], what: str) -> None:
+def _obstacles(source: Any, metadata: Any, arch: str) -> list[str]:
+    """Looked for in the IR of its own where a kernel compiles: a newer Triton may have what an older one has not."""
+    compile = _job(source, metadata, arch)
+    if _trial(compile).compiled:
+        return triton_foreign.left_over(compile().asm["ttgir"])
+    ir = next((text for kind in (".source", ".ttir") if (text := _kept(source.name, metadata, kind))), "")
+    return triton_foreign.reasons(ir, arch)
+
+
+def _is_amd(arch: str) -> bool:
+    return arch.startswith("gfx")
+
+
+def _job(source: Any, metadata: Any, arch: str) -> Callable[[], Any]:
+    """The compilation for another GPU."""
+    options = {name: getattr(metadata, name) for name in OPTIONS if hasattr(metadata, name)}
+    options["num_warps"] = _warps(source.name, metadata)
+    if _is_amd(arch):
+        source, target = _within_2gb(source), GPUTarget("hip", arch, WAVE)
+    else:
+        target = GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
+
+    def compile() -> Any:
+        with triton_stages.machine_code():
+            return triton.compile(source, target=target, options=options)
+
+    return compile
+
+
+def _within_2gb(source: Any) -> Any:
+    """The source as Triton specialises it on AMD GPUs for tensors of less than 2 GB: accessed through buffers."""
+    made = copy.copy(source)
+    made.attrs = {
+        path: [*found, ["tt.pointer_range", 32]] if _kind(source, path).startswith("*") else found
+        for path, found in source.attrs.items()
+    }
+    return made
+
+
+def _kind(source: Any, path: tuple[int, ...]) -> str:
+    """The type of the argument at a path: its place in the signature, then those in tuples."""
+    kind = tuple(source.signature.values())
+    for place in path:
+        kind = kind[place]
+    return str(kind)
+
+
+class Trial(NamedTuple):
+    """What a compilation did to its process."""
+
+    compiled: bool
+    died: str = ""  # the signal
+
+
+def _trial(compile: Callable[[], object]) -> Trial:
     """Compile in a child process first: where a target lacks an instruction, the compiler aborts its process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this child only compiles
@@ -52,21 +114,27 @@ def _survive(compile: Callable[[], object], what: str) -> None:
     if child == 0:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        compiled = False
         try:
             compile()
+            compiled = True
         finally:
-            os._exit(0)  # an exception is raised again, and seen, in the parent
+            os._exit(not compiled)  # an exception is raised again, and seen, in the parent
     status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        raise RuntimeError(f"Triton's compiler dies of {signal.Signals(os.WTERMSIG(status)).name} on {what}")
+    return Trial(status == 0, signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "")
 
 
 def _warps(name: str, metadata: Any) -> int:
     """num_warps as it was asked for: of a warp-specialised kernel the metadata has the sum over all its parts."""
-    group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
-    path = next((path for file, path in group.items() if file.endswith(".ttgir")), None)
-    asked = re.search(r'"ttg\.num-warps" = (\d+)', Path(path).read_text()) if path else None
+    asked = re.search(r'"ttg\.num-warps" = (\d+)', _kept(name, metadata, ".ttgir"))
     return int(asked[1]) if asked else int(metadata.num_warps)
+
+
+def _kept(name: str, metadata: Any, ending: str) -> str:
+    """What Triton's cache has of a compilation, "" where it has nothing: ".source" is the IR of its frontend."""
+    group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
+    path = next((path for file, path in group.items() if file.endswith(ending)), None)
+    return Path(path).read_text() if path else ""
 
 
 def _assembler_log(ptx: str, arch: str) -> str:

@@ -81,28 +81,34 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
 
 def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
     """What the kernels of a variant need on its largest workload; nothing if it cannot run any."""
-    spec = catalog.spec(candidate.op)
     if candidate.broken:
         return [KernelNeed(candidate.op, candidate.backend, "", "", error=candidate.broken)]
-    implementation = registered.variants(candidate.backend, candidate.op)[candidate.variant]
-    emulation = registered.backend(candidate.backend).emulation
-    for case, dtype in _work(spec, options):
-        values: dict[str, Any] = {**spec.untouched(case, dtype), **case.scalars}
-        call = spec.bind(**values, capability=EMULATED)
-        if implementation.reasons(call):
-            continue
+    for case, dtype in work(catalog.spec(candidate.op), options):
         common = (candidate.op, candidate.label, case.text, dtypes.SHORT[dtype])
         try:
-            with emulator.recorder(run=False) as launches, warnings.catch_warnings(action="ignore"), emulation():
-                implementation.fn(*call.arguments.values())
-            return [KernelNeed(*common, **_examined(launch)) for launch in _different(launches)]
+            if (found := launches(candidate, case, dtype)) is not None:
+                return [KernelNeed(*common, **_examined(launch)) for launch in found]
         except Exception as error:
             return [KernelNeed(*common, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")]
     return []
 
 
-def _work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
-    """The largest workload first, in the usual dtypes; what a variant cannot run is passed over."""
+def launches(candidate: Candidate, case: Case, dtype: torch.dtype) -> list[Launch] | None:
+    """What a variant launches for a call, each kernel once and none of them run; None if it cannot run the call."""
+    spec = catalog.spec(candidate.op)
+    implementation = registered.variants(candidate.backend, candidate.op)[candidate.variant]
+    values: dict[str, Any] = {**spec.untouched(case, dtype), **case.scalars}
+    call = spec.bind(**values, capability=EMULATED)
+    if implementation.reasons(call):
+        return None
+    emulation = registered.backend(candidate.backend).emulation
+    with emulator.recorder(run=False) as launched, warnings.catch_warnings(action="ignore"), emulation():
+        implementation.fn(*call.arguments.values())
+    return _different(launched)
+
+
+def work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
+    """Workloads: the largest workload first, in the usual dtypes; what a variant cannot run is passed over."""
     ordered = sorted(spec.workloads, key=lambda c: c != plan.large(spec))
     wanted = [dtypes.parse(name) for name in options.dtypes if name != "all"] or [*plan.USUAL]
     for case in ordered:

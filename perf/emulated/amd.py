@@ -1,0 +1,135 @@
+"""What Triton's kernels need of AMD GPUs: `python -m kernelmux.perf.emulated.amd`, `... --update docs/amd.md`.
+
+Every variant is called with its largest workload on CPU tensors that are never written, as in `resources`; each kernel
+that it would launch is compiled for every AMD GPU of which the limits are known. Nothing runs, here or there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from kernelmux.emulator.compilers import amdgcn
+from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.perf import files
+from kernelmux.perf.emulated import resources
+from kernelmux.perf.emulated.resources import Candidate
+from kernelmux.perf.options import Options
+from kernelmux.perf.report.markdown import table
+from kernelmux.registry import catalog, dtypes, terminal
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.files import between
+
+BACKEND = "triton"  # the language that compiles for AMD GPUs; launching CUDA C++ would only take time
+BEGIN, END = "<!-- amd -->", "<!-- /amd -->"
+DTYPES = ("bf16", "int8", "fp32")  # the first of them that a workload has
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel of one variant: for each GPU what it needs, with all of its LDS, or why it does not compile."""
+
+    op: str
+    variant: str
+    dtype: str
+    kernel: str
+    by_arch: dict[str, amdgcn.Need | str]
+
+
+def compiled(candidate: Candidate, options: Options) -> Iterator[Compiled]:
+    """The kernels of a variant on its largest workload that Triton launches."""
+    for case, dtype in resources.work(catalog.spec(candidate.op), options):
+        found = resources.launches(candidate, case, dtype)
+        if found is not None:
+            able = (launch for launch in found if launch.recipe and launch.recipe.obstacles)
+            common = (candidate.op, candidate.variant, dtypes.SHORT[dtype])
+            yield from (Compiled(*common, one.kernel, {a: _for(one, a) for a in amdgcn.GPUS}) for one in able)
+            return
+
+
+def _for(launch: Launch, arch: str) -> amdgcn.Need | str:
+    assert launch.recipe is not None and launch.recipe.obstacles is not None
+    if reasons := launch.recipe.obstacles(arch):
+        return "; ".join(reasons)
+    made = launch.recipe.compile(arch)
+    need = amdgcn.needs(made.log)[launch.kernel]
+    return replace(need, lds=need.lds + (made.shared or 0))
+
+
+def report(found: Sequence[Compiled]) -> str:
+    """The text of the tables: what does not compile and why, and what the others need."""
+    counts = [f"{sum(isinstance(c.by_arch[a], amdgcn.Need) for c in found)} for {a}" for a in amdgcn.GPUS]
+    intro = f"With Triton {version('triton')}, of {len(found)} kernels {' and '.join(counts)} compile."
+    needs = table(HEAD, (_cells(one) for one in found if any(isinstance(n, amdgcn.Need) for n in one.by_arch.values())))
+    return f"{intro}\n\n{table(('variants', 'for', 'what they use'), _missing(found))}\n\n{needs}"
+
+
+def _missing(found: Sequence[Compiled]) -> Iterator[tuple[str, str, str]]:
+    """Variants with a kernel that does not compile, those with one reason together."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for one in found:
+        for arch, why in one.by_arch.items():
+            if isinstance(why, str):
+                archs = groups.setdefault(why, {}).setdefault(f"`{one.op}` {one.variant}", [])
+                archs += [arch] if arch not in archs else []
+    for why, variants in groups.items():
+        archs = {arch: None for listed in variants.values() for arch in listed}
+        yield ", ".join(variants), ", ".join(archs), why
+
+
+HEAD = ("variant", "kernel", "dtype", "VGPRs", "AGPRs", "SGPRs", "SGPRs spilled", "LDS", "scratch")
+
+
+def _cells(one: Compiled) -> tuple[str, ...]:
+    """One number where both GPUs need the same, else one for each; in bold what a GPU has not."""
+    kernel = one.kernel.removeprefix(f"{one.op}_").removesuffix("_kernel")
+    names = ("vgprs", "agprs", "sgprs", "sgpr_spills", "lds", "scratch")
+    return f"`{one.op}` {one.variant}", kernel, one.dtype, *(_pair(one, name) for name in names)
+
+
+def _pair(one: Compiled, name: str) -> str:
+    texts = [_number(need, name, amdgcn.GPUS[arch]) for arch, need in one.by_arch.items()]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+
+
+def _number(need: amdgcn.Need | str, name: str, unit: amdgcn.ComputeUnit) -> str:
+    if isinstance(need, str):
+        return "-"
+    amount = getattr(need, name)
+    return f"**{amount}**" if name == "lds" and amount > unit.lds else str(amount)
+
+
+def _update(path: Path, content: str) -> None:
+    try:
+        text = between(path.read_text(encoding="utf-8"), BEGIN, END, content)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"--update: {path}: {error}") from error
+    files.write(path, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    made = terminal.Parser(prog="python -m kernelmux.perf.emulated.amd", description=__doc__)
+    made.add_argument("--op", nargs="+", default=[], metavar="OP", help="operators (default: all)")
+    made.add_argument("--update", type=Path, metavar="FILE", help=f"write the tables between {BEGIN} and {END}")
+    return terminal.run("amd", lambda: _main(made.parse_args(arguments)))
+
+
+def _main(args: argparse.Namespace) -> int:
+    if args.update and args.op:
+        raise ArgumentError("--update: expected all operators, got --op")
+    options = Options(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
+    content = report([one for c in resources.candidates(options) if not c.broken for one in compiled(c, options)])
+    if args.update:
+        _update(args.update, content)
+    else:
+        print(content)
+    return terminal.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
