@@ -19,6 +19,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "examples")
+DOCUMENTS = ("README.md", "docs/reduce_the_bytes.md")  # that have tables of records
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
 
@@ -102,13 +103,14 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write anew the tables of README.md and the types of the public face (-- --check fails if that changes them)."""
+    """Write anew the tables of documents and the types of the public face (-- --check fails if that changes them)."""
     python = pinned(session)
     session.run(python, "-m", "kernelmux.registry.stubs")
     session.run(python, "-m", "kernelmux.conformance", "--matrix", "README.md")
-    session.run(python, "-m", "kernelmux.perf", "--update", "README.md")
+    for document in DOCUMENTS:
+        session.run(python, "-m", "kernelmux.perf", "--update", document)
     if "--check" in session.posargs:
-        session.run("git", "diff", "--exit-code", "README.md", "registry/public", external=True)
+        session.run("git", "diff", "--exit-code", *DOCUMENTS, "registry/public", external=True)
 
 
 @nox.session(default=False)

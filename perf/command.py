@@ -16,7 +16,7 @@ from kernelmux.perf.emulated import resources
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, Row
 from kernelmux.perf.records import GpuRecord
-from kernelmux.perf.report import compare, markdown, noise, page, tables, wording
+from kernelmux.perf.report import compare, fewer_bytes, markdown, noise, page, tables, wording
 from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import Results
@@ -26,7 +26,7 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import between
 
 OK, FAILED = 0, 1
-BEGIN, END = "<!-- perf -->", "<!-- /perf -->"
+TABLES = {"perf": markdown.best_tables, "bytes": fewer_bytes.tables}  # by the marker in a document: <!-- perf -->
 
 
 class Watch:
@@ -223,17 +223,21 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
 
 
 def update(console: Console, path: Path) -> int:
-    """Write the table of all records between the markers of a document."""
+    """Write the tables of all records between the markers of a document."""
     files.writable(path, "--update")
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--update: {path}: expected a text in UTF-8: {error}") from error
-    content = markdown.best_tables()
-    try:
-        text = between(text, BEGIN, END, content)
-    except ValueError as error:
-        raise ArgumentError(f"--update: {path} has no {BEGIN} ... {END}") from error
+    marked = {f"<!-- {name} -->": made for name, made in TABLES.items() if f"<!-- {name} -->" in text}
+    if not marked:
+        raise ArgumentError(f"--update: {path} has no {' and no '.join(f'<!-- {name} -->' for name in TABLES)}")
+    for begin, made in marked.items():
+        end = begin.replace("!-- ", "!-- /")
+        try:
+            text = between(text, begin, end, made())
+        except ValueError as error:
+            raise ArgumentError(f"--update: {path} has no {begin} ... {end}") from error
     files.write(path, text)
     console.print(f"updated {path}", markup=False)
     return OK
