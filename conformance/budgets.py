@@ -46,9 +46,10 @@ def archs() -> list[str]:
     return list(_table(FILE)["archs"])
 
 
-def amd_archs() -> list[str]:
-    """The AMD GPUs that every Triton kernel is compiled for: gfx942 and so on."""
-    return list(_table(FILE)["amd"]["archs"])
+def amd_archs(backend: str) -> list[str]:
+    """The AMD GPUs that every Triton kernel of a backend is compiled for: gfx942 and so on."""
+    sections = (_table(path).get("amd", {}) for path in _files(backend))
+    return list(next(section["archs"] for section in sections if "archs" in section))
 
 
 def budget(op: str, backend: str, label: str, arch: str) -> Budget:

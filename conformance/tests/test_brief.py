@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.conformance import amd
 from kernelmux.conformance.checks import compile_only, layout
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
@@ -83,6 +84,19 @@ def test_a_gpu_that_alone_runs_a_dtype_compiles_it(monkeypatch: pytest.MonkeyPat
     every = launches(found, "x=4x100")
     monkeypatch.setattr(compile_only, "_refusals", lambda probe, trial, arch: ["no"] if arch == "sm_80" else [])
     assert compile_only._for_others(found, every, "sm_100a") == every
+
+
+def test_amd_gpus_take_turns_with_each_kernel_once_as_the_last_call_launches_it() -> None:
+    def due(found: Probe, arch: str) -> list[Any]:
+        return list(amd._due(found, every, arch))
+
+    recipe = Recipe("key", lambda arch: Compiled(b"", ""), obstacles=lambda arch: [])
+    every = [(t, replace(one, recipe=recipe)) for t, one in launches(probe(), "x=4x100", "x=37x1001")]
+    first, second = probe(check="compile_only"), probe(check="compile_only", seed=1)
+    assert due(first, "gfx942") == due(second, "gfx950") == [every[-1]]
+    assert due(first, "gfx950") == due(second, "gfx942") == []
+    full = probe(check="compile_only", tier="full")
+    assert due(full, "gfx942") == due(full, "gfx950") == every
 
 
 def notes(found: Probe, case: str) -> set[str]:

@@ -92,6 +92,19 @@ def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch
     assert budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
 
 
+def test_the_file_of_a_backend_limits_its_kernels_on_amd_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = '[amd]\narchs = ["gfx950"]\n[[amd.variant]]\nname = "softmax/theirs/plain"\nscratch = 8\nreason = "why"\n'
+    (tmp_path / budgets.NAME).write_text(own)
+    monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
+    assert budgets.amd_archs("theirs") == ["gfx950"] and budgets.amd_archs("triton") == ["gfx942", "gfx950"]
+    found = budgets.amd_budget("softmax", "theirs", "theirs/plain", "gfx950")
+    assert found == budgets.AmdBudget(vgprs=512, scratch=8, lds=160 * 1024, threads=1024, reason="why")
+    assert budgets.amd_budget("add", "theirs", "theirs/plain", "gfx942").lds == 64 * 1024
+    (tmp_path / "wrong.toml").write_text('[[amd.variant]]\nname = "softmax/theirs/plain"\nscratch = 8\n')
+    with pytest.raises(SpecError, match="needs name and reason"):
+        budgets._table(tmp_path / "wrong.toml")
+
+
 def test_the_folder_of_a_backend_is_that_of_its_package() -> None:
     folder = registered.folder("triton")
     assert folder is not None and (folder / "softmax.py").is_file()

@@ -35,13 +35,14 @@ class Recipe:
 
     source: the text that was compiled; None where that is the file which the PTX names. obstacles: what of the kernel
     keeps it from an AMD GPU ("gfx942"), nothing where it compiles or fails for no such reason; None where the language
-    knows NVIDIA GPUs alone.
+    knows NVIDIA GPUs alone. descriptors: whether it takes tensor descriptors.
     """
 
     key: object
     compile: Callable[[str], Compiled]
     source: str | None = None
     obstacles: Callable[[str], list[str]] | None = None
+    descriptors: bool = False
 
 
 @dataclass(frozen=True)

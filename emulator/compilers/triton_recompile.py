@@ -37,7 +37,8 @@ def recipe(source: Any, metadata: Any) -> Recipe:
     def obstacles(arch: str) -> list[str]:
         return _obstacles(source, metadata, arch)
 
-    return Recipe(metadata.hash, compile, obstacles=obstacles)
+    descriptors = any(str(kind).startswith("tensordesc") for kind in source.signature.values())
+    return Recipe(metadata.hash, compile, obstacles=obstacles, descriptors=descriptors)
 
 
 def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
