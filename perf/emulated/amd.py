@@ -62,8 +62,9 @@ def _for(launch: Launch, arch: str) -> amdgcn.Need | str:
 
 def report(found: Sequence[Compiled]) -> str:
     """The text of the tables: what does not compile and why, and what the others need."""
-    counts = [f"{sum(isinstance(c.by_arch[a], amdgcn.Need) for c in found)} for {a}" for a in amdgcn.GPUS]
-    intro = f"With Triton {version('triton')}, of {len(found)} kernels {' and '.join(counts)} compile."
+    counts = {arch: sum(isinstance(one.by_arch[arch], amdgcn.Need) for one in found) for arch in amdgcn.GPUS}
+    able = ", ".join(f"{count} of them for {arch}" for arch, count in counts.items())
+    intro = f"{len(found)} kernels, compiled by Triton {version('triton')}: {able}."
     needs = table(HEAD, (_cells(one) for one in found if any(isinstance(n, amdgcn.Need) for n in one.by_arch.values())))
     return f"{intro}\n\n{table(('variants', 'for', 'what they use'), _missing(found))}\n\n{needs}"
 
