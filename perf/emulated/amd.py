@@ -78,8 +78,8 @@ def _missing(found: Sequence[Compiled]) -> Iterator[tuple[str, str, str]]:
                 archs = groups.setdefault(why, {}).setdefault(f"`{one.op}` {one.variant}", [])
                 archs += [arch] if arch not in archs else []
     for why, variants in groups.items():
-        archs = {arch: None for listed in variants.values() for arch in listed}
-        yield ", ".join(variants), ", ".join(archs), why
+        all_archs = {arch: None for listed in variants.values() for arch in listed}
+        yield ", ".join(variants), ", ".join(all_archs), why
 
 
 HEAD = ("variant", "kernel", "dtype", "VGPRs", "AGPRs", "SGPRs", "SGPRs spilled", "LDS", "scratch")
