@@ -88,6 +88,7 @@ def _within_2gb(source: Any) -> Any:
     made.attrs = {
         path: [*found, ["tt.pointer_range", 32]] if _kind(source, path).startswith("*") else found
         for path, found in source.attrs.items()
+        if path[0] < len(source.signature)  # Triton counts the key of a hook for its stages as one more
     }
     return made
 

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelmux.emulator.compilers import amdgcn
-from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.launch_log import Launch, Recipe
 from kernelmux.perf import files
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import Candidate
@@ -45,17 +45,16 @@ def compiled(candidate: Candidate, options: Options) -> Iterator[Compiled]:
     for case, dtype in resources.work(catalog.spec(candidate.op), options):
         found = resources.launches(candidate, case, dtype)
         if found is not None:
-            able = (launch for launch in found if launch.recipe and launch.recipe.obstacles)
+            able = ((one, one.recipe) for one in found if one.recipe and one.recipe.obstacles)
             common = (candidate.op, candidate.variant, dtypes.SHORT[dtype])
-            yield from (Compiled(*common, one.kernel, {a: _for(one, a) for a in amdgcn.GPUS}) for one in able)
+            yield from (Compiled(*common, one.kernel, {a: _for(one, by, a) for a in amdgcn.GPUS}) for one, by in able)
             return
 
 
-def _for(launch: Launch, arch: str) -> amdgcn.Need | str:
-    assert launch.recipe is not None and launch.recipe.obstacles is not None
-    if reasons := launch.recipe.obstacles(arch):
+def _for(launch: Launch, recipe: Recipe, arch: str) -> amdgcn.Need | str:
+    if reasons := recipe.obstacles(arch) if recipe.obstacles else []:
         return "; ".join(reasons)
-    made = launch.recipe.compile(arch)
+    made = recipe.compile(arch)
     need = amdgcn.needs(made.log)[launch.kernel]
     return replace(need, lds=need.lds + (made.shared or 0))
 
