@@ -75,7 +75,7 @@ def _limits(tables: list[dict[str, Any]], name: str, arch: str, limits: tuple[st
     """The limits and the reason of the first entry for a variant; what it leaves out, from the general budgets."""
     general = {limit: value for table in reversed(tables) for limit, value in table.get("budget", {}).items()}
     listed = (entry for table in tables for entry in table.get("variant", []))
-    own = next((e for e in listed if e["name"] == name and e.get("arch", arch) == arch), {})
+    own: dict[str, Any] = next((e for e in listed if e["name"] == name and e.get("arch", arch) == arch), {})
     return {**general, **{k: v for k, v in own.items() if k in (*limits, "reason")}}
 
 

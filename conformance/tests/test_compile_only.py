@@ -106,6 +106,7 @@ def held(kind: str = "plain", block: int = 1024) -> Launch:
     x = torch.zeros(block)
     with emulator.triton_active(), emulator.recorder(run=False) as launches:
         held_kernel[(1,)](x, torch.empty_like(x), KIND=kind, BLOCK=block, num_warps=16)
+    launch: Launch
     (launch,) = launches
     return launch
 

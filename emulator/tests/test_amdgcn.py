@@ -43,7 +43,7 @@ def test_the_metadata_say_what_each_kernel_needs() -> None:
 
 
 def test_another_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected .amdgpu_metadata"):
+    with pytest.raises(ValueError, match=r"expected \.amdgpu_metadata"):
         needs(".version 8.0")
 
 

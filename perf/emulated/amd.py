@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelmux.emulator.compilers import amdgcn
-from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.launch_log import Launch, Recipe
 from kernelmux.perf import files
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import Candidate
@@ -45,25 +45,25 @@ def compiled(candidate: Candidate, options: Options) -> Iterator[Compiled]:
     for case, dtype in resources.work(catalog.spec(candidate.op), options):
         found = resources.launches(candidate, case, dtype)
         if found is not None:
-            able = (launch for launch in found if launch.recipe and launch.recipe.obstacles)
+            able = ((one, one.recipe) for one in found if one.recipe and one.recipe.obstacles)
             common = (candidate.op, candidate.variant, dtypes.SHORT[dtype])
-            yield from (Compiled(*common, one.kernel, {a: _for(one, a) for a in amdgcn.GPUS}) for one in able)
+            yield from (Compiled(*common, one.kernel, {a: _for(one, by, a) for a in amdgcn.GPUS}) for one, by in able)
             return
 
 
-def _for(launch: Launch, arch: str) -> amdgcn.Need | str:
-    assert launch.recipe is not None and launch.recipe.obstacles is not None
-    if reasons := launch.recipe.obstacles(arch):
+def _for(launch: Launch, recipe: Recipe, arch: str) -> amdgcn.Need | str:
+    if reasons := recipe.obstacles(arch) if recipe.obstacles else []:
         return "; ".join(reasons)
-    made = launch.recipe.compile(arch)
+    made = recipe.compile(arch)
     need = amdgcn.needs(made.log)[launch.kernel]
     return replace(need, lds=need.lds + (made.shared or 0))
 
 
 def report(found: Sequence[Compiled]) -> str:
     """The text of the tables: what does not compile and why, and what the others need."""
-    counts = [f"{sum(isinstance(c.by_arch[a], amdgcn.Need) for c in found)} for {a}" for a in amdgcn.GPUS]
-    intro = f"With Triton {version('triton')}, of {len(found)} kernels {' and '.join(counts)} compile."
+    counts = {arch: sum(isinstance(one.by_arch[arch], amdgcn.Need) for one in found) for arch in amdgcn.GPUS}
+    able = ", ".join(f"{count} of them for {arch}" for arch, count in counts.items())
+    intro = f"{len(found)} kernels, compiled by Triton {version('triton')}: {able}."
     needs = table(HEAD, (_cells(one) for one in found if any(isinstance(n, amdgcn.Need) for n in one.by_arch.values())))
     return f"{intro}\n\n{table(('variants', 'for', 'what they use'), _missing(found))}\n\n{needs}"
 
@@ -77,8 +77,8 @@ def _missing(found: Sequence[Compiled]) -> Iterator[tuple[str, str, str]]:
                 archs = groups.setdefault(why, {}).setdefault(f"`{one.op}` {one.variant}", [])
                 archs += [arch] if arch not in archs else []
     for why, variants in groups.items():
-        archs = {arch: None for listed in variants.values() for arch in listed}
-        yield ", ".join(variants), ", ".join(archs), why
+        all_archs = {arch: None for listed in variants.values() for arch in listed}
+        yield ", ".join(variants), ", ".join(all_archs), why
 
 
 HEAD = ("variant", "kernel", "dtype", "VGPRs", "AGPRs", "SGPRs", "SGPRs spilled", "LDS", "scratch")

@@ -78,7 +78,8 @@ def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype != NARROW:
         return x.to(dtype).double()
     q, scale = catalog.spec("quantize_rowwise").reference(x, "int8")
-    return q.double() * scale[:, None]
+    kept: torch.Tensor = q.double() * scale[:, None]
+    return kept
 
 
 # --- text ---------------------------------------------------------------------------------------------------
