@@ -43,15 +43,34 @@ def recipe(source: Any, metadata: Any) -> Recipe:
 
 
 def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
+    if triton_stages.KEYED and arch.startswith(f"sm_{metadata.target.arch}"):
+        return _assembled(_kept(source.name, metadata, ".ptx"), metadata, arch)
     compile = _job(source, metadata, arch)
     if died := _trial(compile).died:
         raise RuntimeError(f"Triton's compiler dies of {died} on {source.name} for {arch}")
     compiled = compile()  # from Triton's cache now
     if _is_amd(arch):
         return Compiled(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared)
-    image: bytes = compiled.asm["cubin"]
+    return _measured(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata, arch)
+
+
+def _assembled(ptx: str, metadata: Any, arch: str) -> Compiled:
+    """The machine code of a PTX at which Triton's compiler stopped, made as it would have been."""
+    backend = make_backend(metadata.target)
+    names = vars(backend.parse_options({}))
+    known = {name: frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
+    options = backend.parse_options(known)
+    return _measured(backend.make_cubin(ptx, {}, options, metadata.target.arch), ptx, metadata, arch)
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples: JSON, in which Triton keeps the options, has no tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def _measured(image: bytes, ptx: str, metadata: Any, arch: str) -> Compiled:
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
-    return Compiled(image, _assembler_log(compiled.asm["ptx"], arch) if framed else "", compiled.metadata.shared)
+    return Compiled(image, _assembler_log(ptx, arch) if framed else "", metadata.shared)
 
 
 def _obstacles(source: Any, metadata: Any, arch: str) -> list[str]:
@@ -89,7 +108,7 @@ def _within_2gb(source: Any) -> Any:
     made.attrs = {
         path: [*found, ["tt.pointer_range", 32]] if _kind(source, path).startswith("*") else found
         for path, found in source.attrs.items()
-        if path[0] < len(source.signature)  # Triton counts the key of a hook for its stages as one more
+        if path[0] < len(source.signature)  # Triton keeps the name of a hook for stages behind the arguments
     }
     return made
 

@@ -1,7 +1,7 @@
 """Products of the same matrices in more than one format: bytes, recorded times and errors, for docs/reduce_the_bytes.md.
 
-Which products there are follows from the workloads of the specs: those of one size with a factor of 8-bit integers and
-without one. Bytes are the specs' costs, times those on record.
+Which products there are follows from the workloads of the specs: those of one size with factors of 8 bits and
+without. Bytes are the specs' costs, times those on record.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from kernelmux.perf.report.markdown import table
 from kernelmux.perf.result import Timed
 from kernelmux.registry import catalog, dtypes
 
-PRODUCTS = {"matvec": ("x", "weight"), "matmul": ("a", "b"), "int8_matmul": ("a", "b")}  # what is multiplied by what
-WIDE, NARROW = torch.bfloat16, torch.int8
+PRODUCTS = {  # what is multiplied by what
+    "matvec": ("x", "weight"), "matmul": ("a", "b"), "int8_matmul": ("a", "b"), "fp8_matmul": ("a", "b"),
+}  # fmt: skip
+WIDE = torch.bfloat16
+NARROW = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # and what quantize_rowwise calls them
 ROWS, COLUMNS = 64, 256  # of the matrices whose products are compared; their sums are as long as the workload's
 ERRORS = 2  # digits of an error that do not depend on the machine
 
@@ -38,6 +41,11 @@ class Product:
     bytes: float
 
     @property
+    def narrow(self) -> bool:
+        """Whether a factor has 8 bits."""
+        return any(dtype in NARROW for dtype in self.formats[:2])
+
+    @property
     def error(self) -> float:
         """The relative error that the formats make of random normal matrices, were the sums exact."""
         return _error(self.sizes[2], *self.formats)
@@ -48,14 +56,14 @@ def products() -> dict[tuple[int, int, int], list[Product]]:
     groups: dict[tuple[int, int, int], list[Product]] = {}
     for found in _all():
         groups.setdefault(found.sizes, []).append(found)
-    return {sizes: group for sizes, group in sorted(groups.items()) if len({NARROW in p.formats for p in group}) == 2}
+    return {sizes: group for sizes, group in sorted(groups.items()) if len({p.narrow for p in group}) == 2}
 
 
 def _all() -> Iterator[Product]:
     for op, names in PRODUCTS.items():
         spec = catalog.spec(op)
         for case in spec.workloads:
-            for dtype in (d for d in case.dtypes or spec.dtypes if d in (WIDE, NARROW)):
+            for dtype in (d for d in case.dtypes or spec.dtypes if d in (WIDE, *NARROW)):
                 call = spec.hypothetical(case, dtype)
                 left, right = (call.tensors[name] for name in names)
                 if left.ndim == 2:
@@ -74,10 +82,10 @@ def _error(terms: int, left: torch.dtype, right: torch.dtype, result: torch.dtyp
 
 
 def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What of the rows of x a format keeps; 8-bit integers with a scale for each row, as quantize_rowwise makes them."""
-    if dtype != NARROW:
+    """What of the rows of x a format keeps; 8 bits with a scale for each row, as quantize_rowwise makes them."""
+    if dtype not in NARROW:
         return x.to(dtype).double()
-    q, scale = catalog.spec("quantize_rowwise").reference(x, "int8")
+    q, scale = catalog.spec("quantize_rowwise").reference(x, NARROW[dtype])
     kept: torch.Tensor = q.double() * scale[:, None]
     return kept
 
@@ -102,7 +110,7 @@ def _table(known: GpuRecord | None, groups: dict[tuple[int, int, int], list[Prod
 
 def _lines(group: Sequence[Product], rows: Iterable[Timed]) -> Iterator[tuple[str, ...]]:
     """The products of one size, from most bytes to fewest; "of the bytes" and "faster" are against the best in bf16."""
-    wide = [p for p in group if NARROW not in p.formats]
+    wide = [p for p in group if not p.narrow]
     base = min((row.median_us for p in wide if (row := _best(p, rows))), default=None)
     for product in sorted(group, key=lambda p: -p.bytes):
         row, (left, right, result) = _best(product, rows), (dtypes.SHORT[d] for d in product.formats)
