@@ -80,9 +80,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
-    tier = (
-        "how large the cases may be (default: ci, but smoke for emulated variants that passed on a GPU as they stand)"
-    )
+    tier = "how large the cases may be (default: ci, but less, without a GPU, of variants that passed on one)"
     made.add_argument("--tier", choices=TIERS, help=tier)
     seeds = "of all random inputs (default: 0); several: every item runs once for each"
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)

@@ -16,6 +16,12 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
 MUTANTS = "mutants_"  # how the backends of `mutation` are called
+# What is asked, emulated, of a variant that passed on a GPU: where the emulator sees more than that, or compilers and
+# torch of this machine decide.
+EMULATED_TOO = frozenset(
+    "accuracy memory repeatability compile_only claims signature selection gradients torch parity".split()
+)
+VERIFIED = "passed on a GPU as it stands; --tier ci asks it here too"
 SHOWN = 3  # failures of an item that are shown in full
 
 
@@ -81,7 +87,10 @@ def _run(item: Item, options: Options) -> Outcome:
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
-    if item.variant and probe.brief and _known(item, options):
+    verified = f"{item.op}/{item.label}" in options.verified
+    if verified and probe.emulated and item.check not in EMULATED_TOO:
+        return Outcome(item, "skipped", VERIFIED)
+    if verified or (item.variant and probe.brief and _by_name_alone(item)):
         probe.options = replace(options, tier="smoke")
     try:
         check.run(probe)
@@ -92,14 +101,9 @@ def _run(item: Item, options: Options) -> Outcome:
     return _judge(item, probe)
 
 
-def _known(item: Item, options: Options) -> bool:
-    """Whether it is about a variant that a GPU has verified as it stands, or about a rung that no call picks by itself.
-
-    Mutants stand for variants that are new, and are picked.
-    """
-    if item.backend.startswith(MUTANTS):
-        return False
-    return f"{item.op}/{item.label}" in options.verified or rungs.superseded(item.op, item.backend, item.variant)
+def _by_name_alone(item: Item) -> bool:
+    """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked."""
+    return not item.backend.startswith(MUTANTS) and rungs.superseded(item.op, item.backend, item.variant)
 
 
 def _crash(probe: Probe, error: Exception) -> Record:

@@ -25,8 +25,8 @@ class Options:
     backends: "name" or "name/variant". cases: names, patterns ("x37*") or spelt out ("x=5x1025,axis=0").
     seeds: where there are several, an item for each; `seed` is then that of the item at hand. expected: files of
     expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
-    of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand; where
-    they are emulated, a short run asks of them what tier smoke does.
+    of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
+    less is asked of them.
     """
 
     ops: tuple[str, ...] = ()

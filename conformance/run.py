@@ -141,7 +141,7 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
 def _title(chosen: Options, found: Found) -> str:
     seeds = f"seeds {', '.join(map(str, chosen.seeds))}" if chosen.seeds else f"seed {chosen.seed}"
     where = report.machine(chosen, {o.item.backend for o in found.outcomes if not o.item.problem})
-    known = f" (smoke for {len(chosen.verified)} variants that a GPU has verified)" if chosen.verified else ""
+    known = f" (less for {len(chosen.verified)} variants that a GPU has verified)" if chosen.verified else ""
     return f"conformance, tier {chosen.tier}{known}, {seeds}, {where}, {duration(found.seconds)}"
 
 

@@ -33,7 +33,6 @@ def test_a_rung_that_some_gpu_or_call_picks_is_not_superseded() -> None:
         ("naive", Options(dtypes=("fp16",)), "ci"),
         ("wgmma", Options(verified=("matmul/cuda/wgmma",)), "smoke"),
         ("wgmma", Options(verified=("matmul/cuda/tensor_cores", "linear/cuda/wgmma")), "ci"),
-        ("wgmma", Options(tier="full", verified=("matmul/cuda/wgmma",)), "full"),
     ],
 )
 def test_what_a_variant_is_asked(variant: str, options: Options, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +45,22 @@ def test_what_a_variant_is_asked(variant: str, options: Options, tier: str, monk
     monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
     execute.execute(Item("matmul", "cuda", variant, "accuracy"), options)
     assert asked == [tier]
+
+
+@pytest.mark.parametrize(("label", "check", "status"), [
+    ("cuda/wgmma", "layout", "skipped"), ("cuda/wgmma", "compile_only", "passed"), ("torch_ref/eager", "layout", "passed"),
+])  # fmt: skip
+def test_what_is_asked_of_a_verified_variant(
+    label: str, check: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(probe: Probe) -> None:
+        with probe.judge(probe.sample(1)[0]) as judge:
+            judge.require(True, "")
+
+    monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
+    outcome = execute.execute(Item("matmul", *label.split("/"), check), Options(verified=(f"matmul/{label}",)))
+    assert outcome.status == status
+    assert outcome.text == (execute.VERIFIED if status == "skipped" else "")
 
 
 def test_only_a_whole_run_without_a_tier_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def recipe(source: Any, metadata: Any) -> Recipe:
 
 def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
     if triton_stages.KEYED and arch.startswith(f"sm_{metadata.target.arch}"):
-        return _assembled(_kept(source.name, metadata, ".ptx"), metadata, arch)
+        return _assembled(source.name, metadata, arch)
     compile = _job(source, metadata, arch)
     if died := _trial(compile).died:
         raise RuntimeError(f"Triton's compiler dies of {died} on {source.name} for {arch}")
@@ -54,12 +54,13 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
     return _measured(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata, arch)
 
 
-def _assembled(ptx: str, metadata: Any, arch: str) -> Compiled:
-    """The machine code of a PTX at which Triton's compiler stopped, made as it would have been."""
+def _assembled(name: str, metadata: Any, arch: str) -> Compiled:
+    """The machine code of the PTX at which Triton's compiler stopped, made as it would have been."""
+    ptx = _kept(name, metadata, ".ptx")
     backend = make_backend(metadata.target)
-    names = vars(backend.parse_options({}))
-    known = {name: frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
-    options = backend.parse_options(known)
+    listed = vars(backend.parse_options({}))
+    known = {option: frozen(getattr(metadata, option)) for option in listed if hasattr(metadata, option)}
+    options = backend.parse_options({**known, "num_warps": _warps(name, metadata)})
     return _measured(backend.make_cubin(ptx, {}, options, metadata.target.arch), ptx, metadata, arch)
 
 
