@@ -80,7 +80,7 @@ def fuzz(ops: tuple[str, ...], able: tuple[str, ...], calls: int) -> Counter[str
 def test_calls_of_the_baseline(op):
     share = CALLS // len(OPS)
     seen = fuzz((op,), ("torch_ref",), share)
-    assert seen["ran"] > share / 6 and seen["ArgumentError"] > share / 20, seen
+    assert seen["ran"] > share / 10 and seen["ArgumentError"] > share / 20, seen
 
 
 @pytest.mark.parametrize("name", EMULATED)
