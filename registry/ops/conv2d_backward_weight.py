@@ -12,7 +12,7 @@ from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import conv2d
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, Tensor
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.windows import Pair, pair, windows
 
 
 def reference(
@@ -40,6 +40,16 @@ def fitting(values: Mapping[str, Any]) -> bool:
     """Whether the kernel has P x Q places on the images."""
     over = windows(values["kernel"], values["stride"], values["padding"], values["dilation"])
     return (over[0].places(values["H"]), over[1].places(values["W"])) == (values["P"], values["Q"])
+
+
+def fit(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -> Pair:
+    """R and S of the largest kernel with P x Q places, where there is one."""
+    along = (pair(scalars.get(item.name) or item.default) for item in (conv2d.STRIDE, conv2d.PADDING, conv2d.DILATION))
+    sides = zip(shapes["grad_out"][2:], shapes["x"][2:], *along, strict=True)
+    r, s = (
+        (n + 2 * padding - (places - 1) * stride - 1) // dilation + 1 for places, n, stride, padding, dilation in sides
+    )
+    return r, s
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
@@ -84,6 +94,7 @@ SPEC = OpSpec(
             range=(1, conv2d.LARGEST),
             trials=(1, 2, 3, (2, 1)),
             length=2,
+            fit=fit,
             doc="rows and columns of a kernel",
         ),
         conv2d.STRIDE,

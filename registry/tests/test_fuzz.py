@@ -17,6 +17,9 @@ from kernelmux.registry.tests.fuzzing import Draft
 OPS = catalog.names()
 CPU = torch.device("cpu")
 EMULATED = tuple(n for n in registered.backends() if registered.emulates(n, CPU) and not registered.unavailable(n, CPU))
+SELDOM = {
+    "conv2d_backward_weight": 30
+}  # one call in so many is right at least, where lengths of two tensors must go together
 CALLS, EMULATED_CALLS = 20_000, 150  # over all operators; per backend
 
 
@@ -34,6 +37,10 @@ def check(draft: Draft, able: tuple[str, ...], seen: Counter[str]) -> None:
             seen[type(error).__name__] += 1
             text = str(error)
             assert text.startswith((f"{spec.name}: ", "backend: ", "unknown ", "no requested backend")), text
+            return
+        except RuntimeError as error:  # such as padding by a million rows
+            seen["too large"] += 1
+            assert "can't allocate memory" in str(error)
             return
         except TypeError as error:
             seen["TypeError"] += 1
@@ -80,7 +87,7 @@ def fuzz(ops: tuple[str, ...], able: tuple[str, ...], calls: int) -> Counter[str
 def test_calls_of_the_baseline(op):
     share = CALLS // len(OPS)
     seen = fuzz((op,), ("torch_ref",), share)
-    assert seen["ran"] > share / 10 and seen["ArgumentError"] > share / 20, seen
+    assert seen["ran"] > share / SELDOM.get(op, 10) and seen["ArgumentError"] > share / 20, seen
 
 
 @pytest.mark.parametrize("name", EMULATED)
