@@ -58,7 +58,8 @@ def test_what_is_asked_of_a_verified_variant(
             judge.require(True, "")
 
     monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
-    outcome = execute.execute(Item("matmul", *label.split("/"), check), Options(verified=(f"matmul/{label}",)))
+    backend, variant = label.split("/")
+    outcome = execute.execute(Item("matmul", backend, variant, check), Options(verified=(f"matmul/{label}",)))
     assert outcome.status == status
     assert outcome.text == (execute.VERIFIED if status == "skipped" else "")
 
