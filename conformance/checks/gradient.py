@@ -141,7 +141,8 @@ class Exact:
         def call(*args: Any, **kwargs: Any) -> Any:
             given = spec.signature.bind(*args, **kwargs)
             given.apply_defaults()
-            plain = {n: v.to(spec.dtypes[0]) if _is_tensor(v) else v for n, v in given.arguments.items()}
+            kinds = spec.dtypes_for(spec.dtypes[0])
+            plain = {n: v.to(kinds[n]) if _is_tensor(v) else v for n, v in given.arguments.items()}
             bound = spec.bind(**plain).arguments
             result = spec.reference(*(v if _is_tensor(v) else bound[n] for n, v in given.arguments.items()))
             outputs = result[: spec.visible] if isinstance(result, tuple) else (result,)
