@@ -5,55 +5,66 @@ Whether they compute the right thing there is not known: no emulator and no AMD 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernelmux.conformance import budgets
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers import amdgcn
-from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator.compilers.launch_log import Launch, Recipe
 
-Pair = tuple[Trial, Launch]
 LATER = "tensor descriptors, which become pointers there and take 5 to 13 s to compile: asked in tier full"
 
 
-def examine(probe: Probe, launches: list[Pair]) -> None:
+def examine(probe: Probe, launches: list[tuple[Trial, Launch]]) -> None:
     """Compile the launches for each AMD GPU that is due; what cannot be compiled is skipped with what it uses."""
     for arch in budgets.amd_archs(probe.backend):
-        for trial, launch in _due(probe, launches, arch):
-            assert launch.recipe is not None and launch.recipe.obstacles is not None
-            trial = replace(trial, note=f"{launch.kernel} for {arch}")
-            if probe.brief and launch.recipe.descriptors:
+        for due in _due(probe, launches, arch):
+            trial = replace(due.trial, note=f"{due.kernel} for {arch}")
+            if probe.brief and due.recipe.descriptors:
                 probe.skip(trial, LATER)
                 continue
-            if reasons := launch.recipe.obstacles(arch):
+            if reasons := due.obstacles(arch):
                 probe.skip(trial, "; ".join(reasons))
                 continue
             with probe.judge(trial) as judge:
-                _examine(judge, launch, arch)
+                _examine(judge, due, arch)
 
 
-def _due(probe: Probe, launches: list[Pair], arch: str) -> Iterator[Pair]:
+class Due(NamedTuple):
+    """A kernel of a language that has AMD GPUs; obstacles: those of its recipe."""
+
+    trial: Trial
+    kernel: str
+    recipe: Recipe
+    obstacles: Callable[[str], list[str]]
+
+
+def _due(probe: Probe, launches: list[tuple[Trial, Launch]], arch: str) -> list[Due]:
     """What is compiled for a GPU: everything, or in a brief run each kernel once, as the largest call launches it.
 
     The GPUs then take turns by the seed. CUDA C++ is compiled for none of them.
     """
-    able = [pair for pair in launches if pair[1].recipe and pair[1].recipe.obstacles]
+    able = [
+        Due(trial, launch.kernel, recipe, obstacles)
+        for trial, launch in launches
+        if (recipe := launch.recipe) and (obstacles := recipe.obstacles)
+    ]
     if not probe.brief:
-        return iter(able)
+        return able
     listed = budgets.amd_archs(probe.backend)
     if listed[probe.options.seed % len(listed)] != arch:
-        return iter(())
-    return iter({launch.kernel: (trial, launch) for trial, launch in able}.values())
+        return []
+    return list({due.kernel: due for due in able}.values())
 
 
-def _examine(judge: Judge, launch: Launch, arch: str) -> None:
-    assert launch.recipe is not None
-    compiled = launch.recipe.compile(arch)
+def _examine(judge: Judge, due: Due, arch: str) -> None:
+    compiled = due.recipe.compile(arch)
     found = amdgcn.needs(compiled.log)
-    judge.require(launch.kernel in found, f"the assembly holds {', '.join(found)}, not {launch.kernel}")
-    need, probe, unit = found[launch.kernel], judge.probe, amdgcn.GPUS[arch]
+    judge.require(due.kernel in found, f"the assembly holds {', '.join(found)}, not {due.kernel}")
+    need, probe, unit = found[due.kernel], judge.probe, amdgcn.GPUS[arch]
     budget = budgets.amd_budget(probe.spec.name, probe.backend, probe.label, arch)
     judge.require(need.vgprs <= budget.vgprs, f"{need.vgprs} VGPRs, the budget is {budget.vgprs}")
     judge.require(need.scratch <= budget.scratch, f"{need.scratch} bytes of scratch, the budget is {budget.scratch}")

@@ -128,7 +128,7 @@ def options_of(args: argparse.Namespace) -> Options:
     plan.check_names(chosen)
     _check_cases(chosen)
     expected.books(chosen)
-    plain = chosen.everything and not (args.tier or args.seed or chosen.cases)
+    plain = chosen.everything and not (args.tier or args.seed or args.list)
     return replace(chosen, verified=ledger.verified()) if plain and chosen.device == "cpu" else chosen
 
 

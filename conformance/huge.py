@@ -113,10 +113,8 @@ def _halves(
     for i, output in enumerate(spec.outputs):
         sizes = list(zip(output.shape(small), output.shape(large), strict=True))
         changed = [d for d, (m, n) in enumerate(sizes) if m != n]
-        if len(changed) == 1 and sizes[changed[0]] == (
-            length,
-            2 * length,
-        ):  # windows are not as many as what they lie on
+        # Windows are not as many as what they lie on.
+        if len(changed) == 1 and sizes[changed[0]] == (length, 2 * length):
             halves = (together[i].narrow(changed[0], start, length) for start in (0, length))
             pairs = zip(halves, alone, strict=True)
             before, after = (torch.allclose(x, y[i], rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in pairs)

@@ -1,4 +1,4 @@
-"""How windows over an axis go: from its length to the number of places of a window, and back.
+"""How windows over an axis go: from its length to the number of places of a window, and back; the images they lie on.
 
 A window of `kernel` elements that lie `dilation` apart begins at every `stride`-th element of an axis that has `padding`
 zeros more at both ends. What is left at its end, too short for a further step, is the rest.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 Pair = tuple[int, int]
 
@@ -26,7 +28,7 @@ class Window(NamedTuple):
     kernel: int
     stride: int
     padding: int
-    dilation: int
+    dilation: int = 1
 
     @property
     def reach(self) -> int:
@@ -50,3 +52,14 @@ def windows(kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> 
     """The windows along the rows and the columns of an image, from the lengths of a kernel [..., R, S]."""
     rows, columns = zip(kernel[-2:], pair(stride), pair(padding), pair(dilation), strict=True)
     return Window(*rows), Window(*columns)
+
+
+def planes(x: torch.Tensor) -> Pair:
+    """N and C of images [N C H W], or of one [C H W]."""
+    return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])
+
+
+def four_strides(x: torch.Tensor) -> tuple[int, ...]:
+    """Strides of images that may lack the first axis: 0 for that."""
+    strides = x.stride()
+    return strides if len(strides) == 4 else (0, *strides)

@@ -7,11 +7,13 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._runtime import cdiv, ctype
+from kernelmux.registry.windows import Pair, Window
 
 BLOCK = 256
 UNROLLED = 32  # elements of a window up to which its loops are unrolled, one compilation for each size and stride
 ACCESS_BYTES = 16
-Pair = tuple[int, int]
+MOST_WINDOWS = 1 << 15  # of a block: within the range of the kernels' divisions
+BLOCKS = 1024  # several per multiprocessor: planes are put together only where there are as many blocks
 Strides = tuple[int, ...]
 Launch = Callable[..., None]
 
@@ -30,7 +32,7 @@ class Windows(NamedTuple):
     def counts(self) -> Pair:
         """How many windows there are, along H and W."""
         sides = zip(self.size, self.kernel, self.stride, self.padding, strict=True)
-        oh, ow = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
+        oh, ow = (Window(k, s, p).places(n) for n, k, s, p in sides)
         return oh, ow
 
     def geometry(self, strides: Strides) -> bytes:
@@ -50,17 +52,6 @@ class Windows(NamedTuple):
         return struct.pack(
             "q3i2I4x", self.images * self.channels, together, rows, per_plane, 2**31 // ow + 1, 2**31 // (oh * ow) + 1
         )
-
-
-def four(x: torch.Tensor) -> Strides:
-    """Strides of images that may lack the first axis."""
-    strides = x.stride()
-    return strides if len(strides) == 4 else (0, *strides)
-
-
-def images(x: torch.Tensor) -> Pair:
-    """N and C."""
-    return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])
 
 
 def counter(units: int) -> str:

@@ -9,32 +9,30 @@ from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.backends.cuda._windows import (
     ACCESS_BYTES,
     BLOCK,
+    BLOCKS,
+    MOST_WINDOWS,
     Launch,
-    Pair,
     Strides,
     Windows,
     balanced,
     counter,
-    four,
-    images,
 )
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
-MOST_WINDOWS = 1 << 15  # of a block: within the range of the kernels' divisions
-BLOCKS = 1024  # several per multiprocessor: planes are put together only where there are as many blocks
 
 
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    windows, form = Windows(*images(x), (x.shape[-2], x.shape[-1]), kernel, stride, padding), format_of(x)
+    windows, form = Windows(*planes(x), (x.shape[-2], x.shape[-1]), kernel, stride, padding), format_of(x)
     shape = (*x.shape[:-2], *windows.counts)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=form)
     index = torch.empty(shape, dtype=torch.int32, device=x.device, memory_format=form)
     if y.numel():
         last = form == torch.channels_last
-        _launch(windows, four(x), x.dtype, x.data_ptr() % ACCESS_BYTES, last)(x, y, index)
+        _launch(windows, four_strides(x), x.dtype, x.data_ptr() % ACCESS_BYTES, last)(x, y, index)
     return y, index
 
 

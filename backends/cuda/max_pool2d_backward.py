@@ -9,36 +9,36 @@ from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.backends.cuda._windows import (
     ACCESS_BYTES,
     BLOCK,
+    BLOCKS,
+    MOST_WINDOWS,
     UNROLLED,
     Launch,
-    Pair,
     Strides,
     Windows,
     balanced,
     counter,
-    four,
-    images,
 )
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
 STAGED_BYTES = 48 << 10  # shared memory of a block, all that it may have without asking; four fit in a multiprocessor
-MOST_WINDOWS = 1 << 15  # of a block: within the range of the kernels' divisions
-BLOCKS = 1024  # several per multiprocessor: planes are put together only where there are as many blocks
 MOST_COLOURS = 64  # sets of windows without a common element, one barrier each; beyond it gathering takes fewer steps
 
 
 def max_pool2d_backward(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
-    windows, form = Windows(*images(grad_out), size, kernel, stride, padding), format_of(index)
+    windows, form = Windows(*planes(grad_out), size, kernel, stride, padding), format_of(index)
     shape = (*grad_out.shape[:-2], *size)
     out = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
     if out.numel():
         last, dense = form == torch.channels_last, grad_out.is_contiguous() and index.is_contiguous()
         offset = gcd(ACCESS_BYTES, grad_out.data_ptr(), index.data_ptr())
-        _launch(windows, four(grad_out), four(index), grad_out.dtype, offset, last, dense)(grad_out, index, out)
+        _launch(windows, four_strides(grad_out), four_strides(index), grad_out.dtype, offset, last, dense)(
+            grad_out, index, out
+        )
     return out
 
 

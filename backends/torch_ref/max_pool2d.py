@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
-
-Pair = tuple[int, int]
+from kernelmux.registry.windows import Pair
 
 
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:

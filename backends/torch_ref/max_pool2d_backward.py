@@ -4,8 +4,7 @@ import torch
 
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
-
-Pair = tuple[int, int]
+from kernelmux.registry.windows import Pair
 
 
 def max_pool2d_backward(

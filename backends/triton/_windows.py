@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import cdiv
 from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton._strides import Ints
-from kernelmux.registry.memory_order import format_of
 
-Pair = tuple[int, int]
 ELEMENTS = 1024  # of a program: 16 bytes of bf16 for each of its 128 threads
 UNROLLED = 32  # elements of a window up to which its loops are unrolled
 
@@ -60,19 +56,3 @@ def coordinates(r, q, C, height, width, CHANNELS: tl.constexpr):
     c = q if CHANNELS else r % C
     h = pixel // width % height if CHANNELS else pixel // width
     return n.to(tl.int64), c.to(tl.int64), h.to(tl.int32), (pixel % width).to(tl.int32)
-
-
-def four(x: torch.Tensor) -> Ints:
-    """Strides of images that may lack the first axis."""
-    strides = x.stride()
-    return strides if len(strides) == 4 else (0, *strides)
-
-
-def images(x: torch.Tensor) -> Pair:
-    """N and C."""
-    return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])
-
-
-def channels_last(x: torch.Tensor) -> bool:
-    """Whether results lie as images whose channels stand side by side."""
-    return format_of(x) == torch.channels_last

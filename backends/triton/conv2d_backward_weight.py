@@ -76,9 +76,7 @@ def rule(p: Problem) -> Config:
         tile = _tile(64, 64, 32, warps=4)
     else:
         tile = _tile(128, 128, 64, warps=8)
-    step = p.weight.shape[1] & -p.weight.shape[1]
-    if p.x.channels_last and step >= 16:
-        tile["BLOCK_C"] = min(tile["BLOCK_C"], step)
+    tile["BLOCK_C"] = p.whole_taps(tile["BLOCK_C"])
     tiles, steps = cdiv(out_channels, tile["BLOCK_O"]) * cdiv(terms, tile["BLOCK_C"]), cdiv(p.places, tile["BLOCK_K"])
     return {**tile, "SHARES": max(min(2 * processors(p.device) // tiles, steps // 8), 1)}
 

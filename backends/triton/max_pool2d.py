@@ -8,17 +8,10 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Launch, plan
 from kernelmux.backends.triton._strides import Ints
-from kernelmux.backends.triton._windows import (
-    UNROLLED,
-    Pair,
-    channels_last,
-    coordinates,
-    four,
-    images,
-    placed,
-    position,
-)
+from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, Window, four_strides, planes
 
 
 @triton.jit
@@ -66,14 +59,14 @@ def max_pool2d_kernel(
 
 
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
-    size, last = (x.shape[-2], x.shape[-1]), channels_last(x)
+    size, form = (x.shape[-2], x.shape[-1]), format_of(x)
     sides = zip(size, kernel, stride, padding, strict=True)
-    counts = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
-    form, shape = torch.channels_last if last else torch.contiguous_format, (*x.shape[:-2], *counts)
+    counts = tuple(Window(k, s, p).places(n) for n, k, s, p in sides)
+    last, shape = form == torch.channels_last, (*x.shape[:-2], *counts)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=form)
     index = torch.empty(shape, dtype=torch.int32, device=x.device, memory_format=form)
     if y.numel():
-        _plan(images(x), size, counts, kernel, stride, padding, four(x), last)(y, index, x)
+        _plan(planes(x), size, counts, kernel, stride, padding, four_strides(x), last)(y, index, x)
     return y, index
 
 

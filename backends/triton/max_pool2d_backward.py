@@ -8,17 +8,10 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Launch, cdiv, plan
 from kernelmux.backends.triton._strides import Ints
-from kernelmux.backends.triton._windows import (
-    UNROLLED,
-    Pair,
-    channels_last,
-    coordinates,
-    four,
-    images,
-    placed,
-    position,
-)
+from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, four_strides, planes
 
 
 @triton.jit
@@ -68,13 +61,13 @@ def max_pool2d_backward_kernel(
 def max_pool2d_backward(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
-    last, shape = channels_last(index), (*grad_out.shape[:-2], *size)
-    form = torch.channels_last if last else torch.contiguous_format
+    form, shape = format_of(index), (*grad_out.shape[:-2], *size)
+    last = form == torch.channels_last
     out = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
     if out.numel():
         counts = (grad_out.shape[-2], grad_out.shape[-1])
-        steps = four(grad_out), four(index)
-        _plan(images(grad_out), size, counts, kernel, stride, padding, *steps, last)(out, grad_out, index)
+        steps = four_strides(grad_out), four_strides(index)
+        _plan(planes(grad_out), size, counts, kernel, stride, padding, *steps, last)(out, grad_out, index)
     return out
 
 

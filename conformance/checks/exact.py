@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
@@ -17,7 +18,6 @@ from kernelmux.registry.spec import NoExact, exact_arguments
 
 # Of the value: what an eps beside 2^24 leaves in float64, and nothing that could decide a rounding to fp32.
 NEGLIGIBLE = 2.0**-36
-ONE = 1  # trial of a larger tier, where the smallest one has none
 FORMS = 8  # units of 2^-24 between sound forms of one formula: 4 ulps
 
 
@@ -26,7 +26,7 @@ def run(probe: Probe) -> None:
     if isinstance(exact, NoExact):
         probe.skip_all(exact.reason)
         return
-    for trial in _trials(probe, probe.turns()) or _trials(probe, _larger(probe))[:ONE]:
+    for trial in _trials(probe):
         if probe.able(trial):
             with probe.judge(trial) as judge:
                 _equal(judge)
@@ -34,18 +34,24 @@ def run(probe: Probe) -> None:
         raise LookupError(f"{probe.spec.name}: exact inputs exist for no case of tier {probe.options.tier}")
 
 
-def _trials(probe: Probe, pairs: Iterable[tuple[Case, torch.dtype]]) -> list[Trial]:
-    """The trials of those cases for which there are exact inputs."""
+def _trials(probe: Probe) -> Iterator[Trial]:
+    """The trials of the tier; one of tier ci for an operator whose cases of tier smoke have no exact inputs."""
+    found = False
+    for trial in _exact(probe, probe.turns()):
+        found = True
+        yield trial
+    if not found and probe.options.tier == "smoke":
+        cases = replace(probe.options, tier="ci").cases_of(probe.spec)
+        pairs = ((case, dtype) for case in cases for dtype in probe.options.dtypes_of(probe.spec, case))
+        able = ((case, dtype) for case, dtype in pairs if not probe.reasons(probe.make(case, dtype)))
+        yield from islice(_exact(probe, able), 1)
+
+
+def _exact(probe: Probe, pairs: Iterable[tuple[Case, torch.dtype]]) -> Iterator[Trial]:
+    """The trials of those cases for which there are exact inputs, each made when it is asked for."""
     options, spec = probe.options, probe.spec
     made = (trials.exact_trial(spec, case, dtype, options.seed, probe.device) for case, dtype in pairs)
-    return [trial for trial in made if trial is not None]
-
-
-def _larger(probe: Probe) -> list[tuple[Case, torch.dtype]]:
-    """What tier ci asks for, for an operator whose cases of tier smoke have no exact inputs."""
-    cases = replace(probe.options, tier="ci").cases_of(probe.spec) if probe.options.tier == "smoke" else []
-    pairs = ((case, dtype) for case in cases for dtype in probe.options.dtypes_of(probe.spec, case))
-    return [(case, dtype) for case, dtype in pairs if not probe.reasons(probe.make(case, dtype))]
+    return (trial for trial in made if trial is not None)
 
 
 def _equal(judge: Judge) -> None:

@@ -54,9 +54,8 @@ _FIELDS = {
     "threads": "max_flat_workgroup_size",
 }
 _METADATA = re.compile(r"^\s*\.amdgpu_metadata$(.*?)^\s*\.end_amdgpu_metadata$", re.DOTALL | re.MULTILINE)
-_ATTRIBUTE = re.compile(
-    r"^(?:  - |    )\.(\w+): +(\S+)$", re.MULTILINE
-)  # of a kernel: what its arguments have stands deeper
+# Of a kernel: what its arguments have stands deeper.
+_ATTRIBUTE = re.compile(r"^(?:  - |    )\.(\w+): +(\S+)$", re.MULTILINE)
 
 
 def needs(assembly: str) -> dict[str, Need]:

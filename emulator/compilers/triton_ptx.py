@@ -13,7 +13,6 @@ from typing import Any
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.compiler import make_backend
 from triton.runtime.cache import get_cache_manager
 
 from kernelmux.emulator.compilers import compile_cache, triton_recompile
@@ -62,9 +61,7 @@ def _path(source: Any, metadata: Any) -> Path:
 def _compiled_again(source: Any, metadata: Any) -> str:
     """The PTX of a fresh compilation with the options of the first one; it replaces what lies in Triton's cache."""
     target: GPUTarget = metadata.target
-    names = vars(make_backend(target).parse_options({}))
-    options = {name: triton_recompile.frozen(getattr(metadata, name)) for name in names if hasattr(metadata, name)}
-    options["num_warps"] = triton_recompile._warps(source.name, metadata)
+    options = triton_recompile.options_of(source.name, metadata)
     with knobs.compilation.scope():
         knobs.compilation.always_compile = True
         compiled = triton.compile(source, target=target, options=options)

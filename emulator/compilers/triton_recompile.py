@@ -56,17 +56,21 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
 
 def _assembled(name: str, metadata: Any, arch: str) -> Compiled:
     """The machine code of the PTX at which Triton's compiler stopped, made as it would have been."""
-    ptx = _kept(name, metadata, ".ptx")
-    backend = make_backend(metadata.target)
-    listed = vars(backend.parse_options({}))
-    known = {option: frozen(getattr(metadata, option)) for option in listed if hasattr(metadata, option)}
-    options = backend.parse_options({**known, "num_warps": _warps(name, metadata)})
+    ptx, backend = _kept(name, metadata, ".ptx"), make_backend(metadata.target)
+    options = backend.parse_options(options_of(name, metadata))
     return _measured(backend.make_cubin(ptx, {}, options, metadata.target.arch), ptx, metadata, arch)
 
 
-def frozen(value: Any) -> Any:
+def options_of(name: str, metadata: Any) -> dict[str, Any]:
+    """The options with which a kernel was compiled, all that its backend has."""
+    listed = vars(make_backend(metadata.target).parse_options({}))
+    known = {option: _frozen(getattr(metadata, option)) for option in listed if hasattr(metadata, option)}
+    return {**known, "num_warps": _warps(name, metadata)}
+
+
+def _frozen(value: Any) -> Any:
     """Lists as tuples: JSON, in which Triton keeps the options, has no tuples."""
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _measured(image: bytes, ptx: str, metadata: Any, arch: str) -> Compiled:

@@ -1,7 +1,7 @@
 """Where Triton's compiler stops for a kernel that is emulated: at the PTX.
 
 ptxas would make machine code of it, which nothing here runs, in up to seconds for each kernel. What a kernel needs of a
-GPU is asked of the same source, compiled anew with machine code (`triton_recompile`).
+GPU is read from machine code that `triton_recompile` makes where it is asked to: of this PTX, or anew for another GPU.
 """
 
 from __future__ import annotations

@@ -11,14 +11,13 @@ from kernelmux.registry.cases import Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import CHOSEN, EQUAL
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.windows import Pair, Window
 
-MOST = (
-    2**20
-)  # of a kernel, a stride, a padding: with fewer than 2^30 elements in a plane all coordinates fit in 32 bits
-Pair = tuple[int, int]
+# Of a kernel, a stride, a padding: with fewer than 2^30 elements in a plane all coordinates fit in 32 bits.
+MOST = 2**20
 
 
-def windows(
+def elements(
     size: Pair, kernel: Pair, stride: Pair, padding: Pair, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """For each window [OH OW], of each of its elements [KH * KW]: the position h * W + w, and whether it is in the image.
@@ -27,7 +26,7 @@ def windows(
     """
     lines, inside = [], []
     for n, k, s, p in zip(size, kernel, stride, padding, strict=True):
-        at = torch.arange((n + 2 * p - k) // s + 1, device=device)[:, None] * s - p + torch.arange(k, device=device)
+        at = torch.arange(Window(k, s, p).places(n), device=device)[:, None] * s - p + torch.arange(k, device=device)
         lines.append(at.clamp(0, n - 1))
         inside.append((at >= 0) & (at < n))
     (h, w), (row, column) = lines, inside
@@ -37,7 +36,7 @@ def windows(
 
 def reference(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     """The positions at which the largest element stands, of them the first; of those with NaN the last."""
-    positions, inside = windows((x.shape[-2], x.shape[-1]), kernel, stride, padding, x.device)
+    positions, inside = elements((x.shape[-2], x.shape[-1]), kernel, stride, padding, x.device)
     plane = x.flatten(-2)
     window = plane.detach()[..., positions].masked_fill(~inside, -torch.inf)
     best = window.amax(-1, keepdim=True)
@@ -56,7 +55,7 @@ def normalise(arguments: dict[str, Any], axes: Mapping[str, Any]) -> None:
 def derive(arguments: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, int]:
     """N: images, 1 where there is no axis of them. KH, KW: of a window. OH, OW: how many windows there are."""
     sides = zip((axes["H"], axes["W"]), *(arguments[n] for n in ("kernel", "stride", "padding")), strict=True)
-    oh, ow = ((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
+    oh, ow = (Window(k, s, p).places(n) for n, k, s, p in sides)
     kh, kw = arguments["kernel"]
     return {"N": axes.get("N", 1), "KH": kh, "KW": kw, "OH": oh, "OW": ow}
 

@@ -13,15 +13,15 @@ from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import max_pool2d
-from kernelmux.registry.ops.max_pool2d import Pair, windows
 from kernelmux.registry.spec import Call, Computed, Constraint, NoGradient, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.windows import Pair, pair, windows
 
 
 def reference(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """Each gradient is added where its index says; an index outside of its window adds nothing."""
-    positions, inside = windows(size, kernel, stride, padding, grad_out.device)
+    positions, inside = max_pool2d.elements(size, kernel, stride, padding, grad_out.device)
     at = index.long()
     own = (inside & (positions == at[..., None])).any(-1)
     made = torch.zeros((*grad_out.shape[:-2], prod(size)), dtype=grad_out.dtype, device=grad_out.device)
@@ -74,11 +74,9 @@ def _case(shape: str, size: str, more: str, **options: Any) -> Case:
 
 def fitting(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -> Pair:
     """H and W of the largest images with so many windows."""
-    given = (scalars[name] for name in ("kernel", "stride", "padding"))
-    kernel, stride, padding = (value if isinstance(value, tuple) else (value or 0,) * 2 for value in given)
-    stride = kernel if scalars["stride"] is None else stride
-    sides = zip(shapes["grad_out"][-2:], kernel, stride, padding, strict=True)
-    h, w = (n * s + k - 1 - 2 * p for n, k, s, p in sides)
+    kernel = pair(scalars["kernel"])
+    over = windows(kernel, kernel if scalars["stride"] is None else scalars["stride"], scalars["padding"] or 0, 1)
+    h, w = (o.length(n, o.stride - 1) for o, n in zip(over, shapes["grad_out"][-2:], strict=True))
     return h, w
 
 

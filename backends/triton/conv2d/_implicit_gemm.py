@@ -129,8 +129,7 @@ def conv2d_implicit_gemm_kernel(
 def rule(channels: int, places: int, p: Problem) -> Config:
     """A tile, with steps that end where the channels of a tap do, if those lie side by side."""
     tile = _tile_of(channels, places, p)
-    step = p.weight.shape[1] & -p.weight.shape[1]
-    return {**tile, "BLOCK_K": min(tile["BLOCK_K"], step)} if p.x.channels_last and step >= 16 else tile
+    return {**tile, "BLOCK_K": p.whole_taps(tile["BLOCK_K"])}
 
 
 def _tile_of(channels: int, places: int, p: Problem) -> Config:

@@ -72,6 +72,11 @@ class Problem(NamedTuple):
         _, c, r, s = self.weight.shape
         return c * r * s
 
+    def whole_taps(self, block: int) -> int:
+        """A block of so many terms, shorter if it then ends where the channels of a tap do and these lie side by side."""
+        step = self.weight.shape[1] & -self.weight.shape[1]
+        return min(block, step) if self.x.channels_last and step >= 16 else block
+
     @property
     def index(self) -> tl.dtype:
         """The integers that hold offsets, places and terms."""
