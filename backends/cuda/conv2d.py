@@ -4,8 +4,9 @@ direct               one thread per output
 tiled                patches and weights in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 
-Images and weights are read where they lie, NCHW or channels-last, with any strides. The first rung takes every call.
+The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
 """
 
 from functools import lru_cache
@@ -14,6 +15,8 @@ import torch
 
 from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -50,4 +53,22 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
 
 
-VARIANTS = ladder(_variant, _direct, "x", "NPQ", "CRS")
+def implicit_gemm_tma(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    order, images, kernels = format_of(x), ready(x), ready(weight)
+    c = problem(layout(images), layout(kernels), order, stride, padding, dilation)
+    if 0 in c.shape:
+        return x.new_empty(c.shape)
+    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    made = best_plan(CONV2D, c.image, c.other, c.h, c.w, epilogue.ending, multiprocessors(x))
+    return result(made.run(images, kernels, epilogue), c)
+
+
+VARIANTS = {
+    **ladder(_variant, _direct, "x", "NPQ", "CRS"),
+    "implicit_gemm_tma": Implementation(
+        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", asks("x", "NPQ", "CRS", channels="C"),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
+}  # fmt: skip

@@ -4,6 +4,7 @@ direct               one thread per pixel and channel
 tiled                grad_out and weights in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_tma    the copy engine gathers, in its im2col mode; stride 1, channels-last, other images are copied first
 """
 
 from functools import lru_cache
@@ -12,6 +13,8 @@ import torch
 
 from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
 from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._epilogue import PLAIN
+from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -54,4 +57,22 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
 
 
-VARIANTS = ladder(_variant, _direct, "grad_out", "NHW", "ORS")
+def implicit_gemm_tma(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    order, images, kernels = format_of(grad_out), ready(grad_out), ready(weight)
+    c = problem(layout(images), layout(kernels), order, stride, padding, dilation, output_padding)
+    if 0 in c.shape:
+        return grad_out.new_empty(c.shape)
+    sides = backwards(c.h), backwards(c.w)
+    made = best_plan(BACKWARD_INPUT, c.image, layout(kernels), *sides, PLAIN.ending, multiprocessors(grad_out))
+    return result(made.run(images, kernels, PLAIN), c)
+
+
+VARIANTS = {
+    **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
+    "implicit_gemm_tma": Implementation(
+        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
+        asks("grad_out", "NHW", "ORS", channels="OC", transposed=True), arithmetic="mma",
+    ),
+}  # fmt: skip

@@ -4,6 +4,7 @@ direct               one thread per element of the weight
 tiled                grad_out and patches in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 
 All but the first write partial sums and add them in order: the same call gives the same bits.
 """
@@ -14,6 +15,8 @@ import torch
 
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._epilogue import PLAIN
+from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -49,4 +52,21 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
 
 
-VARIANTS = ladder(_variant, _direct, "grad_out", "NPQ", "CRS")
+def implicit_gemm_tma(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    order, places, images = format_of(x), ready(grad_out, dense=True), ready(x)
+    c = problem(layout(places), layout(images), order, kernel, stride, padding, dilation)
+    if grad_out.numel() == 0 or x.numel() == 0:
+        return x.new_zeros(c.shape)
+    made = best_plan(BACKWARD_WEIGHT, c.other, c.image, c.h, c.w, PLAIN.ending, multiprocessors(x))
+    return result(made.run(places, images, PLAIN), c)
+
+
+VARIANTS = {
+    **ladder(_variant, _direct, "grad_out", "NPQ", "CRS"),
+    "implicit_gemm_tma": Implementation(
+        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
+        asks("grad_out", "NPQ", "CRS", channels="OC"), arithmetic="mma",
+    ),
+}  # fmt: skip

@@ -1,0 +1,243 @@
+"""conv2d and its gradients through TMA's im2col mode and wgmma, on sm_90: maps of images, plans, what they ask for.
+
+Images and weights are channels-last here, with pixels at multiples of 16 bytes; others are copied first.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import indices
+from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._layout import Layout
+from kernelmux.backends.cuda._matmul import Problem, adding, choose, problem, split_length
+from kernelmux.backends.cuda._matmul_wgmma import LINE, TILINGS, WgmmaTiling
+from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._tensor_map import DeviceMap
+from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.spec import Call
+
+SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
+STEP = 64  # channels: 128 bytes
+NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
+NUMBERS = (
+    "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
+    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32"
+)
+_DATA_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
+_SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
+_CORNERS = range(-128, 128)  # of a map of two axes of pixels
+_MOST_STEP, _MOST_OFFSET = 8, 255
+
+
+def corners(axis: Axis) -> tuple[int, int]:
+    """Of the box over which the first tap walks: where it begins, and where it ends, from the end of the image."""
+    first = -axis.padding
+    return first, first + (axis.positions - 1) * axis.stride + 1 - axis.size
+
+
+def backwards(axis: Axis) -> Axis:
+    """The axis of grad_out, for stride 1: its pixels are read at the taps in reverse order."""
+    return axis._replace(padding=axis.dilation * (axis.taps - 1) - axis.padding)
+
+
+def _channels_last(x: Layout) -> tuple[int, ...]:
+    """Strides of [N, H, W, C]; an axis of length 1 has that of a tensor without gaps."""
+    _, c, rows, columns = x.shape
+    dense = (c * columns * rows, c * columns, c)
+    return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
+
+
+class Pixels(Tiles):
+    """Maps of images [N, C, H, W], channels contiguous, for copies of `pixels` pixels, STEP channels of each, at a tap.
+
+    The first pixel is that of a position; the others are those of the positions that follow, row by row, then in the
+    next image. What lies outside of an image is zero. ValueError for what the driver refuses. Source: CUDA driver API,
+    cuTensorMapEncodeIm2col; PTX ISA, "im2col mode".
+    """
+
+    def __init__(self, image: Layout, h: Axis, w: Axis, pixels: int):
+        n, c, rows, columns = image.shape
+        sizes = (n, rows, columns, c)
+        super().__init__(sizes, _channels_last(image), (1, 1, pixels, STEP), LINE)
+        self._lower, self._upper = zip(corners(h), corners(w), strict=True)
+        self._steps, self._pixels = (h.stride, w.stride), pixels
+
+    def of(self, tensor: torch.Tensor) -> Any:
+        """The map of the images of this shape and these strides that start where `tensor` does."""
+        if tensor.is_cuda:
+            return super().of(tensor)
+        from kernelmux import emulator
+
+        images = tensor.as_strided(self._shape, self._strides)
+        at = self._lower, self._upper, STEP, self._pixels
+        return emulator.Im2colMap(images, *at, LINE, steps=self._steps)
+
+    def _encode(self, dtype: torch.dtype, index: int, pointer: int) -> DeviceMap:
+        storage = np.zeros(128 + 64, np.uint8)
+        start = -storage.ctypes.data % 64
+        value = storage[start : start + 128].view("V128")
+        pitches = [stride * dtype.itemsize for stride in self._strides[-2::-1]]
+        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
+        status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeIm2col(
+            ctypes.c_void_p(value.ctypes.data), _DATA_TYPES[dtype], ctypes.c_uint32(4), ctypes.c_void_p(pointer),
+            wide(*self._shape[::-1]), (ctypes.c_uint64 * 3)(*pitches), two(*self._lower[::-1]), two(*self._upper[::-1]),
+            ctypes.c_uint32(STEP), ctypes.c_uint32(self._pixels), (ctypes.c_uint32 * 4)(1, *self._steps[::-1], 1),
+            0, _SWIZZLE_128B, _L2_PROMOTION_256B, 0,
+        )  # fmt: skip
+        if status:
+            raise ValueError(
+                f"cuTensorMapEncodeIm2col: error {status} for {dtype} {self._shape}, strides {self._strides}, corners "
+                f"{self._lower} and {self._upper}, steps {self._steps}, {self._pixels} pixels, address 0x{pointer:x}"
+            )
+        return DeviceMap(value, index)
+
+
+class Plan(NamedTuple):
+    """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
+
+    launch: Bound
+    product: Problem
+    left: Tiles
+    right: Tiles
+    parts: int
+    sum_parts: Bound | None
+
+    def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
+        """The result as a matrix [M, N]."""
+        p = self.product
+        c = left.new_empty((p.M, p.N))
+        maps = self.left.of(left), self.right.of(right)
+        if self.sum_parts is None:
+            self.launch(*maps, c, *epilogue.tensors)
+            return c
+        parts = left.new_empty((self.parts, p.M, p.N), dtype=torch.float32)
+        self.launch(*maps, parts)
+        self.sum_parts(parts, c, *epilogue.tensors)
+        return c
+
+
+@lru_cache(maxsize=4096)
+def best_plan(operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int) -> Plan:
+    """The quickest tiling by the rule of matmul."""
+    p = _product(operator, left, right, h, w)
+    tiling, splits = choose((*TILINGS, *NARROW), p, multiprocessors)
+    return plan(operator, left, right, h, w, end, tiling, splits, multiprocessors)
+
+
+def plan(
+    operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling, splits: int,
+    multiprocessors: int,
+) -> Plan:  # fmt: skip
+    """The plan with a given tiling, K cut into at most `splits` pieces. left, right: of the operands as they lie."""
+    p = _product(operator, left, right, h, w)
+    k_split = split_length(p.K, splits, STEP)
+    parts = cdiv(p.K, k_split)
+    out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    works = t.tiles(p) * parts
+    kernel = SOURCE.kernel(
+        "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
+        ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
+        CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
+    )  # fmt: skip
+    image = right if operator == BACKWARD_WEIGHT else left
+    windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
+    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1])
+    blocks, shared = min(works, multiprocessors), t.shared(out)
+    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared)
+    if operator == BACKWARD_WEIGHT:
+        maps: tuple[Tiles, Tiles] = _lines(left), Pixels(image, h, w, STEP)
+    else:
+        maps = Pixels(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
+    return Plan(launch, p, *maps, parts, adding(parts, p, end))
+
+
+def _whole(channels: int) -> int:
+    return cdiv(channels, STEP) * STEP
+
+
+def _product(operator: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
+    """The product of matrices that it is, which of their indices are contiguous."""
+    image = right if operator == BACKWARD_WEIGHT else left
+    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
+    if operator == BACKWARD_WEIGHT:
+        M, N, K = left.shape[1], terms, positions
+        return problem(Layout((M, K), (1, M), left.dtype, 0), Layout((K, N), (N, 1), left.dtype, 0))
+    M, N, K = positions, right.shape[0 if operator == CONV2D else 1], terms
+    by = (1, K) if operator == CONV2D else (N, 1)
+    return problem(Layout((M, K), (K, 1), left.dtype, 0), Layout((K, N), by, left.dtype, 0))
+
+
+def _lines(grad_out: Layout) -> Tiles:
+    """[positions, O], a pixel after the other."""
+    n, o, rows, columns = grad_out.shape
+    return Tiles((n * rows * columns, o), (o, 1), (STEP, STEP), swizzle=LINE)
+
+
+def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
+    """[O, R, S, C], so many of O and of C at a time."""
+    o, c, r, s = weight.shape
+    return Tiles((o, r, s, c), _channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
+
+
+def ready(x: torch.Tensor, dense: bool = False) -> torch.Tensor:
+    """x if its channels lie side by side and pixels, or taps, at multiples of 16 bytes, and without gaps if asked; else
+    a copy."""
+    if dense:
+        fits = x.is_contiguous(memory_format=torch.channels_last)
+    else:
+        apart = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
+        fits = x.stride(1) == 1 and all(s > 0 and s % 8 == 0 for s in apart)
+    if fits and x.data_ptr() % 16 == 0:
+        return x
+    return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
+
+
+def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
+    """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result."""
+    n, o, rows, columns = c.shape
+    return matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2).contiguous(memory_format=c.order)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """im2col copies reach every position and tap; transposed: of conv2d_backward_input."""
+
+    transposed: bool = False
+
+    @property
+    def text(self) -> str:
+        stride = "stride 1" if self.transposed else f"stride <= {_MOST_STEP}"
+        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, and the windows within 128 of the image's border"
+
+    def check(self, call: Call) -> str | None:
+        """None, or where they do not."""
+        for n, places, taps, name in (("H", "P", "R", "rows"), ("W", "Q", "S", "columns")):
+            side = name == "columns"
+            stride, padding, dilation = (call.arguments[key][side] for key in ("stride", "padding", "dilation"))
+            size, positions, count = (call.axes[key] for key in (n, places, taps))
+            if self.transposed and stride != 1:
+                return f"{name}: stride {stride}, needs 1"
+            axis = Axis(size, positions, count, stride, padding, dilation)
+            if self.transposed:
+                axis = backwards(axis._replace(size=positions, positions=size))
+            if stride > _MOST_STEP or dilation * (count - 1) > _MOST_OFFSET:
+                return f"{name}: stride {stride}, dilation * (kernel - 1) = {dilation * (count - 1)}, needs {self.text}"
+            if any(corner not in _CORNERS for corner in corners(axis)):
+                first, last = corners(axis)
+                return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"
+        return None
+
+
+def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
+    """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
+    hopper = Capability((9, 0), below=(10, 0))
+    sizes = (c for axis in channels for c in (AtLeast(axis, 8), Multiple(axis, 8)))
+    halves = Dtypes(lead, torch.float16, torch.bfloat16)
+    return (halves, hopper, *sizes, Walked(transposed), *indices(*together))

@@ -1,0 +1,123 @@
+// conv2d and its gradients with the copy engine as the one that gathers: a single thread names the first position of a
+// tile, a tap and 64 channels, and TMA's im2col mode finds the pixels, zeros for the padding. What is left is the
+// product of matmul_wgmma.cuh, with nothing to compute about addresses.
+//
+//   CONV2D           left [position, (tap, c)], pixels;     right [o, (tap, c)], lines of K
+//   BACKWARD_INPUT   left [position, (tap, o)], of grad_out; right [(tap, o), c], the taps backwards; stride 1
+//   BACKWARD_WEIGHT  left [position, o], grad_out;          right [position, (tap, c)], pixels; sums over positions
+#include "matmul_wgmma.cuh"
+
+#define CONV2D 0
+#define BACKWARD_INPUT 1
+#define BACKWARD_WEIGHT 2
+#ifndef OPERATOR
+#define OPERATOR CONV2D
+#endif
+
+// Where the windows lie. rows, columns: of positions. channels: of the image that is read at taps, rounded up to 64.
+struct Windows {
+    int rows, columns, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, taps_h, taps_w, channels;
+};
+
+struct Position {
+    int n, y, x;  // y, x: of the image, at the first tap
+
+    __device__ __forceinline__ Position(int i, const Windows& w)
+        : n(i / w.columns / w.rows), y(i / w.columns % w.rows * w.stride_h - w.padding_h),
+          x(i % w.columns * w.stride_w - w.padding_w) {}
+};
+
+// 64 channels, from c on, of a tap.
+struct Step {
+    int r, s, c;
+
+    __device__ __forceinline__ Step(int i, const Windows& w)
+        : r(i / w.channels / w.taps_w), s(i / w.channels % w.taps_w), c(i % w.channels) {}
+
+    __device__ __forceinline__ void advance(const Windows& w) {
+        c += 64;
+        if (c < w.channels) return;
+        c = 0;
+        if (++s == w.taps_w) s = 0, r++;
+    }
+};
+
+// Pixels one after the other, as many as the map says, of 64 channels each, at a tap from where they are.
+__device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Barrier& full, const Position& at, const Step& step,
+                                            const Windows& w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)),
+        "l"(&image), "r"(shared_address(&full)), "r"(step.c), "r"(at.x), "r"(at.y), "r"(at.n),
+        "h"((short)(step.s * w.dilation_w)), "h"((short)(step.r * w.dilation_h))
+        : "memory");
+}
+
+// Of conv2d and of the gradient of its images: K is taps and channels, the right operand a weight.
+__device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, const Work& work, const TensorMap& image,
+                                              const TensorMap& weight, const Windows& w) {
+    const Position at(work.m, w);
+    Step step(work.k_begin, w);
+    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K, step.advance(w)) {
+        Barrier& full = ring.full[place.stage];
+        unsigned char* b = ring.b(place.stage);
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_expect(full, A_BYTES + (B_K_MAJOR ? BLOCK_N * 128 : STAGE_BYTES - A_BYTES));
+        load_pixels(ring.a(place.stage), image, full, at, step, w);
+        if constexpr (OPERATOR == CONV2D) {
+            tma_load(b, weight, full, step.c, step.s, step.r, work.n);
+        } else {
+#pragma unroll
+            for (int i = 0; i < cdiv(BLOCK_N, 64); i++)
+                tma_load(b + i * BOX_BYTES, weight, full, work.n + 64 * i, w.taps_w - 1 - step.s, w.taps_h - 1 - step.r, step.c);
+        }
+        place.advance();
+    }
+}
+
+// Of the gradient of the weight: K is positions, both operands have it as the outer index.
+__device__ __forceinline__ void produce_positions(const Ring& ring, Place& place, const Work& work, const TensorMap& grad_out,
+                                                  const TensorMap& image, const Windows& w) {
+    const int terms = w.taps_h * w.taps_w * w.channels;
+    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
+        Barrier& full = ring.full[place.stage];
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_expect(full, STAGE_BYTES);
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 64; i++)
+            tma_load(ring.a(place.stage) + i * BOX_BYTES, grad_out, full, work.m + 64 * i, k);
+        const Position at(k, w);
+#pragma unroll
+        for (int i = 0; i < cdiv(BLOCK_N, 64); i++) {
+            const int term = work.n + 64 * i;  // those behind the last one are not stored
+            load_pixels(ring.b(place.stage) + i * BOX_BYTES, image, full, at, Step(term < terms ? term : 0, w), w);
+        }
+        place.advance();
+    }
+}
+
+// Block i computes the works i, i + gridDim.x, ...; a piece of K has its own [M, N] of c.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv2d_implicit_gemm_tma(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
+                             Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works,
+                             int rows, int columns, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h,
+                             int dilation_w, int taps_h, int taps_w, int channels) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const Ring ring(shared);
+    const Sizes sizes = {M, N, K, k_split, 1};
+    if (threadIdx.x < 128) {
+        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        const Windows w = {rows,       columns,    stride_h, stride_w, padding_h, padding_w,
+                           dilation_h, dilation_w, taps_h,   taps_w,   channels};
+        Place place;
+        if (threadIdx.x == 0)
+            for (int i = blockIdx.x; i < works; i += gridDim.x) {
+                const Work work(i, sizes);
+                if constexpr (OPERATOR == BACKWARD_WEIGHT) produce_positions(ring, place, work, left, right, w);
+                else produce_terms(ring, place, work, left, right, w);
+            }
+    } else {
+        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume(ring, c, EPILOGUE(Output), sizes, works);
+    }
+}
