@@ -32,11 +32,17 @@ LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256. paired: two blocks side by
+    side fetch their rows of a together."""
 
     stages: int
     group_m: int = 16
     height: int = 1
+    paired: bool = False
+
+    def tiles(self, p: Problem) -> int:
+        """Of all products; of pairs the second may be empty."""
+        return super().tiles(p) if not self.paired else 2 * p.products * cdiv(p.M, self.m) * cdiv(p.N, 2 * self.n)
 
     @property
     def consumers(self) -> int:
@@ -117,11 +123,12 @@ def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int
     kernel = SOURCE.kernel(
         "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
         C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
-        GROUP_M=t.group_m, **p.macros, **ending.macros,
+        GROUP_M=t.group_m, **({"PAIRED": 1} if t.paired else {}), **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
-    launch = kernel.bind(min(works, multiprocessors), t.threads, *numbers, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m), _tiles(p, p.right, p.N, t.n)
+    blocks = min(works, multiprocessors // 2 * 2 if t.paired else multiprocessors)
+    launch = kernel.bind(blocks, t.threads, *numbers, shared=t.shared(out))
+    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m // (1 + t.paired)), _tiles(p, p.right, p.N, t.n)
     return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 

@@ -3,6 +3,7 @@
 // It keeps a ring of STAGES tiles filled; each consumer warpgroup multiplies HEIGHT x 64 rows by BLOCK_N columns of every
 // stage, straight from swizzled shared memory. Blocks are persistent: the next tile of c travels while the last one is
 // stored. TMA reads zeros outside an operand, so ragged extents need no code here, and rounds fp32 to the nearest tf32.
+// Pairs of blocks fetch the tiles of a once for both, by multicast.
 #include "matmul_wgmma.cuh"
 
 #if BATCHED  // apart: bits that say along which axes of the batch there are several matrices of a (1, 2) and of b (4, 8)
@@ -28,6 +29,24 @@ struct Operand {
             tma_load(to, map, full, x, y);
         }
     }
+
+    // Into the shared memory of both blocks of a pair, at the same place; the barrier of each counts the bytes.
+    __device__ __forceinline__ void load_for_pair(unsigned char* to, Barrier& full, int x, int y) const {
+        const unsigned at = shared_address(to), barrier = shared_address(&full);
+        const short both = 3;
+        if constexpr (BATCHED)
+            asm volatile(
+                "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(at),
+                "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(inner), "r"(outer), "h"(both)
+                : "memory");
+        else
+            asm volatile(
+                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                "[%1, {%3, %4}], [%2], %5;" ::"r"(at),
+                "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(both)
+                : "memory");
+    }
 };
 
 // An operand's tile of Boxes times 64 lines. K-major the boxes lie below one another, and one copy with a box of all
@@ -39,6 +58,17 @@ __device__ __forceinline__ void load_tile(unsigned char* tile, const Operand& x,
         x.load(tile + i * BOX_BYTES, full, KMajor ? k : mn + 64 * i, KMajor ? mn : k);
 }
 
+// The half of it that block `rank` of a pair fetches.
+template <bool KMajor, int Boxes>
+__device__ __forceinline__ void load_half(unsigned char* tile, const Operand& x, Barrier& full, int mn, int k, int rank) {
+    constexpr int Half = Boxes / 2;
+#pragma unroll
+    for (int i = 0; i < (KMajor ? 1 : Half); i++) {
+        const int box = rank * Half + i, at = mn + 64 * box;
+        x.load_for_pair(tile + box * BOX_BYTES, full, KMajor ? k : at, KMajor ? at : k);
+    }
+}
+
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
                                         const Operand& b) {
     constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : STAGE_BYTES - A_BYTES;
@@ -46,16 +76,16 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, A_BYTES + B_BYTES);
-        load_tile<A_K_MAJOR, BLOCK_M / 64>(ring.a(place.stage), a, full, work.m, k);
+        if constexpr (PAIRED) load_half<A_K_MAJOR, BLOCK_M / 64>(ring.a(place.stage), a, full, work.m, k, blockIdx.x % 2);
+        else load_tile<A_K_MAJOR, BLOCK_M / 64>(ring.a(place.stage), a, full, work.m, k);
         load_tile<B_K_MAJOR, cdiv(BLOCK_N, 64)>(ring.b(place.stage), b, full, work.n, k);
         place.advance();
     }
 }
 
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
-// [M, N] slices of c. On an H200, sharing the tiles of b between the two blocks of a cluster by multicast brought nothing
-// (774 TFLOP/s instead of 781 at bf16 4096^3): a tile has few readers at a time, and L2 serves them.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// [M, N] slices of c.
+extern "C" __global__ void PAIR __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                  Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
                  MAPS_PARAMETERS) {
@@ -76,4 +106,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
+    pair_sync();
 }

@@ -16,9 +16,12 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
+#ifndef PAIRED  // two blocks side by side, a cluster, have the same rows of a: each fetches half of them for both
+#define PAIRED 0
+#endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
-constexpr int THREADS = 128 * (1 + CONSUMERS);
+constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = PAIRED ? 2 : 1;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES, STAGE_BYTES = A_BYTES + cdiv(BLOCK_N, 64) * BOX_BYTES;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
@@ -33,7 +36,31 @@ SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
 
-// The ring: a stage is full when its bytes have landed, empty when all consumer warps have multiplied it.
+#if PAIRED
+#define PAIR __cluster_dims__(2, 1, 1)
+#else
+#define PAIR
+#endif
+
+// Waits for the other block of a pair: nobody may write into, or have left, shared memory that the other uses.
+__device__ __forceinline__ void pair_sync() {
+    if constexpr (PAIRED) {
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    }
+}
+
+// Arrives at a barrier of this block, or of its peer.
+__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
+    asm volatile(
+        "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
+        "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
+        "r"((int)mine), "r"(rank)
+        : "memory");
+}
+
+// The ring: a stage is full when its bytes have landed, empty when all consumer warps, of both blocks of a pair, have
+// multiplied it.
 struct Ring {
     unsigned char* stages;
     Barrier *full, *empty;
@@ -43,17 +70,21 @@ struct Ring {
         full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
         empty = full + STAGES;
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS);
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * PEERS);
             barrier_init_fence();
         }
         __syncthreads();
+        pair_sync();
     }
 
     __device__ __forceinline__ unsigned char* a(int stage) const { return stages + stage * STAGE_BYTES; }
     __device__ __forceinline__ unsigned char* b(int stage) const { return a(stage) + A_BYTES; }
 
     // Called by whole warps.
-    __device__ __forceinline__ void release(int stage) const { barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]); }
+    __device__ __forceinline__ void release(int stage) const {
+        if constexpr (PAIRED) barrier_arrive_at(threadIdx.x % 32 < PEERS, empty[stage], threadIdx.x % PEERS);
+        else barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
+    }
 };
 
 using Place = RingPlace<STAGES>;
@@ -63,16 +94,17 @@ struct Sizes {
     int M, N, K, k_split, products;
 };
 
-// One tile of a product, or one split of it. slice: which [M, N] of the output.
+// One tile of a product, or one split of it; works 2 i and 2 i + 1 of pairs are side by side, the second perhaps outside
+// of c. slice: which [M, N] of the output.
 struct Work {
     int m, n, product, slice, k_begin, k_end;
 
     __device__ __forceinline__ Work(int index, const Sizes& sizes) {
-        const int tiles_m = cdiv(sizes.M, BLOCK_M), tiles_n = cdiv(sizes.N, BLOCK_N);
-        const Tile tile = grouped_tile(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+        const int tiles_m = cdiv(sizes.M, BLOCK_M), tiles_n = cdiv(sizes.N, BLOCK_N * PEERS), group = index / PEERS;
+        const Tile tile = grouped_tile(group % (tiles_m * tiles_n), tiles_m, tiles_n);
         m = tile.m * BLOCK_M;
-        n = tile.n * BLOCK_N;
-        slice = index / (tiles_m * tiles_n);
+        n = (tile.n * PEERS + index % PEERS) * BLOCK_N;
+        slice = group / (tiles_m * tiles_n);
         product = BATCHED ? slice % sizes.products : 0;
         k_begin = (BATCHED ? slice / sizes.products : slice) * sizes.k_split;
         k_end = min(sizes.K, k_begin + sizes.k_split);
