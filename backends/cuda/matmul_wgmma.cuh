@@ -54,7 +54,7 @@ __device__ __forceinline__ void pair_sync() {
 __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
     asm volatile(
         "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
-        "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
+        "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
         "r"((int)mine), "r"(rank)
         : "memory");
 }

@@ -54,20 +54,28 @@ def transpose_padded(x: torch.Tensor) -> torch.Tensor:
 
 def transpose_vectorized(x: torch.Tensor) -> torch.Tensor:
     """16-byte accesses; where sizes or addresses are not multiples of 16 bytes, each row by its own alignment."""
-    M, N = x.shape
-    y = x.new_empty(N, M)
-    _by_tiles(M, N, x.stride(0), x.dtype, common_width((x,)) * x.element_size() == ACCESS_BYTES)(x, y)
+    return transpose_batch(x[None])[0]
+
+
+def transpose_batch(x: torch.Tensor) -> torch.Tensor:
+    """Each matrix of x [B M N], whose rows are contiguous, transposed; at most 65535 of them."""
+    matrices, M, N = x.shape
+    y = x.new_empty(matrices, N, M)
+    aligned = common_width((x,)) * x.element_size() == ACCESS_BYTES
+    _by_tiles(matrices, M, N, x.stride(1), x.stride(0), x.dtype, aligned)(x, y)
     return y
 
 
 @lru_cache(maxsize=4096)
-def _by_tiles(M: int, N: int, ldx: int, dtype: torch.dtype, aligned: bool) -> Bound:
+def _by_tiles(matrices: int, M: int, N: int, ldx: int, apart: int, dtype: torch.dtype, aligned: bool) -> Bound:
     size = dtype.itemsize
-    aligned = aligned and not (M | N | ldx) * size % ACCESS_BYTES
+    aligned = aligned and not (M | N | ldx | (apart if matrices > 1 else 0)) * size % ACCESS_BYTES
     source, entry = (VECTORIZED, "transpose_vectorized") if aligned else (UNALIGNED, "transpose_unaligned")
     tile_m, tile_n, block = (_TILES if aligned else _UNALIGNED_TILES)[size]
-    kernel = source.kernel(entry, _SIGNATURE, ELEMENT=bits_type(dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block)
-    return kernel.bind(cdiv(M, tile_m) * cdiv(N, tile_n), block, M, N, ldx)
+    kernel = source.kernel(
+        entry, f"{_SIGNATURE} apart:i64", ELEMENT=bits_type(dtype), TILE_M=tile_m, TILE_N=tile_n, BLOCK=block
+    )
+    return kernel.bind((cdiv(M, tile_m) * cdiv(N, tile_n), matrices), block, M, N, ldx, apart)
 
 
 _LAYOUT = {"x": "last"}

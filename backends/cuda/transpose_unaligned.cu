@@ -1,5 +1,6 @@
 // transpose in 16-byte accesses where rows start anywhere: y[n, m] = x[m, n]. x: [M, N] with rows ldx apart, y: [N, M]
-// contiguous; odd sizes put every row at another place within its memory sector.
+// contiguous; odd sizes put every row at another place within its memory sector. Block (i, b) has tile i of matrix b; the
+// matrices of x lie `apart` elements apart.
 //
 // Reads: a row of the tile is cut at multiples of 16 bytes of its own addresses, so it takes one slot more than its length
 // needs; what the outer slots hold of the neighbours is read and not used. Writes: each row of y moves its share of the
@@ -46,7 +47,9 @@ __device__ __forceinline__ Vec<T, VECTOR> load_within(const T* p, const T* begin
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-transpose_unaligned(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx) {
+transpose_unaligned(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx, i64 apart) {
+    x += blockIdx.y * apart;
+    y += blockIdx.y * ((i64)M * N);
     __shared__ T tile[HEIGHT][PITCH];
     const int tiles_n = cdiv(N, TILE_N);
     const int m0 = blockIdx.x / tiles_n * TILE_M, n0 = blockIdx.x % tiles_n * TILE_N;

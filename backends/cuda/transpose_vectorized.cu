@@ -1,4 +1,5 @@
 // transpose in 16-byte accesses on both sides: y[n, m] = x[m, n]. M, N, ldx and the addresses are multiples of 16 bytes.
+// Block (i, b) has tile i of matrix b; the matrices of x lie `apart` elements apart.
 //
 // A thread reads 16 bytes of PACK rows (PACK * item size = 4 bytes, or one row of larger items) and has for each of its
 // VECTOR columns one unit of PACK neighbours in m. It stores the units into the tile as y wants them, [n, m], so that
@@ -33,7 +34,9 @@ static_assert(READS % BLOCK == 0 && WRITES % BLOCK == 0, "every thread moves equ
 __device__ __forceinline__ int place(int n, int offset) { return n * PITCH + (offset ^ (n / VECTOR % 8 * 16)); }
 
 extern "C" __global__ void __launch_bounds__(BLOCK)
-transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx) {
+transpose_vectorized(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 ldx, i64 apart) {
+    x += blockIdx.y * apart;
+    y += blockIdx.y * ((i64)M * N);
     __shared__ alignas(16) unsigned char tile[TILE_N * PITCH];
     const int tiles_n = cdiv(N, TILE_N);
     const int m0 = blockIdx.x / tiles_n * TILE_M, n0 = blockIdx.x % tiles_n * TILE_N;
