@@ -10,6 +10,7 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
+MOST = 2**31 - 1  # elements of a weight: cuDNN 9 reads outside of one that has more
 _precision: Any = torch._C._get_fp32_precision_getter
 
 
@@ -25,6 +26,9 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair, *rest: Pair
 ) -> torch.Tensor:
     """torch's convolution; transposed if `rest` is given, its output padding."""
+    if weight.numel() > MOST and not rest:
+        parts = zip(weight.chunk(2), [None] * 2 if bias is None else bias.chunk(2), strict=True)
+        return torch.cat([convolution(x, *part, stride, padding, dilation) for part in parts], 1)
     if through_single(x) or (bias is not None and x.dtype.itemsize == 2):  # cuDNN rounds before it adds a bias
         single = (t if t is None else t.float() for t in (x, weight, bias))
         return convolution(*single, stride, padding, dilation, *rest).to(x.dtype)  # type: ignore[arg-type]
