@@ -11,7 +11,9 @@ MOST = 2**30  # elements of a result: cuBLAS refuses 2^31
 def int8_matmul(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     b = b if b.is_contiguous() or b.mT.is_contiguous() else b.contiguous()  # cuBLAS refuses lines with a gap
     few = max(1, MOST // max(1, b.shape[1]))
-    sums = _product(a, b) if a.shape[0] <= few else torch.cat([_product(rows, b) for rows in a.split(few)])
+    sums = (
+        _product(a, b) if a.shape[0] <= few else torch.cat([_product(a[i : i + few], b) for i in range(0, len(a), few)])
+    )
     if scale_a is None and scale_b is None:
         return sums.int()
     for scale in (scale_a, scale_b):
