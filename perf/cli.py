@@ -14,6 +14,7 @@ from rich.console import Console
 
 from kernelmux.perf import aa, command, plan
 from kernelmux.perf.against import command as against
+from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -109,9 +110,7 @@ def _against(made: argparse.ArgumentParser) -> None:
         help="did this tree, as it stands, become faster or slower than a git revision, or than a checkout in a folder?"
         " both are timed in turns, and each row that differs gets a verdict",
     )
-    made.add_argument(
-        "--rounds", type=terminal.positive, metavar="N", help=f"rounds of --against (default: {against.ROUNDS})"
-    )
+    made.add_argument("--rounds", type=terminal.positive, metavar="N", help=f"rounds of --against (default: {ROUNDS})")
     made.add_argument("--all", action="store_true", help="with --against: rows whose sources are equal too")
 
 

@@ -137,6 +137,8 @@ def _time_row(
     prepared = ready(inputs, implementation, clock)
     call, copies, sample = prepared.call, prepared.copies, prepared.sample
     on_gpu = inputs.call.device.type == "cuda"
+    if on_gpu:
+        rest()
     timing = rounds(sample, benchmark, options, copies)
     state = _held(call, sample.stopwatch, timing) if on_gpu else DeviceState()
     slack = peers.SLACK if row.backend == peers.NAME else 1.0
@@ -150,7 +152,7 @@ def _time_row(
 
 
 def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -> Ready:
-    """Call a row once, which compiles it, and choose how it is timed; a GPU is rested after that. WrongOutput."""
+    """Call a row once, which compiles it, and choose how it is timed; WrongOutput if it hands out memory of its inputs."""
     arguments = inputs.arguments(implementation)
     copies = len(arguments)
 
@@ -160,8 +162,6 @@ def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -
     on_gpu = inputs.call.device.type == "cuda"
     first_s = _compile(call, arguments[0])
     stopwatch = _stopwatch(inputs, _issue_us(call) if on_gpu else _host_us(call))
-    if on_gpu:
-        rest()
     return Ready(call, copies, Sample(call, stopwatch, clock), first_s)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Stand:
 
     def answer(self, request: str, *arguments: Any) -> tuple[str, Any]:
         """The answer to one request."""
-        requests = {"where": where, "machine": self.machine, "rows": rows}
+        requests: dict[str, Callable[..., Any]] = {"where": where, "machine": self.machine, "rows": rows}
         requests |= {"prepare": self.prepare, "time": self.time, "check": self.check}
         try:
             return "ok", requests[request](*arguments)
