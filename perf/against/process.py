@@ -53,6 +53,7 @@ class Worker:
     def revive(self) -> None:
         """Start again a process that was lost; Failure."""
         if self.process.poll() is not None:
+            self.close()
             self._start()
             self.greet()
 
@@ -85,6 +86,9 @@ class Worker:
         """End the process, whatever it does."""
         self.process.kill()
         self.process.wait()
+        self.answers.close()
+        with suppress(BrokenPipeError):  # of a question that nobody read
+            self.requests.close()
 
 
 def environment(tree: Tree) -> dict[str, str]:

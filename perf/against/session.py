@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -44,8 +45,9 @@ class Session:
         try:
             for tree in (self.setup.base, self.setup.here, self.setup.base):
                 self.workers.append(Worker(tree, self.setup.device, self.log, self.setup.limit))
-            for worker in self.workers:
-                _greeted(worker)
+            with _explained():
+                for worker in self.workers:
+                    worker.greet()
         except BaseException:
             self.__exit__()
             raise
@@ -58,11 +60,13 @@ class Session:
     def rows(self, options: Options) -> tuple[Any, Any]:
         """The rows of the base and of this tree."""
         base, here, _ = self.workers
-        return base.ask("rows", options.as_dict()), here.ask("rows", options.as_dict())
+        with _explained():
+            return base.ask("rows", options.as_dict()), here.ask("rows", options.as_dict())
 
     def machine(self) -> Machine:
         """What the rows run on."""
-        return decode(Machine, self.workers[0].ask("machine"), "machine")
+        with _explained():
+            return decode(Machine, self.workers[0].ask("machine"), "machine")
 
     def judge(self, row: Row) -> Judged:
         """Time a row in both trees and judge it; a row that fails in one of them is judged as that."""
@@ -95,12 +99,15 @@ class Session:
         return max(1, min(SAMPLES, int(SECONDS / max(seconds))))
 
 
-def _greeted(worker: Worker) -> None:
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What fails inside is no row's fault: BackendUnavailable, with the end of the log."""
     try:
-        worker.greet()
+        yield
     except Failure as failure:
-        told = Path(worker.log.name).read_text(errors="replace").strip().splitlines()[-15:]
-        text = f"--against: {worker.tree.name} cannot be imported by this harness: {failure}; the end of {worker.log.name}:"
+        log = failure.worker.log.name
+        told = Path(log).read_text(errors="replace").strip().splitlines()[-15:]
+        text = f"--against: {failure.worker.tree.name} does not work with this harness: {failure}; the end of {log}:"
         raise BackendUnavailable("\n".join([text, *told])) from failure
 
 

@@ -52,9 +52,11 @@ def _run(words: list[str]) -> int:
         "schema": 1,
         "date": machine.today(),
         "command": shlex.join(["python", "-m", "kernelmux.perf.against.silence", *words]),
+        "machine": encode(machine.describe(options.device)),
+        "verdicts": counts,
+        "rows": [encode(row) for row in judged],
     }
-    told |= {"machine": encode(machine.describe(options.device)), "verdicts": counts}
-    files.write(Path(own.json), json.dumps(told | {"rows": [encode(row) for row in judged]}, indent=1) + "\n")
+    files.write(Path(own.json), json.dumps(told, indent=1) + "\n")
     print(f"{len(judged)} judgements: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
     return int(bool(counts.keys() - {SAME, AMBIGUOUS}))
 

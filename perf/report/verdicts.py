@@ -30,10 +30,10 @@ def line(judged: Judged) -> str:
 def show(console: Console, found: Comparison) -> None:
     """Print the verdicts, and what was not compared."""
     console.print(wording.where(found.machine), style="bold", markup=False, soft_wrap=True)
-    title = f"base: {found.base}; here: {found.here}"
+    console.print(f"base: {found.base}; here: {found.here}", markup=False, highlight=False, soft_wrap=True)
     rows = [([Text(cell) for cell in _cells(row)], STYLES.get(row.verdict)) for row in found.rows]
     if rows:
-        console.print(COLUMNS.table(console, rows, title))
+        console.print(COLUMNS.table(console, rows))
         console.print(legend(found), style="dim", highlight=False, soft_wrap=True)
     for text in notes(found):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
