@@ -71,7 +71,7 @@ def run(console: Console, options: Options, args: argparse.Namespace, command: s
     _check(args)
     plan.rows(options)  # for its errors
     folder = files.folder(Path(args.out), "--out")
-    with _terminable(), trees.opened(args.against, trees.here()) as base, (folder / "against.log").open("w") as log:
+    with terminable(), trees.opened(args.against, trees.here()) as base, (folder / "against.log").open("w") as log:
         setup = Setup(base, trees.here(), options.device, options.row_limit, args.rounds or ROUNDS)
         with Progressing(console) as watch:
             found = compare(setup, options, args.all, command, log, watch)
@@ -89,7 +89,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Inside, a polite request to end, as a CI sends it, is Ctrl-C: work trees and processes are removed."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -83,20 +83,26 @@ class Session:
         return judge(row, apart, rounds)
 
     def _prepare(self, row: Row) -> int:
-        """Compile and call the row in all processes side by side; how many calls make a turn."""
+        """Compile and call the row in all processes; how many calls make a turn."""
         for worker in self.workers:
             worker.revive()
-        for worker in self.workers:
+        for worker in self.workers:  # side by side, for compiling takes seconds
             worker.send("prepare", encode(row))
-        seconds, failures = [], {}
-        for worker in self.workers:  # each answer is awaited, whatever the others said
-            try:
-                seconds.append(worker.receive())
-            except Failure as failure:
-                failures[worker] = failure
+        failures = {worker: failure for worker in self.workers if (failure := _failure(worker))}
         if failures:
             raise failures.get(self.workers[1]) or next(iter(failures.values()))
+        # One after the other, for what they find out of the host's time must not contain the others' work.
+        seconds = [worker.ask("prepare", encode(row)) for worker in self.workers]
         return max(1, min(SAMPLES, int(SECONDS / max(seconds))))
+
+
+def _failure(worker: Worker) -> Failure | None:
+    """Take in an answer: what it says of a failure."""
+    try:
+        worker.receive()
+    except Failure as failure:
+        return failure
+    return None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """How often does a tree stay silent when it is compared with itself?
 
-    python -m kernelmux.perf.against.silence --sets 5 --times 4 --json silence.json --op softmax --dtype bf16
+    python -m kernelmux.perf.against.silence --sets 4 --times 5 --json silence.json --op softmax --dtype bf16
 
 Every verdict but SAME is a false alarm, or a doubt. A set is three new processes, as every comparison has. A row that
 changes is not timed once more in other processes, as `--against` does: the false alarms that this prevents are counted.
@@ -24,10 +24,12 @@ from typing import Any
 from kernelmux.perf import cli, files, machine, plan
 from kernelmux.perf.against import trees
 from kernelmux.perf.against.agenda import agenda
+from kernelmux.perf.against.command import terminable
 from kernelmux.perf.against.session import Session, Setup
 from kernelmux.perf.against.verdict import AMBIGUOUS, SAME, Judged
 from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
+from kernelmux.perf.report import verdicts
 from kernelmux.registry import terminal
 
 
@@ -42,23 +44,39 @@ def _run(words: list[str]) -> int:
     options = cli.options_of(cli.parser().parse_args(others))
     plan.rows(options)  # for its errors
     files.writable(Path(own.json), "--json", made=True)
-    judged = []
-    for row in _judged(options, own.sets, own.times):
-        judged.append(row)
-        print(f"{row.name}: {row.verdict} {row.ratio} {row.note}", flush=True)
+    judged: list[Judged] = []
+    interrupted = _fill(judged, options, own.sets, own.times)
     counts = Counter(row.verdict for row in judged)
+    _write(Path(own.json), options.device, shlex.join(words), counts, judged)
+    print(f"{len(judged)} judgements: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
+    if interrupted:
+        return terminal.say("silence", "interrupted; the verdicts so far are kept", terminal.INTERRUPTED)
+    return int(bool(counts.keys() - {SAME, AMBIGUOUS}))
+
+
+def _fill(judged: list[Judged], options: Options, sets: int, times: int) -> bool:
+    """Judge, a line per verdict; whether Ctrl-C ended it."""
+    try:
+        with terminable():
+            for row in _judged(options, sets, times):
+                judged.append(row)
+                print(verdicts.line(row), flush=True)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _write(path: Path, device: str, words: str, counts: dict[str, int], judged: list[Judged]) -> None:
     told = {
         "kind": "kernelmux.perf.against.silence",
         "schema": 1,
         "date": machine.today(),
-        "command": shlex.join(["python", "-m", "kernelmux.perf.against.silence", *words]),
-        "machine": encode(machine.describe(options.device)),
+        "command": f"python -m kernelmux.perf.against.silence {words}",
+        "machine": encode(machine.describe(device)),
         "verdicts": counts,
         "rows": [encode(row) for row in judged],
     }
-    files.write(Path(own.json), json.dumps(told, indent=1) + "\n")
-    print(f"{len(judged)} judgements: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))
-    return int(bool(counts.keys() - {SAME, AMBIGUOUS}))
+    files.write(path, json.dumps(told, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m kernelmux.perf.against.silence", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("--sets", type=terminal.positive, default=5, metavar="N", help="sets of processes (default: 5)")
-    made.add_argument("--times", type=terminal.positive, default=4, metavar="N", help="in each set (default: 4)")
+    made.add_argument("--sets", type=terminal.positive, default=4, metavar="N", help="sets of processes (default: 4)")
+    made.add_argument("--times", type=terminal.positive, default=5, metavar="N", help="in each set (default: 5)")
     made.add_argument("--json", default="silence.json", metavar="FILE", help="for the verdicts (default: silence.json)")
     made.epilog = "All other options are those of python -m kernelmux.perf that select rows."
     return made
