@@ -125,26 +125,26 @@ def rows(told: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     return [(encode(row), "" if row.broken else source(row)) for row in _rows(from_dict(told))]
 
 
-def _rows(options: Options) -> dict[Row, None]:
-    """The rows of the operators and variants that this tree knows, in the order of a plan."""
+def _rows(options: Options) -> list[Row]:
+    """The rows of the operators and variants that this tree knows, group by group."""
+    known = tuple(op for op in options.ops or catalog.names() if op in catalog.names())
     found: dict[Row, None] = {}
-    known = catalog.names()
-    for op in options.ops or known:
-        if op in known:
-            found |= dict.fromkeys(_of_op(replace(options, ops=(op,))))
-    return found
-
-
-def _of_op(options: Options) -> Iterator[Row]:
-    """The baseline is among them only if it is asked for."""
     for label in options.backends or ("all",):
-        name, _ = registered.split(label) if label != "all" else (label, None)
-        try:
-            made = plan.rows(replace(options, backends=(label,)))
-        except KernelmuxError:  # no such variant, or a workload that this operator does not have
-            continue
-        fit = (row for row in made if name in ("all", row.backend))
-        yield from (row for row in fit if not row.problem or row.broken)
+        if known:
+            found |= dict.fromkeys(_of(label, replace(options, ops=known, backends=(label,))))
+    first = {row.group: place for place, row in reversed([*enumerate(found)])}
+    return sorted(found, key=lambda row: first[row.group])
+
+
+def _of(label: str, options: Options) -> Iterator[Row]:
+    """The rows of one backend, or of all; the baseline is among them only if it is asked for."""
+    name = "all" if label == "all" else registered.split(label)[0]
+    try:
+        made = plan.rows(options)
+    except KernelmuxError:  # this tree has no such variant, or workload
+        return
+    fit = (row for row in made if name in ("all", row.backend))
+    yield from (row for row in fit if not row.problem or row.broken)
 
 
 def source(row: Row) -> str:

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from kernelmux.perf import cli
-from kernelmux.perf.against import trees, verdict
+from kernelmux.perf.against import stand, trees, verdict
 from kernelmux.perf.against.agenda import agenda
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, NO_BASE, SAME, SLOWER, Judged, Round, judge
 from kernelmux.perf.json_form import encode
+from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 
 ROW = Row("softmax", "x=16384x8192", "bf16", "cuda", "registers")
@@ -98,6 +99,12 @@ def test_the_agenda_leaves_out_what_is_equal_and_names_what_is_missing():
     assert [name.rpartition("/")[2] for name in (*found.only_base, *found.only_here)] == ["old", "new"]
     assert [(row.verdict, row.note) for row in found.broken] == [(FAILED, "SyntaxError")]
     assert [row.variant for row in agenda(base, here, everything=True).rows] == ["a", "b"]
+
+
+def test_a_tree_lists_the_rows_that_it_knows():
+    options = Options(ops=("nope", "add"), backends=("torch_ref", "torch_ref/nope"), dtypes=("fp32",))
+    assert [fields["op"] for fields, _ in stand.rows(options.as_dict())] == ["add"]
+    assert stand.rows(Options(ops=("nope",)).as_dict()) == []
 
 
 # --- trees ------------------------------------------------------------------------------------------------------
