@@ -95,8 +95,8 @@ class Stand:
 
     def _release(self) -> None:
         self.group = None
-        self.__dict__.pop("ready", None)
-        self.__dict__.pop("shared", None)
+        for name in ("ready", "shared"):
+            vars(self).pop(name, None)
         gc.collect()
         self._empty()
 

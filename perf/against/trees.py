@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -34,7 +35,8 @@ def here() -> Tree:
     folder = Path(perf.__file__).resolve().parents[1]
     if not _is_tree(folder):
         raise ArgumentError(f"--against: needs a checkout of kernelmux; this one is installed in {folder}")
-    found = _git(folder, "describe", "--always", "--dirty", "--exclude=*") if (folder / ".git").exists() else None
+    tracked = (folder / ".git").exists() and shutil.which("git")
+    found = _git(folder, "describe", "--always", "--dirty", "--exclude=*") if tracked else None
     at = f" at {found.stdout.strip()}" if found and found.returncode == 0 else ""
     return Tree(f"this tree{at}", folder)
 
@@ -70,9 +72,9 @@ def _commit(given: str, top: Path) -> str:
         raise ArgumentError(f"--against: {top} is no git checkout, so {given!r} must be the folder of another checkout")
     found = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{given}^{{commit}}")
     if found.returncode:
-        raise ArgumentError(
-            f"--against: expected {EXPECTED}; {top} has no revision {given!r}, and there is no such folder"
-        )
+        told = f" ({found.stderr.strip()})" if found.stderr.strip() else ""
+        none = f"{top} has no revision {given!r}{told}, and there is no such folder"
+        raise ArgumentError(f"--against: expected {EXPECTED}; {none}")
     return found.stdout.strip()
 
 
