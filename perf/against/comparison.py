@@ -57,17 +57,15 @@ def compare(setup: Setup, options: Options, everything: bool, command: str, log:
     """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported."""
     judged: list[Judged] = []
     interrupted = False
-    with Session(setup, log) as session:
-        found, on = agenda(*session.rows(options), everything), session.machine()
-        try:
+    try:
+        with Session(setup, log) as session:
+            found, on = agenda(*session.rows(options), everything), session.machine()
             _all(session, found.rows, judged, watch)
-        except KeyboardInterrupt:
-            interrupted = True
-    if not interrupted:
-        try:
-            _confirm(setup, found, judged, log, watch)
-        except KeyboardInterrupt:
-            interrupted = True
+        _confirm(setup, found, judged, log, watch)
+    except KeyboardInterrupt:
+        if not judged:
+            raise
+        interrupted = True
     return Comparison(
         date=machine.today(), command=command, machine=on, base=setup.base.name, here=setup.here.name,
         confidence=CONFIDENCE, rows=(*found.broken, *judged), equal=tuple(found.equal),
