@@ -50,7 +50,7 @@ def conformance(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def perf(session: nox.Session) -> None:
-    """Time every backend and report (-- --op matmul --backend all)."""
+    """Time every backend and report (-- --op matmul --backend all), or compare two trees (-- --against main)."""
     session.run(pinned(session), "-m", "kernelmux.perf", *session.posargs)
 
 

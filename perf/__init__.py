@@ -7,5 +7,6 @@ runs them under pytest-benchmark, whose timer is the virtual `clock`; `measure` 
 computed; `aa` times everything twice; `roofline` does the arithmetic. What comes of a row is a `result`, of a run
 `results`, and `records` keeps those of each GPU; `json_form` writes and reads them.
 
-Two parts have folders of their own: `report` shows results, `emulated` holds what works without a GPU.
+Parts have folders of their own: `report` shows results, `emulated` holds what works without a GPU, `against` compares
+two trees.
 """

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 
 from kernelmux.perf import aa, command, plan
+from kernelmux.perf.against import command as against
+from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -31,6 +33,7 @@ examples:
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
+  python -m kernelmux.perf --against main                         which rows became slower or faster since
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
@@ -39,6 +42,10 @@ Without a GPU: torch on the CPU, the host time of the dispatcher, what each kern
 results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, or its two timings disagree (--aa), 2
 usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Earlier results with rows that
 a run does not time are kept in the folder of --out, as results-<time>.json.
+
+With --against: 0 no row is slower (those of equal sources are not timed), 1 a row is SLOWER, or fails here, 2 usage error
+or a tree that cannot be imported, 3 nothing to compare: no row that can run is in both trees, 130 Ctrl-C. The verdicts
+are against.md and against.json in the folder of --out.
 """
 
 
@@ -85,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
     )
+    _against(made)
     made.add_argument("--html", metavar="FILE", help="also write the report here, as one page without other files")
     made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
     made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
@@ -93,6 +101,17 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
     return made
+
+
+def _against(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--against",
+        metavar="REV",
+        help="did this tree, as it stands, become faster or slower than a git revision, or than a checkout in a folder?"
+        " both are timed in turns, and each row that differs gets a verdict",
+    )
+    made.add_argument("--rounds", type=terminal.positive, metavar="N", help=f"rounds of --against (default: {ROUNDS})")
+    made.add_argument("--all", action="store_true", help="with --against: rows whose sources are equal too")
 
 
 def _selection(made: argparse.ArgumentParser) -> None:
@@ -139,6 +158,10 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
     if args.update is not None:
         return command.update(console, Path(args.update))
     options = options_of(args)
+    if args.against is not None:
+        return against.run(console, options, args, _told(words))
+    if args.rounds or args.all:
+        raise ArgumentError("--rounds and --all: expected --against REV beside them")
     if args.overhead:
         return command.overheads(console, options, args, _told(words))
     rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)

@@ -78,6 +78,16 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A row that has been called once: the call by the number of a set of inputs, and the same call timed."""
+
+    call: Callable[[int], Any]
+    copies: int
+    sample: Sample
+    first_s: float
+
+
+@dataclass(frozen=True)
 class DeviceState:
     """Host time, and what the GPU does before and under load; None on a CPU, or where the clock cannot be read."""
 
@@ -124,6 +134,25 @@ def _time_row(
     inputs = shared.inputs
     if ceilings is not None:
         roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
+    prepared = ready(inputs, implementation, clock)
+    call, copies, sample = prepared.call, prepared.copies, prepared.sample
+    on_gpu = inputs.call.device.type == "cuda"
+    if on_gpu:
+        rest()
+    timing = rounds(sample, benchmark, options, copies)
+    state = _held(call, sample.stopwatch, timing) if on_gpu else DeviceState()
+    slack = peers.SLACK if row.backend == peers.NAME else 1.0
+    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation, slack)
+    sample.result = None
+    timed = replace(
+        _timed(row, implementation.idea, timing, checked, inputs.work), first_s=prepared.first_s, copies=copies
+    )
+    timed = replace(timed, **vars(state))
+    return timed if ceilings is None else _on_gpu(timed, call, inputs, ceilings)
+
+
+def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -> Ready:
+    """Call a row once, which compiles it, and choose how it is timed; WrongOutput if it hands out memory of its inputs."""
     arguments = inputs.arguments(implementation)
     copies = len(arguments)
 
@@ -133,17 +162,7 @@ def _time_row(
     on_gpu = inputs.call.device.type == "cuda"
     first_s = _compile(call, arguments[0])
     stopwatch = _stopwatch(inputs, _issue_us(call) if on_gpu else _host_us(call))
-    sample = Sample(call, stopwatch, clock)
-    if on_gpu:
-        rest()
-    timing = rounds(sample, benchmark, options, copies)
-    state = _held(call, stopwatch, timing) if on_gpu else DeviceState()
-    slack = peers.SLACK if row.backend == peers.NAME else 1.0
-    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation, slack)
-    sample.result = None
-    timed = replace(_timed(row, implementation.idea, timing, checked, inputs.work), first_s=first_s, copies=copies)
-    timed = replace(timed, **vars(state))
-    return timed if ceilings is None else _on_gpu(timed, call, inputs, ceilings)
+    return Ready(call, copies, Sample(call, stopwatch, clock), first_s)
 
 
 def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> DeviceState:

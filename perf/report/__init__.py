@@ -2,5 +2,5 @@
 
 `groups` puts results together that do the same work, and finds the fastest of them; `noise` reads a run with A/A;
 `wording` turns numbers into texts; `columns` fits a table to a width. `tables`, `markdown`, `page` with `charts`,
-`picture` and `compare` each make one kind of output. A report reads results and changes none.
+`picture`, `compare` and `verdicts` each make one kind of output. A report reads results and changes none.
 """
