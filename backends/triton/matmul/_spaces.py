@@ -41,15 +41,15 @@ def too_many_sums(sums: int, warps: int) -> str | None:
 def _ring(c: Config, p: Problem, stages: int, out: int = 0) -> str | None:
     """Stages of both operands, and `out` elements of the result, have to fit into shared memory."""
     operands = stages * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
-    if (operands + out) * p.dtype.itemsize > SHARED:
-        return TOO_MUCH
-    return "more stages than steps" if stages > max(cdiv(p.K, c["BLOCK_K"]), 2) else None
+    return TOO_MUCH if (operands + out) * p.dtype.itemsize > SHARED else None
 
 
 def _by_shape(c: Config, p: Problem) -> str | None:
     split, steps = c["SPLIT_K"], cdiv(p.K, c["BLOCK_K"])
     if split > 1 and (steps // split < 4 or p.tiles(c["BLOCK_M"], c["BLOCK_N"]) * split > 4 * processors(p.device)):
         return "K in more shares than multiprocessors need, or of fewer than 4 steps"
+    if c["num_stages"] > max(steps, 2):
+        return "more stages than steps"
     return _too_large(c, p) or _ring(c, p, c["num_stages"])
 
 
