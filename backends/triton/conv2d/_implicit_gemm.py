@@ -17,7 +17,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._spaces import BEYOND, SHARED, TOO_MUCH, too_many_sums
+from kernelmux.backends.triton.matmul._spaces import BEYOND, SHARED, TOO_MUCH, uneven
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.space import Choice, Key, Space
 
@@ -154,7 +154,7 @@ def _refusal(c: Config, p: Problem) -> str | None:
         return BEYOND
     if c["num_stages"] * (o + places) * k * p.dtype.itemsize > SHARED:
         return TOO_MUCH
-    return "a step of several taps" if p.whole_taps(k) != k else too_many_sums(o * places, c["num_warps"])
+    return "a step of several taps" if p.whole_taps(k) != k else uneven(o * places, c["num_warps"])
 
 
 SPACE = Space(

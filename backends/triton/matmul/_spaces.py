@@ -29,13 +29,13 @@ def _too_large(c: Config, p: Problem) -> str | None:
     lengths = ((m, p.M), (n, p.N), (k, p.K))
     if any(block > 16 and block >= 2 * length for block, length in lengths):
         return BEYOND
-    return too_many_sums(m * n, c.get("num_warps", 4 * (m // 64)))
+    return uneven(m * n, c.get("num_warps", 4 * (m // 64)))
 
 
-def too_many_sums(sums: int, warps: int) -> str | None:
+def uneven(sums: int, warps: int) -> str | None:
     """Why a tile of so many fp32 sums does not suit so many warps."""
-    each = sums // (32 * warps)
-    return f"{each} sums to a thread, not {FEWEST} to {SUMS}" if not FEWEST <= each <= SUMS else None
+    fit = FEWEST <= sums // (32 * warps) <= SUMS
+    return None if fit else f"not {FEWEST} to {SUMS} sums to a thread"
 
 
 def _ring(c: Config, p: Problem, stages: int, out: int = 0) -> str | None:
