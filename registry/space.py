@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Config = dict[str, Any]
+C = TypeVar("C", bound="Choice")
 
 
 class Key(NamedTuple):
@@ -73,14 +74,13 @@ class Space:
         return config.keys() == self.values.keys() and all(config[name] in self.values[name] for name in config)
 
     @contextmanager
-    def forced(self, config: Config, kind: str) -> Iterator[Forced]:
-        """Inside the `with`, problems of a kind have this configuration, whatever else they are."""
-        made = Forced(self, config, kind)
-        self._choices.append(made)
+    def using(self, choice: C) -> Iterator[C]:
+        """Inside the `with`, plans are made with another choice."""
+        self._choices.append(choice)
         try:
-            yield made
+            yield choice
         finally:
-            self._choices.remove(made)
+            self._choices.remove(choice)
 
 
 class Choice:
@@ -98,15 +98,15 @@ class Choice:
 
 
 class Forced(Choice):
-    """Chooses one configuration for every problem of a kind. seen: the problems that had it."""
+    """Chooses one configuration for every problem of a kind. count: of the plans that it was chosen for."""
 
     def __init__(self, space: Space, config: Config, kind: str) -> None:
         super().__init__(space)
         self.config, self.kind = config, kind
-        self.seen: list[Any] = []
+        self.count = 0
 
     def __call__(self, problem: Any) -> Config:
         if self.space.key(problem).kind != self.kind:
             return super().__call__(problem)
-        self.seen.append(problem)
+        self.count += 1
         return dict(self.config)
