@@ -124,7 +124,8 @@ def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespa
         text, spelt = _without_dtypes(case)
         for dtype in spelt or usual:
             if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
-                job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype], args.channels_last)
+                last = args.channels_last and any(len(shape) == 4 for shape in case.shapes.values())
+                job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype], last)
                 if not job.implementation.reasons(_hypothetical(spec, job, device)):
                     yield job
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Job:
         values: dict[str, Any] = {**tensors, **case.scalars}
         return spec.bind(**values, capability=CAPABILITY if device == "cpu" else None)
 
-    @property
+    @cached_property
     def identity(self) -> tuple[str, ...]:
         """What a result is remembered by: the job, and what kernels are made of."""
         spec, source = catalog.spec(self.op).hash, registered.source_hash(self.backend, self.op)

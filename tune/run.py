@@ -69,11 +69,12 @@ def begin(jobs: Iterable[Job], device: str, most: int) -> list[Search]:
 
 
 def compile_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
-    """Compile what the log does not know; what does not compile is dropped, and noted."""
+    """Compile what the log does not know, what is nearest to the rules first; what does not compile is dropped."""
     tasks = [
         (search, i, config)
+        for i in range(settings.most)
         for search in searches
-        for i, config in enumerate(search.found.chosen)
+        for config in search.found.chosen[i : i + 1]
         if log.seen(search.job, config) is None
     ]
     with progress.phase("compile", len(tasks)) as step:
