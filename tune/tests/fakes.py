@@ -17,6 +17,10 @@ from kernelmux.tune.job import Job
 GPU = "Fake GPU 9000"
 WRONG, BROKEN, RULE = 32, 64, 2
 TIMES = {1: 12.0, 2: 10.0, 4: 8.0, 8: 5.0, 16: 9.0, WRONG: 1.0, BROKEN: 0.5}  # microseconds
+TABLE = """{"schema": 1, "gpu": "Fake GPU 9000", "entries": [
+ {"op": "matmul", "backend": "triton", "variant": "persistent", "kind": "bf16 rr unit16", "sizes": [64, 64, 64, 1],
+  "config": {"BLOCK_M": 64}, "us": 5.0, "rule": {"BLOCK_M": 128}, "rule_us": 9.0, "workload": "a=64x64 b=64x64",
+  "dtype": "bf16", "spec": "000000000000", "source": "000000000000", "versions": {"torch": "1.0"}}]}"""
 JOB = Job("matmul", "fake", "tiles", "a=8x8 b=8x8", "fp32")
 
 
