@@ -45,7 +45,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     ran.append(block)
     if block == BROKEN:
         raise RuntimeError("out of registers")
-    return a @ b + (block == WRONG)
+    return torch.add(a @ b, float(block == WRONG))
 
 
 class Stopwatch:

@@ -13,13 +13,13 @@ from kernelmux.tune.job import Job, candidates, problem_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GPU = "Fake GPU 9000"
-PRODUCT = Job("matmul", "triton", "by_shape", "a=96x64 b=64x80", "bf16")
+PRODUCT = Job("matmul", "triton", "by_shape", "a=64x32 b=32x48", "bf16")
 IMAGES = Job("conv2d", "triton", "implicit_gemm", "x=1x16x8x8 weight=40x16x3x3 padding=1", "fp16", True)
 TILES = {
     PRODUCT: dict(BLOCK_M=32, BLOCK_N=64, BLOCK_K=32, GROUP_M=4, num_warps=8, num_stages=2, SPLIT_K=1),
     IMAGES: dict(BLOCK_O=32, BLOCK_P=64, BLOCK_K=16, GROUP_O=4, num_warps=8, num_stages=2),
 }
-GRIDS = {PRODUCT: 3 * 2, IMAGES: 2 * 1}
+GRIDS = {PRODUCT: 2 * 1, IMAGES: 2 * 1}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_kernel_runs_with_the_tile_of_the_table(table, job):
     tuning.forget()
     launch, error = run(job)
     assert (launch.grid[0], launch.block[0]) == (GRIDS[job], 32 * 8) != (before.grid[0], before.block[0])
-    assert error < 0.2
+    assert error < 0.1
     table.write_text(tuning.text(Table(GPU, (entry(job, TILES[job], source="of another tree"),))))
     tuning.forget()
     again, _ = run(job)

@@ -81,10 +81,13 @@ def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path, monkeypat
             search(tmp_path)
     timed = [block for block in dict.fromkeys(fakes.ran)][:-1]
     assert len(timed) == 2
-    compiled = []
-    monkeypatch.setattr(
-        ahead, "compile_all", lambda tasks, *rest: {i: compiled.append(t[1]) or "" for i, t in enumerate(tasks)}
-    )
+    compiled: list[dict[str, int]] = []
+
+    def compile_all(tasks, *rest):
+        compiled.extend(config for _, config, _ in tasks)
+        return dict.fromkeys(range(len(tasks)), "")
+
+    monkeypatch.setattr(ahead, "compile_all", compile_all)
     found = search(tmp_path)
     assert not any(config["BLOCK"] in timed for config in compiled), "nor are they compiled again"
     assert found.measured and found.measured.config == {"BLOCK": 8}
