@@ -16,12 +16,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kernelmux.perf.run import environment
+from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.space import Config
 from kernelmux.tune.job import Job, compiled
 
@@ -45,8 +45,10 @@ def compile_all(tasks: Sequence[Task], jobs: int, seconds: float, watch: Callabl
                     found[number] = problem
                     watch()
             finally:
-                with suppress(ProcessLookupError):
+                if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode > 0:
+        raise UnsupportedError(f"the process that compiles ended with status {process.returncode}")
     return found
 
 

@@ -53,7 +53,11 @@ def parser() -> argparse.ArgumentParser:
         "--most", type=terminal.positive, default=64, metavar="N", help="configurations per search (default: 64)"
     )
     made.add_argument(
-        "--limit", type=terminal.seconds, default=3600.0, metavar="S", help="seconds for compiling (default: 3600)"
+        "--limit",
+        type=terminal.seconds,
+        default=3600.0,
+        metavar="S",
+        help="seconds for compiling, and as many for times (default: 3600)",
     )
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
@@ -146,7 +150,7 @@ def _hypothetical(spec: OpSpec, job: Job, device: str) -> Call:
 def _search(console: Console, found: list[Job], args: argparse.Namespace, device: str) -> int:
     gpu = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
     folder, processes = Path(args.log), args.jobs or os.cpu_count() or 1
-    settings = run.Settings(args.most, args.limit, processes, args.tier, folder)
+    settings = run.Settings(args.most, args.limit, processes, args.tier)
     log, progress = Log(folder / f"{file_stem(gpu)}.jsonl"), Progress(console)
     files.folder(Path(args.log), "--log")
     searches = run.begin(found, device, args.most)
@@ -156,7 +160,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
         console.print("nothing was timed: --dry-run")
         return OK
     files.folder(Path(args.out), "--out")
-    run.time_all(searches, log, progress)
+    run.time_all(searches, settings, log, progress)
     run.check_winners(searches, settings, progress)
     report.show(console, searches)
     entries = list(run.entries(searches))

@@ -144,17 +144,18 @@ def compiled(job: Job, config: Config, kind: str) -> int:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a search compiles: `chosen`, nearest to the rule first; refused: how many for which reason; far: left out."""
+    """What a search compiles: `chosen`, nearest to the rule first; refused: how many for which reason; how many `left`."""
 
     key: Key
     rule: Config
     chosen: tuple[Config, ...]
     refused: dict[str, int]
-    far: int
+    left: int
 
 
 def candidates(job: Job, problem: Any, most: int) -> Candidates:
-    """The configurations of a job, at most so many: those that differ from the rule's in the fewest steps."""
+    """At most so many configurations of a job: half of them those that differ least from the rule's, the others spread
+    evenly over the rest."""
     space, rule = job.space, job.space.rule(problem)
     fitting, refused = [], Counter[str]()
     for config in space.configs():
@@ -163,8 +164,10 @@ def candidates(job: Job, problem: Any, most: int) -> Candidates:
         else:
             fitting.append(config)
     fitting.sort(key=lambda config: _steps(space, config, rule))
-    chosen = fitting[:most]
-    return Candidates(space.key(problem), rule, tuple(chosen), dict(refused), len(fitting) - len(chosen))
+    near, rest = fitting[: -(-most // 2)], fitting[-(-most // 2) :]
+    count = min(most - len(near), len(rest))
+    chosen = (*near, *(rest[i * len(rest) // count] for i in range(count)))
+    return Candidates(space.key(problem), rule, chosen, dict(refused), len(fitting) - len(chosen))
 
 
 def _steps(space: Space, one: Config, other: Config) -> float:

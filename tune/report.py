@@ -30,8 +30,8 @@ def show(console: Console, searches: list[Search]) -> None:
 def _lines(search: Search) -> Iterator[str]:
     found = search.found
     refused = sum(found.refused.values())
-    size = len(found.chosen) + found.far + refused
-    left = f"{refused} refused unseen, {found.far} further from the rule's left out"
+    size = len(found.chosen) + found.left + refused
+    left = f"{refused} refused unseen, {found.left} left out (--most)"
     yield f"{counted(size, 'configuration')}: {left}, {len(found.chosen)} tried"
     yield from (f"refused: {count} for {reason}" for reason, count in sorted(found.refused.items()))
     yield from (f"dropped: {count} for {reason}" for reason, count in search.problems.most_common())
@@ -41,8 +41,8 @@ def _lines(search: Search) -> Iterator[str]:
 
 def _outcome(search: Search) -> Iterator[str]:
     if (measured := search.measured) is None:
-        if search.refusal:
-            yield f"not timed: {search.refusal}"
+        if search.refusal or search.seen:
+            yield f"not timed: {search.refusal or 'no configuration is right'}"
         return
     yield from (f"WRONG: {written(config)}: {why}" for config, why in measured.wrong)
     times = f"rule {measured.rule_us:.1f} us, fastest {measured.us:.1f} us ({measured.ratio:.2f}x)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +27,13 @@ LATE = "not compiled in time"
 
 @dataclass(frozen=True)
 class Settings:
-    """most: configurations of a job. seconds: for compiling. processes: side by side. tier: of the checks."""
+    """most: configurations of a job. seconds: for compiling, and again for times. processes: side by side. tier: of the
+    checks."""
 
     most: int
     seconds: float
     processes: int
     tier: str
-    log: Path
 
 
 @dataclass
@@ -88,12 +89,14 @@ def compile_all(searches: Sequence[Search], settings: Settings, log: Log, progre
             log.ends(search.job, config, Seen(problem=problem))
 
 
-def time_all(searches: Sequence[Search], log: Log, progress: Progress) -> None:
-    """Time what is left of each job, then its finalists beside the rule."""
+def time_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
+    """Time what is left of each job, then its finalists beside the rule; each has an equal share of the time."""
+    end = time.monotonic() + settings.seconds
     with progress.phase("time", sum(len(search.left) for search in searches)) as step:
-        for search in searches:
+        for i, search in enumerate(searches):
+            now = time.monotonic()
             try:
-                _time(search, log, step)
+                _time(search, log, step, now + (end - now) / (len(searches) - i))
             except (RuntimeError, MemoryError) as error:
                 if timing.lost(error):
                     raise UnsupportedError(
@@ -104,10 +107,10 @@ def time_all(searches: Sequence[Search], log: Log, progress: Progress) -> None:
             torch.cuda.empty_cache()
 
 
-def _time(search: Search, log: Log, step: Progress.Step) -> None:
+def _time(search: Search, log: Log, step: Progress.Step, until: float) -> None:
     bench = timing.Bench(search.job, search.found.key.kind)
     places = [i for i in range(len(search.found.chosen)) if i not in search.dropped]
-    timed = timing.time_all(bench, search.left, log, step)
+    timed = timing.time_all(bench, search.left, log, until, step)
     search.seen = {places[i]: seen for i, seen in timed.items()}
     search.measured = timing.finals(bench, search.found, search.seen, bench.check)
 

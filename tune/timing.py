@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,12 +85,19 @@ class Bench:
         self.oracle.check(result, self.job.implementation)
 
 
-def time_all(bench: Bench, configs: Iterable[Config], log: Log, watch: Callable[[], None]) -> dict[int, Seen]:
-    """The median of some samples for each configuration, by its place; those that the log has are not run again."""
+def time_all(
+    bench: Bench, configs: Iterable[Config], log: Log, until: float, watch: Callable[[], None]
+) -> dict[int, Seen]:
+    """The median of some samples for each configuration, by its place; those that the log has are not run again.
+
+    until: the time, by the monotonic clock, after which no other one begins.
+    """
     found: dict[int, Seen] = {}
     best = float("inf")
     for i, config in enumerate(configs):
         known = log.seen(bench.job, config)
+        if known is None and time.monotonic() > until:
+            continue
         if known is None:
             log.begins(bench.job, config)
             known = _timed(bench, config, best)

@@ -19,13 +19,13 @@ def fake(monkeypatch):
     fakes.install(monkeypatch)
 
 
-def search(folder, most=64):
+def search(folder, most=64, seconds=60.0):
     """A whole search, as the command line does it."""
-    settings = run.Settings(most, 60.0, 2, "smoke", folder)
+    settings = run.Settings(most, seconds, 2, "smoke")
     log, progress = Log(folder / "log.jsonl"), Progress(Console(file=io.StringIO()))
     searches = [run.Search(JOB, candidates(JOB, Problem(-1, 8), most))]
     run.compile_all(searches, settings, log, progress)
-    run.time_all(searches, log, progress)
+    run.time_all(searches, settings, log, progress)
     run.check_winners(searches, settings, progress)
     return searches[0]
 
@@ -36,10 +36,11 @@ def told(found):
     return console.file.getvalue()
 
 
-def test_candidates_are_those_that_fit_nearest_to_the_rule_first():
-    found = candidates(JOB, Problem(-1, 8), 4)
-    assert [config["BLOCK"] for config in found.chosen] == [2, 1, 4, 8]
-    assert (found.refused, found.far, found.rule) == ({"odd": 1}, 3, {"BLOCK": RULE})
+@pytest.mark.parametrize("most, blocks", [(1, [2]), (4, [2, 1, 4, 16]), (9, [2, 1, 4, 8, 16, WRONG, BROKEN])])
+def test_candidates_are_those_near_the_rule_and_some_of_the_rest(most, blocks):
+    found = candidates(JOB, Problem(-1, 8), most)
+    assert [config["BLOCK"] for config in found.chosen] == blocks
+    assert (found.refused, found.left, found.rule) == ({"odd": 1}, 7 - len(blocks), {"BLOCK": RULE})
 
 
 def test_the_fastest_that_is_right_wins_and_is_written(tmp_path):
@@ -113,6 +114,12 @@ def test_a_log_of_another_source_says_nothing(tmp_path, monkeypatch):
 
 def vars_of(job):
     return {name: getattr(job, name) for name in job.__dataclass_fields__}
+
+
+def test_what_there_is_no_time_for_is_left_for_the_next_search(tmp_path):
+    found = search(tmp_path, seconds=0.0)
+    assert found.measured is None and not fakes.ran
+    assert search(tmp_path).measured
 
 
 def test_a_gain_within_noise_is_not_written(tmp_path, monkeypatch):
