@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.perf.run import environment
+from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.space import Config
 from kernelmux.tune.job import Job, compiled
@@ -72,8 +73,8 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[tuple[
 def main(plan: Path, jobs: int) -> None:
     """Run the tasks of a file, so many at a time."""
     tasks = [(Job(**job), config, kind) for job, config, kind in json.loads(plan.read_text())]
-    for job in {task[0] for task in tasks}:
-        job.space  # noqa: B018  imported here, once for all
+    for backend, op in {(job.backend, job.op) for job, _, _ in tasks}:
+        registered.variants(backend, op)  # imported here, once for all
     running: dict[int, int] = {}
     for number, task in enumerate(tasks):
         while len(running) >= jobs:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
+from kernelmux.perf.inputs import Inputs
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes, tuning
 from kernelmux.registry.backend import Implementation
@@ -124,8 +125,6 @@ def compiling(backend: str, device: str = "cpu") -> Iterator[list[Any]]:
 
 
 def _arguments(job: Job, call: Call) -> tuple[Any, ...]:
-    from kernelmux.perf.inputs import Inputs
-
     return Inputs((call,)).arguments(job.implementation)[0]
 
 

@@ -98,7 +98,7 @@ def time_all(searches: Sequence[Search], settings: Settings, log: Log, progress:
             try:
                 _time(search, log, step, now + (end - now) / (len(searches) - i))
             except (RuntimeError, MemoryError) as error:
-                if timing.lost(error):
+                if timing.lost():
                     raise UnsupportedError(
                         f"{search.job.name}: the GPU answers no more: {str(error).strip().splitlines()[0]}; "
                         f"run the command again, which goes on without that configuration"

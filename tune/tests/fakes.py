@@ -67,7 +67,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "gpu", lambda device: GPU)
     monkeypatch.setattr(timing, "CudaStopwatch", Stopwatch)
     monkeypatch.setattr(timing.inputs, "make", lambda row, device: inputs(row, "cpu"))
-    monkeypatch.setattr(timing, "lost", lambda error: False)
+    monkeypatch.setattr(timing, "lost", lambda: False)
     monkeypatch.setattr(ahead, "compile_all", lambda tasks, *rest: dict.fromkeys(range(len(tasks)), ""))
     monkeypatch.setattr(check, "refusals", lambda asked, *rest: [""] * len(asked))
     ran.clear()
