@@ -18,8 +18,9 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "examples")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "examples")
 DOCUMENTS = ("README.md", "docs/reduce_the_bytes.md")  # that have tables of records
+TUNED = "docs/tuning.md"
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
 
@@ -52,6 +53,12 @@ def conformance(session: nox.Session) -> None:
 def perf(session: nox.Session) -> None:
     """Time every backend and report (-- --op matmul --backend all), or compare two trees (-- --against main)."""
     session.run(pinned(session), "-m", "kernelmux.perf", *session.posargs)
+
+
+@nox.session(default=False)
+def tune(session: nox.Session) -> None:
+    """Search the tiles of kernels for faster ones than their rule's (-- --op matmul --backend triton)."""
+    session.run(pinned(session), "-m", "kernelmux.tune", *session.posargs)
 
 
 @nox.session
@@ -109,8 +116,9 @@ def docs(session: nox.Session) -> None:
     session.run(python, "-m", "kernelmux.conformance", "--matrix", "README.md")
     for document in DOCUMENTS:
         session.run(python, "-m", "kernelmux.perf", "--update", document)
+    session.run(python, "-m", "kernelmux.tune", "--update", TUNED)
     if "--check" in session.posargs:
-        session.run("git", "diff", "--exit-code", *DOCUMENTS, "registry/public", external=True)
+        session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "registry/public", external=True)
 
 
 @nox.session(default=False)

@@ -25,6 +25,7 @@ from kernelmux.registry.conditions import Condition, Unmet, unmet
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
+from kernelmux.registry.space import Space
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Implementation:
     arithmetic: how it accumulates (`numerics.ARITHMETICS`), or by output; one of those that the spec allows.
     deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
     exempt: properties of the spec that it does not have, by the name of their class, each with the reason.
+    space: the configurations that its kernel may be compiled with, among which `python -m kernelmux.tune` searches.
     """
 
     fn: Callable[..., Any]
@@ -69,6 +71,7 @@ class Implementation:
     arithmetic: str | Mapping[str, str] = "fp32"
     deterministic: bool = True
     exempt: Mapping[str, str] = field(default_factory=dict)
+    space: Space | None = None
 
     def accumulates(self, output: str) -> str:
         """The arithmetic of an output."""

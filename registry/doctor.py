@@ -19,7 +19,7 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, config, measured, selection, tables
+from kernelmux.registry import catalog, config, measured, selection, tables, tuning
 from kernelmux.registry.errors import KernelmuxError
 
 PROBLEM = "! "
@@ -202,6 +202,10 @@ def _times() -> Iterator[str]:
     yield from measured.summary()
 
 
+def _tuned() -> Iterator[str]:
+    yield from tuning.summary()
+
+
 # --- caches -------------------------------------------------------------------------------------------------
 
 
@@ -255,5 +259,6 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "environment": _environment,
     "who runs what": _choices,
     "times by which auto chooses": _times,
+    "tuned configurations": _tuned,
     "caches": _caches,
 }

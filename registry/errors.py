@@ -58,6 +58,10 @@ class ShadowWarning(UserWarning):
     """A result, or that of the backend that runs along with it, is off by more than the bound of the spec allows."""
 
 
+class TunedTableWarning(UserWarning):
+    """A table of tuned configurations cannot be read and is ignored."""
+
+
 def shown(value: object) -> str:
     """A value that a user passed, as an error shows it: cut off where it is long, whatever its repr() does."""
     try:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, tracing
+from kernelmux.registry import catalog, dtypes, tracing, tuning
 from kernelmux.registry.domains import Count
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.files import file_stem
@@ -108,7 +108,9 @@ def nearest(call: Call) -> Nearest | None:
     kind, at = _kind(call), _lengths(call)
     found = [(_distance(at, point.lengths), point) for point in _points(name, call.spec.name) if point.kind == kind]
     distance, point = min(found, key=lambda pair: pair[0], default=(math.inf, None))
-    return point.known if point and distance <= FURTHEST else None
+    if point is None or distance > FURTHEST:
+        return None
+    return point.tuned if _same_bucket(at, point.lengths) else point.known
 
 
 def gpu(device: torch.device) -> str | None:
@@ -123,9 +125,12 @@ def _gpu_name(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class _Point:
+    """tuned: `known` with the times of tuned configurations, which calls of nearly the same sizes have (`tuning`)."""
+
     kind: object
     lengths: dict[str, float]
     known: Nearest
+    tuned: Nearest
 
 
 @cache
@@ -147,7 +152,10 @@ def _grouped(times: Iterable[Time]) -> Iterator[list[Time]]:
 def _point(name: str, spec: OpSpec, group: Sequence[Time]) -> _Point:
     call, first = spec.hypothetical(*_workload(group[0])), group[0]
     times = {f"{time.backend}/{time.variant}": time.median_us for time in group}
-    return _Point(_kind(call), _lengths(call), Nearest(name, first.workload, first.dtype, times))
+    tuned = tuning.times(name, spec.name, first.workload, first.dtype)
+    faster = {variant: min(us, tuned.get(variant, us)) for variant, us in times.items()}
+    known, best = (Nearest(name, first.workload, first.dtype, each) for each in (times, faster))
+    return _Point(_kind(call), _lengths(call), known, best)
 
 
 def _workload(time: Time) -> tuple[Any, torch.dtype]:
@@ -181,6 +189,11 @@ def _lengths(call: Call) -> dict[str, float]:
         derived = math.prod(n for name, n in found.items() if name not in letters)
         found["..."] = math.prod(call.axes["..."]) / derived if derived else 0.0
     return found
+
+
+def _same_bucket(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether all lengths round up to the same powers of two."""
+    return all(math.ceil(math.log2(one[name])) == math.ceil(math.log2(other[name])) for name in one)
 
 
 def _distance(one: dict[str, float], other: dict[str, float]) -> float:

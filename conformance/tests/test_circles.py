@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
-PARTS = ("backends", "conformance", "emulator", "nn")
+PARTS = ("backends", "conformance", "emulator", "nn", "tune")
 
 
 def modules(folder: Path) -> dict[str, Path]:

@@ -22,7 +22,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in ("registry", "backends", "nn", "bazel"):
         shutil.copytree(TOP / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     shutil.copytree(TOP / ".pyroot", copy / ".pyroot", symlinks=True)
-    for part in ("emulator", "conformance", "perf"):
+    for part in ("emulator", "conformance", "perf", "tune"):
         (copy / part).mkdir()
         (copy / part / "__init__.py").touch()
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):

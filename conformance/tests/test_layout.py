@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {
@@ -19,6 +19,7 @@ ARROWS = {
     "emulator": {"emulator"},
     "conformance": {"conformance", "registry", "emulator"},
     "perf": {"perf", "registry", "emulator"},
+    "tune": {"tune", "conformance", "perf", "registry", "emulator"},
 }
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
 FOREIGN = {
@@ -84,7 +85,8 @@ def test_parts_import_along_the_arrows_only() -> None:
             if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[0]]:
                 found.append(f"{path}:{line} imports {module}")
     offences(
-        "arrows: registry <- backends -> emulator, registry <- nn, registry <- conformance, perf -> emulator", found
+        "arrows: registry <- backends -> emulator, registry <- nn, registry <- conformance, perf <- tune; -> emulator",
+        found,
     )
 
 
@@ -102,7 +104,7 @@ def test_backends_do_not_know_each_other() -> None:
 def test_suites_and_the_registry_name_no_backend() -> None:
     found = [
         f"{path}:{line} imports {module}"
-        for path in files("*.py", parts=("registry", "nn", "conformance", "perf"))
+        for path in files("*.py", parts=("registry", "nn", "conformance", "perf", "tune"))
         for module, line in imports(path)
         if module.startswith("kernelmux.backends") and not is_test(path)
     ]
@@ -229,7 +231,7 @@ def narrows(condition: ast.expr) -> bool:
 def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
     found = [
         f"{path}:{node.lineno}"
-        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf"))
+        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf", "tune"))
         for node in ast.walk(ast.parse(text(path)))
         if isinstance(node, ast.Assert) and not narrows(node.test) and not is_test(path)
     ]

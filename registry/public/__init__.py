@@ -42,6 +42,7 @@ _API = {
     "KernelmuxError": "errors",
     "ShadowWarning": "errors",
     "SpecError": "errors",
+    "TunedTableWarning": "errors",
     "UnknownName": "errors",
     "UnsupportedError": "errors",
 }

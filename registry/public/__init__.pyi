@@ -18,6 +18,7 @@ from kernelmux.registry.errors import (
     KernelmuxError,
     ShadowWarning,
     SpecError,
+    TunedTableWarning,
     UnknownName,
     UnsupportedError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "KernelmuxError",
     "ShadowWarning",
     "SpecError",
+    "TunedTableWarning",
     "UnknownName",
     "UnsupportedError",
     "__version__",

@@ -12,16 +12,19 @@ import torch
 
 from kernelmux.backends.triton._launch import Launch
 from kernelmux.backends.triton.conv2d._direct import direct
-from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
+from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.space import Space
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
 
 
-def _variant(make: Callable[[Problem], Launch], idea: str, arithmetic: str) -> Implementation:
+def _variant(
+    make: Callable[[Problem], Launch], idea: str, arithmetic: str, space: Space | None = None
+) -> Implementation:
     def conv2d(
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
@@ -36,10 +39,10 @@ def _variant(make: Callable[[Problem], Launch], idea: str, arithmetic: str) -> I
             )
         return y
 
-    return Implementation(conv2d, idea, layout={"bias": "contiguous"}, arithmetic=arithmetic)
+    return Implementation(conv2d, idea, layout={"bias": "contiguous"}, arithmetic=arithmetic, space=space)
 
 
 VARIANTS = {
     "direct": _variant(direct, "a tile of places per program, term by term", "fp32_sequential"),
-    "implicit_gemm": _variant(implicit_gemm, "a product of matrices on tensor cores", "mma"),
+    "implicit_gemm": _variant(implicit_gemm, "a product of matrices on tensor cores", "mma", SPACE),
 }

@@ -17,6 +17,9 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.backends.triton.matmul._spaces import BEYOND, SHARED, TOO_MUCH, uneven
+from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.space import Choice, Key, Space
 
 UNIT = tl.constexpr(VECTOR)
 NEITHER, TERMS, CHANNELS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of kernels, what lies side by side
@@ -127,12 +130,6 @@ def conv2d_implicit_gemm_kernel(
 
 
 def rule(channels: int, places: int, p: Problem) -> Config:
-    """A tile, with steps that end where the channels of a tap do, if those lie side by side."""
-    tile = _tile_of(channels, places, p)
-    return {**tile, "BLOCK_K": p.whole_taps(tile["BLOCK_K"])}
-
-
-def _tile_of(channels: int, places: int, p: Problem) -> Config:
     """Large tiles reuse more; what is loaded element by element keeps an address for each, and spills sooner."""
     if p.dtype == torch.float32:
         return _tile(64, 64, 16, warps=4, stages=3)
@@ -145,14 +142,42 @@ def _tile(o: int, p: int, k: int, warps: int, stages: int) -> Config:
     return {"BLOCK_O": o, "BLOCK_P": p, "BLOCK_K": k, "GROUP_O": 8, "num_warps": warps, "num_stages": stages}
 
 
-@plan
+def _key(p: Problem) -> Key:
+    out_channels, channels, taps_h, taps_w = p.weight.shape
+    order = "channels_last" if p.x.channels_last else "strided"
+    return Key(f"{SHORT[p.dtype]} {order}", (out_channels, p.places, channels, taps_h * taps_w))
+
+
+def _refusal(c: Config, p: Problem) -> str | None:
+    o, places, k = c["BLOCK_O"], c["BLOCK_P"], c["BLOCK_K"]
+    if o >= 2 * p.weight.shape[0]:
+        return BEYOND
+    if c["num_stages"] * (o + places) * k * p.dtype.itemsize > SHARED:
+        return TOO_MUCH
+    return "a step of several taps" if p.whole_taps(k) != k else uneven(o * places, c["num_warps"])
+
+
+SPACE = Space(
+    "triton", "conv2d", "implicit_gemm",
+    {"BLOCK_O": (32, 64, 128, 256), "BLOCK_P": (64, 128, 256), "BLOCK_K": (16, 32, 64, 128), "GROUP_O": (4, 8, 16),
+     "num_warps": (4, 8), "num_stages": (2, 3, 4, 5)},
+    lambda p: rule(p.weight.shape[0], p.places, p), _key, _refusal,
+)  # fmt: skip
+
+
 def implicit_gemm(p: Problem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
+    return _plan(p, transposed, None if transposed else SPACE.choice)
+
+
+@plan
+def _plan(p: Problem, transposed: bool, choice: Choice | None) -> Launch:
     out_channels, channels, *taps = p.weight.shape
     images, _, rows, columns = p.y.shape
     residues = [min(w.stride, n) if transposed else 1 for w, n in zip(p.windows, (rows, columns), strict=True)]
     places = images * cdiv(rows, residues[0]) * cdiv(columns, residues[1])
-    config = rule(out_channels, places, p)
+    config = rule(out_channels, places, p) if choice is None else choice(p)
+    config["BLOCK_K"] = p.whole_taps(config["BLOCK_K"])  # steps end where the channels of a tap do
     programs = residues[0] * residues[1] * cdiv(out_channels, config["BLOCK_O"]) * cdiv(places, config["BLOCK_P"])
     common = [gcd(w.stride, w.dilation) for w in p.windows]
     x_vectors, y_vectors = p.x.vectors(config["BLOCK_K"]), p.y.vectors(config["BLOCK_O"])

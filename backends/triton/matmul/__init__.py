@@ -24,21 +24,14 @@ from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
 from kernelmux.backends.triton.matmul._specialised import specialised
-from kernelmux.backends.triton.matmul._tiles import (
-    GROUPED,
-    ODD,
-    PIPELINED,
-    SIMPLE,
-    k_major_rule,
-    persistent_rule,
-    rule,
-    specialised_rule,
-)
+from kernelmux.backends.triton.matmul._tiles import GROUPED, ODD, PIPELINED, SIMPLE
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.batching import readable
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.space import Space
 
 
 def _simple(p: Problem) -> Config:
@@ -66,22 +59,22 @@ def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue:
 
 
 def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
-    return blocked(a, b, precision, rule, epilogue)
+    return blocked(a, b, precision, BY_SHAPE.choice, epilogue)
 
 
 def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
-    return specialised(a, b, specialised_rule, epilogue)
+    return specialised(a, b, SPECIALISED.choice, epilogue)
 
 
 def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
-    return persistent(a, b, precision, persistent_rule, epilogue)
+    return persistent(a, b, precision, PERSISTENT.choice, epilogue)
 
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
     a = a if a.stride(-1) == 1 else turned(a.mT).mT
     b = b if b.stride(-2) == 1 else turned(b)
-    return persistent(a, b, precision, k_major_rule, epilogue)
+    return persistent(a, b, precision, K_MAJOR.choice, epilogue)
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
@@ -91,11 +84,13 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class Rung(NamedTuple):
-    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands."""
+    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands.
+    space: of its tiles, if a search may choose among them."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
     requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: ()
+    space: Space | None = None
 
 
 class Operands(NamedTuple):
@@ -126,10 +121,12 @@ RUNGS = {
     "simple": Rung(matmul_simple, "a 64x64 tile per program"),
     "grouped": Rung(matmul_grouped, "an order of tiles that meets in L2"),
     "pipelined": Rung(matmul_pipelined, "larger tiles, loads ahead of the product"),
-    "by_shape": Rung(matmul_by_shape, "the tile by a rule over the shape"),
-    "persistent": Rung(matmul_persistent, "TMA loads, one program per SM", _halves),
-    "specialised": Rung(matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0))),
-    "k_major": Rung(matmul_k_major, "both operands K-major first, then as persistent", _tf32),
+    "by_shape": Rung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
+    "persistent": Rung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
+    "specialised": Rung(
+        matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0)), SPECIALISED
+    ),
+    "k_major": Rung(matmul_k_major, "both operands K-major first, then as persistent", _tf32, K_MAJOR),
 }
 
 
@@ -139,7 +136,7 @@ def _variant(rung: Rung) -> Implementation:
 
     requires = (*rung.requires(Operands("a", "b", "rows")), AtMost("batches", 2**31 - 1))  # programs that a grid has
     layout = {"a": "matrix", "b": "matrix"} if requires[1:] else {}
-    return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma")
+    return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

@@ -1,4 +1,4 @@
-"""Tiles for matmul: the fixed ones of the first rungs, the rules of the others, and what a search tries."""
+"""Tiles for matmul: the fixed ones of the first rungs, and the rules of the others."""
 
 from __future__ import annotations
 

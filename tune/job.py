@@ -1,0 +1,182 @@
+"""What is searched for: the configuration of one variant for one call."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kernelmux import emulator
+from kernelmux.perf.inputs import Inputs
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dtypes, tuning
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.space import Choice, Config, Forced, Key, Space
+from kernelmux.registry.spec import Call
+
+CAPABILITY = (9, 0)  # of the GPU for which kernels are compiled where there is none
+
+
+@dataclass(frozen=True)
+class Job:
+    """A variant, a workload as text, and the short name of its dtype. channels_last: of its tensors of four axes."""
+
+    op: str
+    backend: str
+    variant: str
+    workload: str
+    dtype: str
+    channels_last: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend}/{self.variant}"
+
+    @property
+    def call_text(self) -> str:
+        """The workload, its layout and its dtype."""
+        return f"{self.workload}{' channels-last' if self.channels_last else ''} {self.dtype}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.label}, {self.call_text}"
+
+    @property
+    def implementation(self) -> Implementation:
+        return registered.variants(self.backend, self.op)[self.variant]
+
+    @property
+    def space(self) -> Space:
+        """The space of the variant; UnsupportedError if it declares none."""
+        if (found := self.implementation.space) is None:
+            raise UnsupportedError(f"{self.op} {self.label} declares no space: there is nothing to search")
+        return found
+
+    def laid_out(self, call: Call) -> Call:
+        """A call with its tensors in the layout of the job."""
+        if not self.channels_last:
+            return call
+        form = torch.channels_last
+        values = {
+            k: v.contiguous(memory_format=form) if isinstance(v, torch.Tensor) and v.dim() == 4 else v
+            for k, v in call.arguments.items()
+        }
+        return replace(call, arguments=values)
+
+    def untouched(self, device: str) -> Call:
+        """The call, with tensors whose values are not set; on a CPU they take no memory until they are written."""
+        spec = catalog.spec(self.op)
+        case = spec.case(self.workload)
+        tensors = spec.untouched(case, dtypes.parse(self.dtype), torch.device(device))
+        if self.channels_last:
+            tensors = {k: _channels_last(x) if x.dim() == 4 else x for k, x in tensors.items()}
+        values: dict[str, Any] = {**tensors, **case.scalars}
+        return spec.bind(**values, capability=CAPABILITY if device == "cpu" else None)
+
+    @cached_property
+    def identity(self) -> tuple[str, ...]:
+        """What a result is remembered by: the job, and what kernels are made of."""
+        spec, source = catalog.spec(self.op).hash, registered.source_hash(self.backend, self.op)
+        found_with = " ".join(f"{name} {version}" for name, version in tuning.versions().items())
+        return self.op, self.label, self.call_text, spec, source, found_with
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    n, c, h, w = x.shape
+    return torch.empty((n, h, w, c), dtype=x.dtype, device=x.device).permute(0, 3, 1, 2)
+
+
+class _Asked(Exception):
+    """A plan was to be made: of this problem."""
+
+
+class _Asks(Choice):
+    def __call__(self, problem: Any) -> Config:
+        raise _Asked(problem)
+
+
+def problem_of(job: Job, device: str) -> Any:
+    """What the launcher of a job makes of its call, as the space sees it; UnsupportedError if it asks for no tile."""
+    try:
+        with job.space.using(_Asks(job.space)), compiling(job.backend, device):
+            job.implementation.fn(*_arguments(job, job.untouched(device)))
+    except _Asked as asked:
+        return asked.args[0]
+    raise UnsupportedError(f"{job.name}: the call asks for no configuration")
+
+
+@contextmanager
+def compiling(backend: str, device: str = "cpu") -> Iterator[list[Any]]:
+    """Inside the `with`, kernels for tensors of a CPU are compiled and do not run; gives what they launch."""
+    with ExitStack() as stack:
+        launched: list[Any] = []
+        if device == "cpu":
+            launched = stack.enter_context(emulator.recorder(run=False))
+            stack.enter_context(warnings.catch_warnings(action="ignore"))
+            stack.enter_context(registered.backend(backend).emulation())
+        yield launched
+
+
+def _arguments(job: Job, call: Call) -> tuple[Any, ...]:
+    return Inputs((call,)).arguments(job.implementation)[0]
+
+
+def compiled(job: Job, config: Config, kind: str) -> int:
+    """Compile the kernels of a configuration, without a GPU; bytes of shared memory. Raises what the compiler does."""
+    from kernelmux.emulator.compilers import triton_stages
+
+    call, space = job.untouched("cpu"), job.space
+    with compiling(job.backend) as launched, triton_stages.machine_code():
+        with space.using(Forced(space, config, kind)) as forced:
+            job.implementation.fn(*_arguments(job, call))
+    if not forced.count:
+        raise UnsupportedError(f"{job.name}: the call is not of the kind {kind!r}")
+    return max((launch.shared for launch in launched), default=0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a search compiles: `chosen`, nearest to the rule first; refused: how many for which reason; how many `left`."""
+
+    key: Key
+    rule: Config
+    chosen: tuple[Config, ...]
+    refused: dict[str, int]
+    left: int
+
+
+def candidates(job: Job, problem: Any, most: int) -> Candidates:
+    """At most so many configurations of a job: half of them those that differ least from the rule's, the others spread
+    evenly over the rest."""
+    space, rule = job.space, job.space.rule(problem)
+    fitting, refused = [], Counter[str]()
+    for config in space.configs():
+        if reason := space.refusal(config, problem):
+            refused[reason] += 1
+        else:
+            fitting.append(config)
+    fitting.sort(key=lambda config: _steps(space, config, rule))
+    near, rest = fitting[: -(-most // 2)], fitting[-(-most // 2) :]
+    count = min(most - len(near), len(rest))
+    chosen = (*near, *(rest[i * len(rest) // count] for i in range(count)))
+    return Candidates(space.key(problem), rule, chosen, dict(refused), len(fitting) - len(chosen))
+
+
+def _steps(space: Space, one: Config, other: Config) -> float:
+    """How many values lie between two configurations, over all parameters."""
+    return sum(abs(_place(values, one.get(n)) - _place(values, other.get(n))) for n, values in space.values.items())
+
+
+def _place(values: tuple[int, ...], value: int | None) -> float:
+    """Where a value stands among others; between two of them for one that is not listed."""
+    if value is None or value < values[0]:
+        return 0.0
+    below = max(i for i, v in enumerate(values) if v <= value)
+    return below + (values[below] != value) / 2

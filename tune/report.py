@@ -1,0 +1,87 @@
+"""What a search says at its end, what tables hold, and the table of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from kernelmux.registry import tuning
+from kernelmux.registry.space import Config
+from kernelmux.registry.tables import counted
+from kernelmux.registry.tuning import Entry, Table
+from kernelmux.tune.run import Search
+
+
+def written(config: Config) -> str:
+    """A configuration in one line."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def show(console: Console, searches: list[Search]) -> None:
+    """The outcome of each search."""
+    for search in searches:
+        console.print(search.job.name, style="bold", markup=False, soft_wrap=True)
+        for line in _lines(search):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _lines(search: Search) -> Iterator[str]:
+    found = search.found
+    refused = sum(found.refused.values())
+    size = len(found.chosen) + found.left + refused
+    left = f"{refused} refused unseen, {found.left} left out (--most)"
+    yield f"{counted(size, 'configuration')}: {left}, {len(found.chosen)} tried"
+    yield from (f"refused: {count} for {reason}" for reason, count in sorted(found.refused.items()))
+    yield from (f"dropped: {count} for {reason}" for reason, count in search.problems.most_common())
+    yield f"rule: {written(found.rule)}"
+    yield from _outcome(search)
+
+
+def _outcome(search: Search) -> Iterator[str]:
+    if (measured := search.measured) is None:
+        if search.refusal or search.seen:
+            yield f"not timed: {search.refusal or 'no configuration is right'}"
+        return
+    yield from (f"WRONG: {written(config)}: {why}" for config, why in measured.wrong)
+    times = f"rule {measured.rule_us:.1f} us, fastest {measured.us:.1f} us ({measured.ratio:.2f}x)"
+    yield f"{times}: {written(measured.config)}"
+    if search.refusal:
+        yield f"REFUSED by the suite: {search.refusal}"
+    elif not measured.gains:
+        yield "the rule stays: the gain is within noise (2 %)"
+
+
+def listing(folder: Path) -> list[str]:
+    """The entries of all tables in a folder; behind one that is ignored the reason."""
+    lines = []
+    for path in sorted(folder.glob("*.json")):
+        table = tuning.read(path)
+        lines.append(f"{table.gpu}, {path}: {counted(len(table.entries), 'configuration')}")
+        lines += [f"  {_listed(entry)}" for entry in table.entries]
+    return lines or [f"no tables in {folder}"]
+
+
+def _listed(entry: Entry) -> str:
+    gain = f"{entry.rule_us:.1f} -> {entry.us:.1f} us"
+    told = f"{entry.op} {entry.backend}/{entry.variant} {entry.workload} {entry.dtype}: {gain}, {written(entry.config)}"
+    return f"{told} (stale, ignored: {entry.stale})" if entry.stale else told
+
+
+def markdown(folder: Path) -> str:
+    """The tables of a page: what tuning gained over the rule, for each GPU."""
+    tables = [tuning.read(path) for path in sorted(folder.glob("*.json"))]
+    return "\n\n".join(_table(table) for table in tables if table.entries) or "No GPU has a table yet."
+
+
+def _table(table: Table) -> str:
+    head = ["| call | variant | rule, us | tuned, us | gain | configuration |", "|---|---|---:|---:|---:|---|"]
+    rows = [
+        f"| `{e.op}` {e.workload} {e.dtype} | {e.backend}/{e.variant} | {e.rule_us:.1f} | {e.us:.1f} "
+        f"| {e.rule_us / e.us:.2f}x | {written(e.config)} |"
+        for e in table.entries
+    ]
+    found_with = table.entries[0].versions
+    said = ", ".join(f"{name} {version}" for name, version in found_with.items())
+    return "\n".join([f"{table.gpu}, {said}:", "", *head, *rows])

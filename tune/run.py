@@ -1,0 +1,151 @@
+"""A search: what is compiled, timed, checked and written, job by job."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from kernelmux.perf import files
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, tuning
+from kernelmux.registry.errors import KernelmuxError, UnsupportedError
+from kernelmux.registry.files import file_stem
+from kernelmux.registry.space import Config
+from kernelmux.registry.tuning import Entry, Table
+from kernelmux.tune import ahead, check, timing
+from kernelmux.tune.job import Candidates, Job, candidates, problem_of
+from kernelmux.tune.log import Log, Seen
+from kernelmux.tune.progress import Progress
+
+LATE = "not compiled in time"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """most: configurations of a job. seconds: for compiling, and again for times. processes: side by side. tier: of the
+    checks."""
+
+    most: int
+    seconds: float
+    processes: int
+    tier: str
+
+
+@dataclass
+class Search:
+    """What is known of a job. dropped: by place among the candidates, why; refusal: what the suite says."""
+
+    job: Job
+    found: Candidates
+    dropped: dict[int, str] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
+    measured: timing.Measured | None = None
+    refusal: str = ""
+
+    @property
+    def left(self) -> list[Config]:
+        """The candidates that were not dropped."""
+        return [config for i, config in enumerate(self.found.chosen) if i not in self.dropped]
+
+    @property
+    def problems(self) -> Counter[str]:
+        """How often each reason dropped a candidate; of an error its first line."""
+        told = [*self.dropped.values(), *(seen.problem for seen in self.seen.values() if seen.problem)]
+        return Counter(text.splitlines()[0] for text in told)
+
+    @property
+    def wins(self) -> bool:
+        """Whether there is an entry to write."""
+        return self.measured is not None and self.measured.gains and not self.refusal
+
+
+def begin(jobs: Iterable[Job], device: str, most: int) -> list[Search]:
+    """The candidates of each job."""
+    return [Search(job, candidates(job, problem_of(job, device), most)) for job in jobs]
+
+
+def compile_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
+    """Compile what the log does not know, what is nearest to the rules first; what does not compile is dropped."""
+    tasks = [
+        (search, i, config)
+        for i in range(settings.most)
+        for search in searches
+        for config in search.found.chosen[i : i + 1]
+        if log.seen(search.job, config) is None
+    ]
+    with progress.phase("compile", len(tasks)) as step:
+        asked = [(search.job, config, search.found.key.kind) for search, _, config in tasks]
+        ended = ahead.compile_all(asked, settings.processes, settings.seconds, step) if asked else {}
+    for number, (search, i, config) in enumerate(tasks):
+        problem = ended.get(number, LATE)
+        if problem:
+            search.dropped[i] = problem
+        if problem and problem != LATE:
+            log.ends(search.job, config, Seen(problem=problem))
+
+
+def time_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
+    """Time what is left of each job, then its finalists beside the rule; each has an equal share of the time."""
+    end = time.monotonic() + settings.seconds
+    with progress.phase("time", sum(len(search.left) for search in searches)) as step:
+        for i, search in enumerate(searches):
+            now = time.monotonic()
+            try:
+                _time(search, log, step, now + (end - now) / (len(searches) - i))
+            except (RuntimeError, MemoryError) as error:
+                if timing.lost():
+                    raise UnsupportedError(
+                        f"{search.job.name}: the GPU answers no more: {str(error).strip().splitlines()[0]}; "
+                        f"run the command again, which goes on without that configuration"
+                    ) from error
+                search.refusal = f"{type(error).__name__}: {error}"
+            torch.cuda.empty_cache()
+
+
+def _time(search: Search, log: Log, step: Progress.Step, until: float) -> None:
+    bench = timing.Bench(search.job, search.found.key.kind)
+    places = [i for i in range(len(search.found.chosen)) if i not in search.dropped]
+    timed = timing.time_all(bench, search.left, log, until, step)
+    search.seen = {places[i]: seen for i, seen in timed.items()}
+    search.measured = timing.finals(bench, search.found, search.seen, bench.check)
+
+
+def check_winners(searches: Sequence[Search], settings: Settings, progress: Progress) -> None:
+    """Let the suite judge what is faster than the rule."""
+    winners = [(search, search.measured) for search in searches if search.wins]
+    asked = [(s.job, measured.config, s.found.key.kind) for s, measured in winners if measured]
+    with progress.phase("check", len(asked)) as step:
+        said = check.refusals(asked, settings.tier, settings.processes, step)
+    for (search, _), refusal in zip(winners, said, strict=True):
+        search.refusal = refusal
+
+
+def entries(searches: Iterable[Search]) -> Iterator[Entry]:
+    """What is written of the searches that found something."""
+    for search in searches:
+        if search.wins and (measured := search.measured):
+            job, key = search.job, search.found.key
+            yield Entry(
+                op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes,
+                config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
+                rule_us=round(measured.rule_us, 2), workload=job.call_text.removesuffix(f" {job.dtype}"),
+                dtype=job.dtype, spec=catalog.spec(job.op).hash,
+                source=registered.source_hash(job.backend, job.op), versions=tuning.versions(),
+            )  # fmt: skip
+
+
+def write(found: Sequence[Entry], gpu: str, folder: Path) -> Path:
+    """Put entries into the table of a GPU in a folder; a table that cannot be read is replaced."""
+    path = folder / f"{file_stem(gpu)}.json"
+    try:
+        before = tuning.read(path) if path.exists() else Table(gpu)
+    except KernelmuxError:
+        before = Table(gpu)
+    files.write(path, tuning.text(before.with_entries(found)))
+    tuning.forget()
+    return path

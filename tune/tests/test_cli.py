@@ -1,0 +1,65 @@
+"""The command line: what it refuses, lists and writes."""
+
+import pytest
+import torch
+
+from kernelmux.registry import tuning
+from kernelmux.tune import ahead, cli
+from kernelmux.tune.tests import fakes
+from kernelmux.tune.tests.fakes import TABLE
+
+MATMUL = ("--op", "matmul", "--backend", "triton", "--workload", "a=64x64:bf16 b=64x64:bf16")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which would be timed")
+
+
+@without_gpu
+def test_timing_without_a_gpu_is_refused_and_says_what_works(capsys):
+    assert cli.main(MATMUL) == 2
+    assert "torch sees no GPU here" in (told := capsys.readouterr().err) and "--dry-run" in told
+
+
+@without_gpu
+def test_a_dry_run_lists_what_would_be_timed_and_why_the_rest_is_not(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(ahead, "compile_all", lambda tasks, *rest: {i: "no" * (i % 2) for i in range(len(tasks))})
+    assert cli.main([*MATMUL, "--dry-run", "--most", "6", "--log", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "matmul triton/persistent, a=64x64 b=64x64 bf16" in told and "k_major" not in told
+    assert "for a tile of which half and more lies beyond the result" in told
+    assert "dropped:" in told and "for no" in told and "nothing was timed: --dry-run" in told
+
+
+def test_a_call_that_no_space_fits_is_refused(capsys):
+    assert cli.main(["--op", "softmax", "--dry-run"]) == 2
+    assert "nothing to search" in capsys.readouterr().err
+
+
+def test_the_list_names_what_is_stale(capsys, tmp_path):
+    (tmp_path / "fake_gpu_9000.json").write_text(TABLE)
+    assert cli.main(["--list", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "matmul triton/persistent a=64x64 b=64x64 bf16: 9.0 -> 5.0 us" in told and "(stale, ignored: spec is" in told
+    assert cli.main(["--list", "--out", str(tmp_path / "none")]) == 0
+
+
+def test_the_page_is_written_between_its_markers(capsys, tmp_path):
+    (tmp_path / "fake_gpu_9000.json").write_text(TABLE)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- tuned -->\nold\n<!-- /tuned -->\nafter\n")
+    assert cli.main(["--update", str(page), "--out", str(tmp_path)]) == 0
+    text = page.read_text()
+    assert "| 9.0 | 5.0 | 1.80x |" in text and "old" not in text and text.endswith("after\n")
+    page.write_text("no markers")
+    assert cli.main(["--update", str(page), "--out", str(tmp_path)]) == 2
+    assert "<!-- tuned -->" in capsys.readouterr().err
+
+
+def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
+    fakes.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: fakes.GPU)
+    monkeypatch.setattr(cli, "jobs", lambda args, device: iter([fakes.JOB]))
+    monkeypatch.setattr(cli.run, "problem_of", lambda job, device: fakes.Problem(-1, 8))
+    folders = ["--out", str(tmp_path), "--log", str(tmp_path / "log")]
+    assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
+    assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
+    assert [entry.config for entry in tuning.read(tmp_path / "fake_gpu_9000.json").entries] == [{"BLOCK": 8}]

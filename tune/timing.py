@@ -1,0 +1,171 @@
+"""Times configurations on the GPU: all of them once, then the fastest beside the rule's, in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kernelmux.perf import inputs
+from kernelmux.perf.clock import CudaStopwatch, poison
+from kernelmux.perf.plan import Row
+from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.registry.space import Config, Forced
+from kernelmux.tune.job import Candidates, Job
+from kernelmux.tune.log import Log, Seen
+
+SAMPLES = 7  # of a configuration; one of those that take more than HOPELESS times as long as the fastest
+HOPELESS = 2.0
+FINALISTS = 6
+ROUNDS = 31
+HOST_US = 60.0  # of a call, which the stream sleeps through
+SHOWN = 200  # characters of what went wrong
+NOISE = 1.02  # a configuration has to be faster than the rule by more than 2 %
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out: the fastest configuration that is right, beside the rule's; wrong: why others were dropped."""
+
+    config: Config
+    us: float
+    rule_us: float
+    ratio: float  # median over the rounds of the rule's time over this one
+    wrong: tuple[tuple[Config, str], ...] = ()
+
+    @property
+    def gains(self) -> bool:
+        """Whether it is faster than the rule by more than noise."""
+        return self.ratio > NOISE
+
+
+class Bench:
+    """One call with its inputs, in as many copies as it takes to find none of them in the L2 cache."""
+
+    def __init__(self, job: Job, kind: str) -> None:
+        self.job, self.kind = job, kind
+        row = Row(job.op, job.workload, job.dtype, job.backend, job.variant)
+        calls = inputs.make(row, "cuda").calls
+        self.inputs = inputs.Inputs(tuple(map(job.laid_out, calls)))
+        self.arguments = self.inputs.arguments(job.implementation)
+        self.stopwatch = CudaStopwatch(HOST_US)
+        self.count = 0
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The reference of the first copy."""
+        return Oracle(self.inputs.call)
+
+    def sample(self, config: Config) -> float:
+        """Microseconds of a call with a configuration."""
+        self.count += 1
+        values = self.arguments[self.count % len(self.arguments)]
+        with self.job.space.using(self._forced(config)):
+            seconds, result = self.stopwatch(lambda: self.job.implementation.fn(*values))
+        poison(result)
+        return seconds * 1e6
+
+    def _forced(self, config: Config) -> Forced:
+        """The one choice of a configuration: plans are remembered by it."""
+        key = tuple(sorted(config.items()))
+        return self._choices.setdefault(key, Forced(self.job.space, config, self.kind))
+
+    @cached_property
+    def _choices(self) -> dict[Any, Forced]:
+        return {}
+
+    def check(self, config: Config) -> None:
+        """WrongOutput if a call with a configuration is not what the reference says."""
+        with self.job.space.using(self._forced(config)):
+            result = self.job.implementation.fn(*self.arguments[0])
+        self.oracle.check(result, self.job.implementation)
+
+
+def time_all(
+    bench: Bench, configs: Iterable[Config], log: Log, until: float, watch: Callable[[], None]
+) -> dict[int, Seen]:
+    """The median of some samples for each configuration, by its place; those that the log has are not run again.
+
+    until: the time, by the monotonic clock, after which no other one begins.
+    """
+    found: dict[int, Seen] = {}
+    best = float("inf")
+    for i, config in enumerate(configs):
+        known = log.seen(bench.job, config)
+        if known is None and time.monotonic() > until:
+            continue
+        if known is None:
+            log.begins(bench.job, config)
+            known = _timed(bench, config, best)
+            log.ends(bench.job, config, known)
+        found[i] = known
+        best = min(best, known.us or best)
+        watch()
+    return found
+
+
+def _timed(bench: Bench, config: Config, best: float) -> Seen:
+    try:
+        bench.sample(config)  # loads the code
+        first = bench.sample(config)
+        more = [bench.sample(config) for _ in range(SAMPLES - 1)] if first < HOPELESS * best else []
+        return Seen(statistics.median([first, *more]))
+    except Exception as error:  # of a compiler, of Triton's launcher, of CUDA
+        if lost():
+            raise
+        return Seen(problem=f"{type(error).__name__}: {error}"[:SHOWN])
+
+
+def lost() -> bool:
+    """Whether the GPU answers no more."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def finals(bench: Bench, found: Candidates, seen: dict[int, Seen], check: Callable[[Config], None]) -> Measured | None:
+    """The fastest that are right, beside the rule, in turns; None if there are none."""
+    chosen, wrong = _right(found.chosen, seen, check)
+    if not chosen:
+        return None
+    contest = [found.rule, *(c for c in chosen if c != found.rule)]
+    times: list[list[float]] = [[] for _ in contest]
+    for i in range(ROUNDS + 1):
+        for place in sorted(range(len(contest)), key=lambda p: (p + i) % len(contest)):
+            us = bench.sample(contest[place])
+            if i:  # the first round loads what is not loaded
+                times[place].append(us)
+    return replace(_winner(contest, times), wrong=tuple(wrong))
+
+
+def _right(
+    configs: Sequence[Config], seen: dict[int, Seen], check: Callable[[Config], None]
+) -> tuple[list[Config], list[tuple[Config, str]]]:
+    """The fastest whose result is right, and those that were passed over because theirs is not."""
+    timed = sorted((s.us, i) for i, s in seen.items() if s.us is not None)
+    chosen: list[Config] = []
+    wrong: list[tuple[Config, str]] = []
+    for _, i in timed:
+        if len(chosen) == FINALISTS:
+            break
+        try:
+            check(configs[i])
+            chosen.append(configs[i])
+        except WrongOutput as error:
+            wrong.append((configs[i], str(error)))
+    return chosen, wrong
+
+
+def _winner(contest: Sequence[Config], times: Sequence[Sequence[float]]) -> Measured:
+    """The first is the rule's."""
+    ratios = [statistics.median(r / t for r, t in zip(times[0], mine, strict=True)) for mine in times]
+    best = max(range(len(contest)), key=lambda place: ratios[place])
+    medians = [statistics.median(mine) for mine in times]
+    return Measured(contest[best], medians[best], medians[0], ratios[best])
