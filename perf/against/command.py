@@ -27,7 +27,22 @@ from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
 
 OK, WORSE, NOTHING = 0, 1, 3
-ALONE = ("aa", "peers", "overhead", "record", "compare", "html", "render", "show", "update", "list", "samples", "jobs")
+ALONE = (
+    "aa",
+    "peers",
+    "overhead",
+    "record",
+    "compare",
+    "html",
+    "render",
+    "show",
+    "update",
+    "list",
+    "samples",
+    "jobs",
+    "sweep",
+    "rest",
+)
 
 
 class Progressing:
