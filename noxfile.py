@@ -19,7 +19,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "examples")
-DOCUMENTS = ("README.md", "docs/reduce_the_bytes.md")  # that have tables of records
+DOCUMENTS = ("README.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
 TUNED = "docs/tuning.md"
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 

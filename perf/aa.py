@@ -40,7 +40,7 @@ def _folded(row: Result, again: Result | None) -> Result:
         return replace(row, second=SecondTiming(
             again_us=again.median_us, again_spread=again.spread, apart=apart(row.median_us, again.median_us)
         ))  # fmt: skip
-    return row.not_timed("failed", f"the second time: {again.error}")
+    return row.not_timed(again.status, f"the second time: {again.error}")
 
 
 def apart(first_us: float, second_us: float) -> float:

@@ -15,7 +15,8 @@ from rich.console import Console
 from kernelmux.perf import aa, command, plan
 from kernelmux.perf.against import command as against
 from kernelmux.perf.against.session import ROUNDS
-from kernelmux.perf.options import QUICK_SAMPLES, SAMPLES, Options
+from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
+from kernelmux.perf.sweeps import command as sweeping
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
 
@@ -30,6 +31,9 @@ examples:
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
   python -m kernelmux.perf --op softmax --peers                   beside torch.compile, QuACK, Liger, FlagGems
   python -m kernelmux.perf --op attention --peers                 beside cuDNN and FlashAttention
+  python -m kernelmux.perf --sweep softmax:N=256..65536 --plot    time and rate over the length of rows: picture, CSV
+  python -m kernelmux.perf --sweep matmul:M=N=K=256..8192:x2      each length twice the last, for all three axes
+  python -m kernelmux.perf --show-sweeps                          the curves on record
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
@@ -83,7 +87,24 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--peers",
         action="store_true",
-        help="time other libraries too: torch.compile, and those of perf/peers installed",
+        help="time other libraries in turns with ours: torch.compile, cuBLAS, cuDNN, and those of perf/peers installed",
+    )
+    made.add_argument(
+        "--sweep", nargs="+", action="extend", default=[], metavar="OP:AXIS=FROM..TO",
+        help="time over the length of an axis: N=256..65536 (powers of two and lengths between), N=256..65536:x2,"
+        " N=1000..50000:9 (so many), N=1000,50257 (these); several axes: M=N=K=256..8192",
+    )  # fmt: skip
+    made.add_argument(
+        "--plot",
+        nargs="*",
+        choices=("svg", "png"),
+        help="draw the sweeps, in the folder of --out (default: svg and png)",
+    )
+    made.add_argument(
+        "--rest",
+        type=terminal.seconds,
+        metavar="S",
+        help=f"seconds that a GPU rests before each row (default: {REST_SECONDS})",
     )
     made.add_argument("--overhead", action="store_true", help="measure what a call costs on the host, and nothing else")
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
@@ -96,6 +117,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--html", metavar="FILE", help="also write the report here, as one page without other files")
     made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
     made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
+    made.add_argument(
+        "--show-sweeps",
+        nargs="?",
+        const="",
+        metavar="GPU",
+        help="print recorded sweeps, draw with --plot; runs nothing",
+    )
     made.add_argument(
         "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
     )
@@ -132,14 +160,16 @@ def options_of(args: argparse.Namespace) -> Options:
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
-    if args.record and args.peers:
+    if args.plot is not None and not args.sweep and args.show_sweeps is None:
+        raise ArgumentError("--plot: expected --sweep or --show-sweeps beside it, whose curves it draws")
+    if args.record and args.peers and not args.sweep:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
         quick=args.quick, samples=samples, device=device, out=args.out, row_limit=args.limit,
         jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
-        peers=args.peers,
+        peers=args.peers, rest=args.rest or REST_SECONDS,
     )  # fmt: skip
 
 
@@ -155,6 +185,8 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
         return command.render(console, Path(args.render), args.html, args.compare)
     if args.show is not None:
         return command.show(console, args.show)
+    if args.show_sweeps is not None:
+        return sweeping.show(console, args)
     if args.update is not None:
         return command.update(console, Path(args.update))
     options = options_of(args)
@@ -164,18 +196,42 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
         raise ArgumentError("--rounds and --all: expected --against REV beside them")
     if args.overhead:
         return command.overheads(console, options, args, _told(words))
-    rows = aa.twice(plan.rows(options)) if args.aa else plan.rows(options)
+    if args.sweep:
+        return _sweep(console, options, args, _told(_without(words, "--sweep")))
+    rows = aa.twice(plan.rows(options)) if args.aa or args.peers else plan.rows(options)
     if args.list:
         return _list(console, rows)
+    _check_some(rows)
+    return command.run(console, rows, options, args, _told(words))
+
+
+def _sweep(console: Console, options: Options, args: argparse.Namespace, told: str) -> int:
+    options = sweeping.options_for(args, options)
+    sweeps = sweeping.plans(args, options)
+    if args.list:
+        return _list(console, sweeping.rows_of(sweeps))
+    _check_some(sweeping.rows_of(sweeps))
+    return sweeping.run(console, sweeps, options, args, told)
+
+
+def _check_some(rows: list[plan.Row]) -> None:
     if not any(not row.problem or row.broken for row in rows):
         raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
-    return command.run(console, rows, options, args, _told(words))
 
 
 def _told(words: list[str]) -> str:
     """The command line for the record, without the options that say where the reports went."""
     kept = [w for i, w in enumerate(words) if w not in OUTPUTS and not (i and words[i - 1] in OUTPUTS)]
     return shlex.join(["python", "-m", "kernelmux.perf", *kept])
+
+
+def _without(words: list[str], option: str) -> list[str]:
+    """The words without an option and its values."""
+    kept, inside = [], False
+    for word in words:
+        inside = word.partition("=")[0] == option if word.startswith("--") else inside
+        kept += [] if inside else [word]
+    return kept
 
 
 def _list(console: Console, rows: list[plan.Row]) -> int:

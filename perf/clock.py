@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 import torch
 
+from kernelmux.perf.options import REST_SECONDS
+
 cuda: Any = torch.cuda  # whether its classes are typed depends on the build of torch
 HIDE_US = 20.0  # added to the host time that the device sleep covers
 LONGEST_SLEEP_US = 3000.0
 CYCLES_PER_US = 2000  # of a GPU at 2 GHz; a slower one sleeps longer, which is safe
-REST_SECONDS = 0.35  # until an H200 that ran at its power limit has its full clock again
 EMPTY = 21  # measurements of a sleep of no cycles
 
 
@@ -139,10 +140,10 @@ def l2_bytes() -> int:
     return int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0)) or 64 << 20
 
 
-def rest() -> None:
+def rest(seconds: float = REST_SECONDS) -> None:
     """Leave the device idle until its clock no longer depends on what ran before."""
     torch.cuda.synchronize()
-    time.sleep(REST_SECONDS)
+    time.sleep(seconds)
 
 
 def can_sleep() -> bool:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from kernelmux.perf import aa, files, machine, overhead, records, results
 from kernelmux.perf import run as running
@@ -16,7 +17,7 @@ from kernelmux.perf.emulated import resources
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, Row
 from kernelmux.perf.records import GpuRecord
-from kernelmux.perf.report import compare, fewer_bytes, markdown, noise, page, tables, wording
+from kernelmux.perf.report import compare, curves, fewer_bytes, markdown, noise, page, tables, wording
 from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import Results
@@ -26,7 +27,11 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import between
 
 OK, FAILED = 0, 1
-TABLES = {"perf": markdown.best_tables, "bytes": fewer_bytes.tables}  # by the marker in a document: <!-- perf -->
+TABLES = {
+    "perf": markdown.best_tables,
+    "bytes": fewer_bytes.tables,
+    "sweeps": curves.section,
+}  # by the marker in a document: <!-- perf -->
 
 
 class Watch:
@@ -36,8 +41,9 @@ class Watch:
         self.console, self.failed = console, 0
         self.bar = Progress(
             TextColumn("perf"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(), TextColumn("[dim]{task.fields[last]}"),
-            console=console, transient=True, disable=not console.is_terminal,
+            TimeElapsedColumn(), TextColumn("[dim]left"), TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True)),
+            console=console, transient=True, expand=True, disable=not console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task("run", total=total, failed="", last="starting")
 
@@ -60,7 +66,7 @@ class Watch:
 
 def _line(row: Result) -> str:
     if not isinstance(row, Timed):
-        return f"FAILED {row.id}: {row.error}"
+        return f"{row.status.upper()} {row.id}: {row.error}"
     share = f", {row.point.share:.0%} of the floor" if row.point else ""
     return f"{row.id}: {wording.microseconds(row.median_us)} us{share}, {row.seconds:.1f} s"
 
@@ -73,13 +79,13 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
         outcome = running.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
-    measured = _results(outcome, command)
-    _introduce(console, measured, options)
+    measured = results_of(outcome, command)
+    introduce(console, measured, options)
     tables.show(console, measured.rows, options.device == "cuda")
     if not outcome.interrupted:
         measured = _further(console, measured, options)
     _write(console, measured, earlier, args)
-    return _conclude(console, measured, earlier, outcome.interrupted)
+    return _conclude(console, measured, earlier, args.aa, outcome.interrupted)
 
 
 def overheads(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
@@ -96,7 +102,8 @@ def overheads(console: Console, options: Options, args: argparse.Namespace, comm
     return FAILED if any(row.error for row in found) else OK
 
 
-def _results(outcome: running.Outcome, command: str) -> Results:
+def results_of(outcome: running.Outcome, command: str) -> Results:
+    """What the workers reported, each variant with its second time."""
     return Results(
         date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings,
         rows=tuple(aa.fold(outcome.rows)), errors=tuple(outcome.errors),
@@ -116,8 +123,8 @@ def _further(console: Console, measured: Results, options: Options) -> Results:
     return measured
 
 
-def _conclude(console: Console, measured: Results, earlier: Results | None, interrupted: bool) -> int:
-    """The last lines and the exit status."""
+def _conclude(console: Console, measured: Results, earlier: Results | None, strict: bool, interrupted: bool) -> int:
+    """The last lines and the exit status. strict: two timings of a variant that disagree fail the run."""
     slower = compare.show(console, earlier, measured) if earlier else 0
     unstable = tables.noise(console, noise.noise(measured.rows))
     tables.busy(console, measured.rows, measured.overhead)
@@ -126,7 +133,7 @@ def _conclude(console: Console, measured: Results, earlier: Results | None, inte
         return terminal.say("perf", "interrupted; the rows that were timed are kept", terminal.INTERRUPTED)
     broken = any(need.error for need in measured.resources)
     failed = any(row.status == ROW_FAILED for row in measured.rows)
-    return FAILED if failed or broken or measured.errors or slower or unstable else OK
+    return FAILED if failed or broken or measured.errors or slower or (strict and unstable) else OK
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -143,7 +150,8 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
     return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
-def _introduce(console: Console, measured: Results, options: Options) -> None:
+def introduce(console: Console, measured: Results, options: Options) -> None:
+    """Print the machine, its ceilings, and what is different without a GPU."""
     console.print(wording.where(measured.machine), style="bold", markup=False, soft_wrap=True)
     if measured.ceilings:
         console.print(wording.roofs(measured.ceilings), markup=False)

@@ -16,8 +16,9 @@ from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.perf.plan import Row
-from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, Timed
 from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.verify import WrongOutput
 from kernelmux.registry import backend as registered
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
@@ -58,8 +59,7 @@ class Harness:
             self._end(self._timed(row, benchmark), start)
         except Exception as error:
             self._recover()
-            status = "skipped" if row.backend == peers.NAME else "failed"  # what another library cannot do is no fault
-            self._end(row.not_timed(status, f"{type(error).__name__}: {error}"), start)
+            self._end(row.not_timed(_status(row, error), f"{type(error).__name__}: {error}"), start)
             raise
 
     def _end(self, result: Result, start: float) -> None:
@@ -94,3 +94,10 @@ class Harness:
         except RuntimeError:
             self.lost = True
             self.tell("lost")
+
+
+def _status(row: Row, error: Exception) -> str:
+    """What an error makes of a row: what another library cannot do is no failure of a run, what it gets wrong is told."""
+    if row.backend != peers.NAME:
+        return FAILED
+    return WRONG if isinstance(error, WrongOutput) else SKIPPED

@@ -136,11 +136,13 @@ def _time_row(
         roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
     prepared = ready(inputs, implementation, clock)
     call, copies, sample = prepared.call, prepared.copies, prepared.sample
+    if row.backend == peers.NAME:
+        _prove(call, copies, implementation, shared)
     on_gpu = inputs.call.device.type == "cuda"
     if on_gpu:
-        rest()
+        rest(options.rest)
     timing = rounds(sample, benchmark, options, copies)
-    state = _held(call, sample.stopwatch, timing) if on_gpu else DeviceState()
+    state = _held(call, sample.stopwatch, timing) if on_gpu and not options.brief else DeviceState()
     slack = peers.SLACK if row.backend == peers.NAME else 1.0
     checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation, slack)
     sample.result = None
@@ -148,7 +150,11 @@ def _time_row(
         _timed(row, implementation.idea, timing, checked, inputs.work), first_s=prepared.first_s, copies=copies
     )
     timed = replace(timed, **vars(state))
-    return timed if ceilings is None else _on_gpu(timed, call, inputs, ceilings)
+    if ceilings is None:
+        return timed
+    point = against(timed, inputs.work, ceilings)
+    graph_us, note = (None, "") if options.brief else _replayed(call, inputs, timed.median_us)
+    return replace(timed, point=point, graph_us=graph_us, graph_note=note)
 
 
 def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -> Ready:
@@ -186,6 +192,16 @@ def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
         if out.numel() and out.untyped_storage().data_ptr() in owned:
             raise WrongOutput("the output shares memory with an input")
     return seconds
+
+
+def _prove(call: Callable[[int], Any], copies: int, implementation: Implementation, shared: Shared) -> None:
+    """WrongOutput if another library computes something else: it is checked before it is timed.
+
+    It gets every set of inputs, for some libraries keep what they convert.
+    """
+    for i in range(copies):
+        result = call(i)
+    shared.oracle(copies - 1).check(result, implementation, peers.SLACK)
 
 
 def _issue_us(call: Callable[[int], Any]) -> float:
@@ -247,13 +263,6 @@ def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) ->
         unit=work.matrix_format,
         link=work.link,
     )
-
-
-def _on_gpu(timed: Timed, call: Callable[[int], Any], inputs: Inputs, ceilings: Ceilings) -> Timed:
-    """The row with what only a GPU has: its point under the roofs, and the time in a CUDA graph."""
-    point = against(timed, inputs.work, ceilings)
-    graph_us, note = _replayed(call, inputs, timed.median_us)
-    return replace(timed, point=point, graph_us=graph_us, graph_note=note)
 
 
 def against(timed: Timed, work: Work, ceilings: Ceilings) -> RooflinePoint:

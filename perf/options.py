@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 QUICK_SAMPLES, SAMPLES = 20, 50
+REST_SECONDS = 0.35  # until an H200 that ran at its power limit has its full clock again
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Options:
 
     workloads: names or patterns of the spec's workloads, "large", or a shape such as "x=4096x4096 axis=0".
     device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row, row_limit: of all its work.
-    jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`).
+    jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`). rest: seconds before a row.
+    brief: times after a rest alone, without the held state, the host time and the time in a CUDA graph.
     """
 
     ops: tuple[str, ...] = ()
@@ -29,6 +31,8 @@ class Options:
     row_limit: float = 120.0
     jobs: int = 0
     peers: bool = False
+    rest: float = REST_SECONDS
+    brief: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -36,13 +36,13 @@ def rows(options: Options) -> list[Row]:
     """All rows, group by group, the baseline first and every ladder in its order; KernelmuxError for unknown names."""
     if options.peers:
         peers.join()
-    _check_names(options)
+    check_names(options)
     rows = []
     for op in options.ops or catalog.names():
         spec = catalog.spec(op)
         for case in workloads(spec, options):
             for dtype in _dtypes(spec, case, options):
-                rows += list(_of_group(spec, case, dtype, options))
+                rows += list(of_group(spec, case, dtype, options))
     if not rows:
         given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
         raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
@@ -56,7 +56,8 @@ def _asked(options: Options) -> dict[str, tuple[str, ...]]:
     return {"op": options.ops, "workload": options.workloads, "dtype": options.dtypes}
 
 
-def _check_names(options: Options) -> None:
+def check_names(options: Options) -> None:
+    """KernelmuxError for operators, dtypes, backends and variants that do not exist."""
     for op in options.ops:
         catalog.spec(op)
     for name in options.dtypes:
@@ -135,7 +136,8 @@ def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
     return usual or allowed[:1]
 
 
-def _of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> Iterator[Row]:
+def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> Iterator[Row]:
+    """The rows that do one piece of work; KernelmuxError for a call that the operator does not have."""
     capability = torch.cuda.get_device_capability() if options.device == "cuda" else None
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):

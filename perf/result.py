@@ -13,7 +13,7 @@ from kernelmux.perf.json_form import DERIVED, PART, SPARSE
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import shown
 
-OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+OK, FAILED, SKIPPED, WRONG = "ok", "failed", "skipped", "wrong"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Result(Contestant):
-    """What came of a contestant. status: "ok", "failed" or "skipped"; error: why there is no time. seconds: of all work."""
+    """What came of a contestant. status: as `NotTimed` says, or "ok"; error: why there is no time. seconds: of all work."""
 
     status: str = field(default=OK, kw_only=True)
     error: str = field(default="", kw_only=True, metadata=SPARSE)
@@ -72,14 +72,17 @@ class Result(Contestant):
     def chosen(cls, value: dict[str, Any]) -> type[Result]:
         """The class of a row of JSON, by its status."""
         status = value.get("status")
-        if status not in (OK, FAILED, SKIPPED):
-            raise ValueError(f'status: expected "{OK}", "{FAILED}" or "{SKIPPED}", got {shown(status)}')
+        if status not in (OK, FAILED, SKIPPED, WRONG):
+            raise ValueError(f'status: expected "{OK}", "{FAILED}", "{SKIPPED}" or "{WRONG}", got {shown(status)}')
         return Timed if status == OK else NotTimed
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotTimed(Result):
-    """A row without a time: status is "failed", or "skipped" for what cannot run here; error gives the reason."""
+    """A row without a time; error gives the reason.
+
+    status: "failed", "skipped" for what cannot run here, "wrong" for another library that computes something else.
+    """
 
     status: str = field()
     error: str = field()

@@ -27,7 +27,10 @@ from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
 
 OK, WORSE, NOTHING = 0, 1, 3
-ALONE = ("aa", "peers", "overhead", "record", "compare", "html", "render", "show", "update", "list", "samples", "jobs")
+ALONE = (
+    "aa", "peers", "overhead", "record", "compare", "html", "render", "show", "update", "list", "samples", "jobs", "sweep",
+    "rest",
+)  # fmt: skip
 
 
 class Progressing:
@@ -82,7 +85,7 @@ def run(console: Console, options: Options, args: argparse.Namespace, command: s
 
 def _check(args: argparse.Namespace) -> None:
     for name in ALONE:
-        if getattr(args, name) not in (None, False):
+        if getattr(args, name) not in (None, False, []):
             raise ArgumentError(f"--against: times rows in a way of its own; leave out --{name}")
     if args.rounds is not None and args.rounds < FEWEST:
         raise ArgumentError(f"--rounds: expected at least {FEWEST}, for 99 % confidence, got {args.rounds}")

@@ -1,15 +1,16 @@
-"""Other libraries as contestants: torch.compile, QuACK, Liger, FlagGems, cuDNN and FlashAttention behind the signatures
-of the specs.
+"""Other libraries as contestants: torch.compile, cuBLAS, cuDNN, the backends of torch's attention, QuACK, Liger, FlagGems
+and FlashAttention-4 behind the signatures of the specs.
 
 A backend like any other, but only a run with `--peers` sees it: one module per operator, one variant per library. A
 library that is not installed is left out with that reason. Libraries round more often than a spec allows, so an output
-is right within `SLACK` times the bound.
+is right within `SLACK` times the bound; a wrong one is reported as wrong, and not timed.
 """
 
 from kernelmux.registry import plugins
 from kernelmux.registry.backend import Backend
 
 NAME = "peers"
+ABSENT = "is not installed"
 SLACK = 16.0  # a product or two rounded to the dtype on the way
 
 BACKEND = Backend(

@@ -44,11 +44,24 @@ class PositiveScale:
         return None if scale is None or scale > 0 else f"scale = {scale}, needs {self.text}"
 
 
+@dataclass(frozen=True)
+class OwnKeys:
+    """Every head of queries has keys of its own."""
+
+    text: str = "G = H"
+
+    def check(self, call: Call) -> str | None:
+        g, h = call.axes["G"], call.axes["H"]
+        return None if g == h else f"G = {g} and H = {h}, needs {self.text}"
+
+
 COMMON: tuple[Condition, ...] = (
     Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), PositiveScale(),
 )  # fmt: skip
 CUDNN = (*COMMON, OneOf("window", None), Causal("="))
 FLASH_2 = (*COMMON, Causal("<="))
+EFFICIENT = (*COMMON, OneOf("window", None), Causal("="), OwnKeys())
+LSE_ROWS = 32  # torch's memory-efficient kernels hold the lse of so many queries, or a multiple
 
 
 def window_sizes(causal: bool, window: int | None) -> tuple[int | None, int | None]:

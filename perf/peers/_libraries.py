@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from kernelmux.perf.peers import ABSENT
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec import Call
@@ -27,7 +29,7 @@ class Installed:
             found = importlib.util.find_spec(self.library)
         except ModuleNotFoundError:  # of the package that would hold it
             found = None
-        return None if found else f"{self.library} is not installed"
+        return None if found else f"{self.library} {ABSENT}"
 
     @property
     def text(self) -> str:
@@ -45,8 +47,8 @@ def function(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: found()(*args, **kwargs)
 
 
-def compiled(fn: Callable[..., Any]) -> Implementation:
-    """torch.compile of a function, once per shape."""
+def compiled(fn: Callable[..., Any], *requires: Condition, **more: Any) -> Implementation:
+    """torch.compile of a function, once per shape. more: of its implementation."""
 
     @cache
     def made() -> Callable[..., Any]:
@@ -56,7 +58,12 @@ def compiled(fn: Callable[..., Any]) -> Implementation:
     def call(*args: Any) -> Any:
         return made()(*args)
 
-    return Implementation(fn=_named(call, fn), idea="torch.compile")
+    return Implementation(fn=_named(call, fn), idea="torch.compile", requires=requires, **more)
+
+
+def through_torch(idea: str, fn: Callable[..., Any], *requires: Condition, **more: Any) -> Implementation:
+    """A function of torch that runs a library which comes with it: cuBLAS, cuDNN. more: of its implementation."""
+    return Implementation(fn=fn, idea=idea, requires=requires, **more)
 
 
 def library(name: str, fn: Callable[..., Any], *requires: Condition, **more: Any) -> Implementation:
@@ -68,6 +75,19 @@ def _named(call: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., An
     """`call` with the parameters of `fn`, which the registry compares with those of the spec."""
     call.__wrapped__ = fn  # type: ignore[attr-defined]
     return call
+
+
+_columns_first: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def columns_first(b: torch.Tensor) -> torch.Tensor:
+    """b [K N] with K contiguous, copied once: libraries of 8-bit products want a weight so, and it stays what it is."""
+    if b.stride(0) == 1:
+        return b
+    if b not in _columns_first:
+        _columns_first[b] = b.t().contiguous()
+    kept: torch.Tensor = _columns_first[b].t()
+    return kept
 
 
 _single: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -1,4 +1,5 @@
-"""Attention in other libraries: cuDNN and FlashAttention-2 as torch has them, and FlashAttention-4.
+"""Attention in other libraries: cuDNN, FlashAttention-2 and the memory-efficient kernels as torch has them (the backends of
+scaled_dot_product_attention; `torch_ref/materialised` is its "math"), and FlashAttention-4.
 
 FlashAttention takes [B M H D], here as views of [B H M D]. FlashAttention-4 runs as it does unless told otherwise, with
 one program for all keys of a tile of queries: on Hopper it cannot split them.
@@ -6,7 +7,7 @@ one program for all keys of a tile of queries: on Hopper it cannot split them.
 
 import torch
 
-from kernelmux.perf.peers._attention import COMMON, CUDNN, FLASH_2, window_sizes
+from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, window_sizes
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
 
@@ -32,6 +33,13 @@ def with_flash_2(
     return y.transpose(1, 2), lse
 
 
+def with_efficient(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    y, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
+    return y, lse[:, :, : q.shape[2]]
+
+
 def with_flash_4(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> Pair:
@@ -45,5 +53,8 @@ def with_flash_4(
 VARIANTS = {
     "cudnn": Implementation(fn=with_cudnn, idea="cuDNN through torch", requires=CUDNN, arithmetic="mma"),
     "flash_2": Implementation(fn=with_flash_2, idea="FlashAttention-2 in torch", requires=FLASH_2, arithmetic="mma"),
+    "efficient": Implementation(
+        fn=with_efficient, idea="memory-efficient, in torch", requires=EFFICIENT, arithmetic="mma"
+    ),
     "flash_4": library("flash_attn.cute", with_flash_4, *COMMON, arithmetic="mma"),
 }

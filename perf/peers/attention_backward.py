@@ -7,9 +7,10 @@ from functools import cache
 
 import torch
 
-from kernelmux.perf.peers._attention import COMMON, CUDNN, FLASH_2, rows_first, window_sizes
+from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, LSE_ROWS, rows_first, window_sizes
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Multiple
 
 _flash_4 = function("flash_attn.cute.interface._flash_attn_bwd")
 T = torch.Tensor
@@ -45,6 +46,17 @@ def with_flash_2(
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
 
 
+def with_efficient(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Gradients:
+    none = _nothing(q.device)
+    wanted = [True, True, True, False]  # not of a bias
+    found: Gradients = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        grad_out, q, k, v, None, y, lse, none[0], none[1], 0.0, wanted, causal, scale=scale
+    )[:3]
+    return found
+
+
 def with_flash_4(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> Gradients:
@@ -62,6 +74,13 @@ VARIANTS = {
     ),
     "flash_2": Implementation(
         fn=with_flash_2, idea="FlashAttention-2 in torch", requires=FLASH_2, arithmetic="mma", deterministic=False
+    ),
+    "efficient": Implementation(
+        fn=with_efficient,
+        idea="memory-efficient, in torch",
+        requires=(*EFFICIENT, Multiple("M", LSE_ROWS)),
+        arithmetic="mma",
+        deterministic=False,
     ),
     "flash_4": library("flash_attn.cute", with_flash_4, *COMMON, arithmetic="mma", deterministic=False),
 }

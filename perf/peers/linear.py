@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from kernelmux.perf.peers._libraries import compiled
+from kernelmux.perf.peers._libraries import compiled, through_torch
 
 ACTIVATIONS = {"none": lambda z: z, "gelu": F.gelu, "silu": F.silu, "relu": F.relu}
 
@@ -15,4 +15,7 @@ def with_torch(
     return (z, z.new_empty(0)) if activation == "none" else (ACTIVATIONS[activation](z), z)
 
 
-VARIANTS = {"torch_compile": compiled(with_torch)}
+VARIANTS = {
+    "cublas": through_torch("cuBLAS, then the activation", with_torch, arithmetic="mma"),
+    "torch_compile": compiled(with_torch, arithmetic="mma"),
+}

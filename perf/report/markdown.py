@@ -78,7 +78,7 @@ def _ladder_cells(group: ResultGroup, row: Result) -> list[str]:
 
 
 def _failed_cells(row: Result) -> list[str]:
-    return ["FAILED", *[""] * 9, row.error.partition("\n")[0]]
+    return [row.status.upper(), *[""] * 9, row.error.partition("\n")[0]]
 
 
 def _timed_cells(group: ResultGroup, row: Timed) -> list[str]:

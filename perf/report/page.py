@@ -13,7 +13,7 @@ from kernelmux.perf import files, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import charts, compare, noise, picture, wording
 from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
-from kernelmux.perf.result import FAILED, SKIPPED, Result, RooflinePoint, Timed
+from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry import catalog
@@ -65,7 +65,7 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "not_rested": sum(not row.held_us for row in results.timed),
         "changes": compare.changes(earlier, results) if earlier else [],
         "compared": earlier.date if earlier else "",
-        "failed": [row for row in results.rows if row.status == FAILED],
+        "failed": [row for row in results.rows if row.status in (FAILED, WRONG)],
         "skipped": sorted({f"{row.label}: {row.error}" for row in results.rows if row.status == SKIPPED}),
         "errors": results.errors,
         "busy": wording.busy(results.rows, results.overhead),

@@ -9,15 +9,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kernelmux.perf import peers
 from kernelmux.perf.report import beside, wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.report.noise import Noise
-from kernelmux.perf.result import FAILED, OK, SKIPPED, Result, Timed
+from kernelmux.perf.result import FAILED, OK, SKIPPED, WRONG, Result, Timed
 from kernelmux.perf.results import Overhead
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 
+UNTIMED = {FAILED: "red", WRONG: "yellow"}
 LEGEND = (
     "us: median device time, cold L2; ±: interquartile range; floor: share of the least possible time; torch, rung:"
     " times faster than torch and than the variant above; held: us once power and clock have settled under calls back"
@@ -33,8 +35,9 @@ def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
         if on_gpu:
             console.print(_table(console, group))
         for row in group.rows:
-            if row.status == FAILED:
-                console.print(f"  FAILED {row.label}: {escape(row.error)}", style="red", soft_wrap=True)
+            if row.status in (FAILED, WRONG):
+                told = f"  {row.status.upper()} {row.label}: {escape(row.error)}"
+                console.print(told, style=UNTIMED[row.status], soft_wrap=True)
     if on_gpu:
         console.print(LEGEND, style="dim", highlight=False)
     if others := beside.lines(rows):
@@ -73,7 +76,7 @@ def _table(console: Console, group: ResultGroup) -> Table:
 def _cells(group: ResultGroup, row: Result) -> list[Text]:
     name = ("* " if group.leads(row) else "  ") + row.label
     if not isinstance(row, Timed):
-        return [Text(name), Text("FAILED", style="red")]
+        return [Text(name), Text(row.status.upper(), style=UNTIMED[row.status])]
     cells = [name + (" (stale)" if row.stale else ""), wording.microseconds(row.median_us), wording.spread(row)]
     cells += [wording.rate(row), wording.share(row)]
     cells += [wording.times(group.times_torch(row)), wording.times(group.times_previous(row))]
@@ -100,16 +103,24 @@ def busy(console: Console, rows: Iterable[Result], overhead: Iterable[Overhead])
 def summary(console: Console, rows: Iterable[Result], errors: Iterable[str]) -> None:
     """The last lines: what ran, what failed, what could not run."""
     rows = tuple(rows)
-    count = {status: sum(row.status == status for row in rows) for status in (OK, FAILED, SKIPPED)}
+    count = {status: sum(row.status == status for row in rows) for status in (OK, FAILED, SKIPPED, WRONG)}
     for error in errors:
         console.print(error, style="red", markup=False, highlight=False)
-    reasons = {f"{r.label}: {r.error}" for r in rows if r.status == SKIPPED}
+    if absent := sorted({row.variant for row in rows if _absent(row)}):
+        console.print(f"not installed: {', '.join(absent)}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    reasons = {f"{r.label}: {r.error}" for r in rows if r.status == SKIPPED and not _absent(r)}
     for reason in sorted(reasons)[:6]:
         console.print(f"not run: {reason}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if len(reasons) > 6:
         console.print(f"not run: {len(reasons) - 6} more reasons; --list names them", style="dim", highlight=False)
-    text = f"{count[OK]} rows timed and right, {count[FAILED]} failed, {count[SKIPPED]} not applicable"
+    wrong = f", {count[WRONG]} wrong in other libraries" if count[WRONG] else ""
+    text = f"{count[OK]} rows timed and right, {count[FAILED]} failed{wrong}, {count[SKIPPED]} not applicable"
     console.print(text, style="bold red" if count[FAILED] or errors else "bold", highlight=False)
+
+
+def _absent(row: Result) -> bool:
+    """Whether a library is not installed here, for which one line is enough."""
+    return row.backend == peers.NAME and row.status == SKIPPED and peers.ABSENT in row.error
 
 
 def overhead(console: Console, rows: Sequence[Overhead]) -> None:

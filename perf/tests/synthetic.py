@@ -7,6 +7,7 @@ from kernelmux.perf.machine import Machine
 from kernelmux.perf.result import NotTimed, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings, Work
+from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
@@ -68,4 +69,26 @@ def with_aa():
 def results(rows, date="2026-11-20", **more):
     command = "python -m kernelmux.perf"
     made = Results(date=date, command=command, machine=GPU, ceilings=H200, rows=tuple(rows))
+    return replace(made, **more)
+
+
+LINES = {
+    ("torch_ref", "eager"): 0.6,
+    ("triton", "resident"): 0.9,
+    ("cuda", "registers"): 0.95,
+    ("peers", "torch_compile"): 0.88,
+}
+
+
+def curve(lengths=(256, 512, 1000, 1024, 4096, 50257, 65536), rows=4096, lines=tuple(LINES), **more):
+    """A sweep of softmax over the columns, whose kernels need 3 us beside a share of the ceiling."""
+    points = []
+    for n in lengths:
+        work = Work(bytes=2 * rows * n * 2, flops=5 * rows * n, written=rows * n * 2, dtype="bf16")
+        for backend, variant in lines:
+            us = 3 + work.bytes / (H200.copy * LINES[backend, variant]) * 1e6 * (1 if n % 8 == 0 else 1.3)
+            made = row(backend="cuda" if backend == "peers" else backend, variant=variant, us=us, work=work)
+            points.append(Point(n, replace(made, workload=f"x={rows}x{n}", backend=backend)))
+    told = "python -m kernelmux.perf --sweep softmax:N=256..65536 --record"
+    made = Curve("N", f"x={rows}xN", "2026-11-21", told, GPU, H200, tuple(points))
     return replace(made, **more)

@@ -48,7 +48,8 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
     of_reports = {name for name in graph if name.startswith(f"{PREFIX}.report.")}
     users = {name for name, used in graph.items() if used & (of_reports - {f"{PREFIX}.report.columns"})}
     assert users - of_reports == {
-        f"{PREFIX}.{name}" for name in ("command", "against.command", "against.silence", "emulated.amd")
+        f"{PREFIX}.{name}"
+        for name in ("command", "against.command", "against.silence", "sweeps.command", "emulated.amd")
     }
     work = {f"{PREFIX}.{name}" for name in ("run", "harness", "measure", "clock", "worker", "command", "cli")}
     work |= {name for name in graph if name.startswith(f"{PREFIX}.emulated")}

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from kernelmux.perf import cli, peers, plan
+from kernelmux.perf.clock import VirtualClock
+from kernelmux.perf.harness import Harness
+from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.peers._attention import rows_first, window_sizes
-from kernelmux.perf.report import beside
+from kernelmux.perf.peers._libraries import columns_first
+from kernelmux.perf.plan import Row
+from kernelmux.perf.report import beside, tables
+from kernelmux.perf.result import NotTimed
 from kernelmux.perf.tests.synthetic import row
+from kernelmux.perf.verify import WrongOutput
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, plugins
 from kernelmux.registry.backend import Implementation
@@ -42,7 +53,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("joined")
 def test_every_peer_has_the_signature_of_its_operator(op: str) -> None:
     assert op in catalog.names()
-    assert {"torch_compile", "flash_4"} & set(registered.variants(peers.NAME, op))
+    assert {"torch_compile", "flash_4", "scaled_mm"} & set(registered.variants(peers.NAME, op))
 
 
 @pytest.mark.usefixtures("joined")
@@ -222,3 +233,123 @@ def test_where_torch_is_faster_than_the_other_libraries_it_is_the_measure() -> N
 
 def test_without_other_libraries_there_is_nothing_to_compare() -> None:
     assert beside.lines([row(backend="cuda"), row(backend="torch_ref", variant="eager")]) == []
+
+
+@pytest.mark.usefixtures("joined")
+@pytest.mark.parametrize(
+    ("fn", "kind", "status", "error"),
+    [
+        (lambda x, y: x + y * 1.001, WrongOutput, "wrong", r"WrongOutput: z: wrong at \[\d+\]: got"),
+        (lambda x, y: x.view(3, 5), RuntimeError, "skipped", "RuntimeError: shape"),
+    ],
+)
+def test_a_wrong_library_is_called_wrong_before_it_is_timed_and_a_refusal_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fn: Any, kind: type[Exception], status: str, error: str
+) -> None:
+    row = Row("add", "x=64 y=64", "fp32", peers.NAME, "theirs")
+    (tmp_path / "plan.json").write_text(json.dumps({"options": Options(peers=True).as_dict(), "rows": [encode(row)]}))
+    with monkeypatch.context() as patched, pytest.raises(kind):  # there is no benchmark that could time it
+        patched.setattr(registered, "variants", lambda name, op: {"theirs": Implementation(fn=fn, idea="")})
+        Harness(tmp_path, VirtualClock()).run(row, SimpleNamespace(extra_info={}))
+    (_, begun), (event, told) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (begun, event, told["status"]) == (row.id, "row", status)
+    assert re.match(error, told["error"])
+
+
+@pytest.mark.usefixtures("joined")
+def test_wrong_libraries_are_named_and_absent_ones_take_one_line() -> None:
+    wrong = NotTimed(**row(backend="peers", variant="liger").identity, status="wrong", error="WrongOutput: y: wrong")
+    absent = [
+        NotTimed(**row(backend="peers", variant=v).identity, status="skipped", error=f"{v} {peers.ABSENT}")
+        for v in ("quack", "flag_gems")
+    ]
+    out = io.StringIO()
+    rows = [row(backend="cuda"), wrong, *absent]
+    tables.show(Console(file=out, width=160), rows, on_gpu=True)
+    tables.summary(Console(file=out, width=160), rows, ())
+    told = out.getvalue()
+    assert "WRONG peers/liger: WrongOutput: y: wrong" in told
+    assert "\nnot installed: flag_gems, quack\n" in told and "not run" not in told
+    assert "1 rows timed and right, 0 failed, 1 wrong in other libraries, 2 not applicable" in told
+
+
+def test_other_libraries_are_timed_in_turns_with_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Row] = []
+
+    def run(console: Console, rows: list[Row], *others: Any) -> int:
+        asked.extend(rows)
+        return 0
+
+    monkeypatch.setattr(cli.command, "run", run)
+    monkeypatch.setattr(cli.plan, "rows", lambda options: [Row("add", "x=8 y=8", "fp32", b, "v") for b in "abc"])
+    assert cli.main(["--op", "add", "--peers"]) == 0
+    assert [(r.backend, r.again) for r in asked] == [*((b, False) for b in "abc"), *((b, True) for b in "cba")]
+
+
+@pytest.mark.usefixtures("joined")
+@pytest.mark.parametrize(
+    ("op", "text", "dtype", "variant", "reason"),
+    [
+        ("int8_matmul", "a=64x64 b=64x64 scale_a=64x1 scale_b=1x64", torch.int8, "cublas", []),
+        ("int8_matmul", "a=16x64 b=64x64", torch.int8, "cublas", ["M = 16, needs M >= 17"]),
+        ("fp8_matmul", "a=64x128 b=128x64 scale_a=scalar scale_b=scalar", torch.float8_e4m3fn, "scaled_mm", []),
+        ("fp8_matmul", "a=64x128 b=128x64 scale_a=64x1 scale_b=1x64", torch.float8_e4m3fn, "scaled_mm", []),
+        (
+            "fp8_matmul", "a=64x128 b=128x64 scale_a=64x1 scale_b=1x64 out_dtype=fp32", torch.float8_e4m3fn, "scaled_mm",
+            ["scales [(64, 1), (1, 64)] and a result in fp32, needs one scale, or scales of lines and a result in bf16"],
+        ),
+        (
+            "fp8_matmul", "a=64x128:e5m2 b=128x64:e5m2 scale_a=scalar scale_b=scalar", torch.float8_e5m2, "scaled_mm",
+            ["a and b in e5m2, needs no two factors in e5m2"],
+        ),
+        ("attention", "q=1x4x8x64 k=1x2x8x64 v=1x2x8x64", torch.bfloat16, "efficient", ["G = 2 and H = 4, needs G = H"]),
+        ("attention", "q=1x2x8x64 k=1x2x8x64 v=1x2x8x64 causal=True", torch.bfloat16, "efficient", []),
+    ],
+)  # fmt: skip
+def test_libraries_that_come_with_torch_say_which_calls_they_take(
+    op: str, text: str, dtype: torch.dtype, variant: str, reason: list[str]
+) -> None:
+    spec = catalog.spec(op)
+    call = spec.hypothetical(spec.case(text), dtype)
+    assert registered.variants(peers.NAME, op)[variant].reasons(call) == reason
+
+
+@pytest.mark.usefixtures("joined")
+def test_what_comes_with_torch_computes_what_the_specs_say() -> None:
+    """On the CPU, where torch has these operators too."""
+    found = {op: registered.variants(peers.NAME, op) for op in ("int8_matmul", "conv2d", "matmul", "linear")}
+    a, b = torch.randint(-9, 9, (20, 16), dtype=torch.int8), torch.randint(-9, 9, (16, 24), dtype=torch.int8)
+    one, other = torch.rand(20, 1), torch.rand(1, 24)
+    exact = catalog.spec("int8_matmul").reference(a, b, one.double(), other.double())
+    assert torch.allclose(found["int8_matmul"]["cublas"].fn(a, b, one, other).double(), exact, rtol=0.01)
+    assert torch.equal(found["int8_matmul"]["cublas"].fn(a, b, None, None), (a.int() @ b.int()))
+    x, w = torch.randn(2, 3, 9, 8), torch.randn(5, 3, 3, 3)
+    got = found["conv2d"]["cudnn"].fn(x, w, None, (2, 1), (1, 0), (1, 2))
+    assert torch.allclose(got, catalog.spec("conv2d").reference(x, w, None, (2, 1), (1, 0), (1, 2)), atol=1e-4)
+    x, w, bias = torch.randn(4, 8), torch.randn(6, 8), torch.randn(6)
+    assert torch.allclose(found["matmul"]["cublas"].fn(x, w.t(), "ieee"), x @ w.t())
+    y, z = found["linear"]["cublas"].fn(x, w, bias, "relu", "ieee")
+    assert torch.allclose(z, x @ w.t() + bias, atol=1e-5) and torch.equal(y, z.relu())
+
+
+@pytest.mark.usefixtures("joined")
+def test_what_memory_efficient_attention_gets_and_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's kernels hold the lse of a multiple of 32 queries."""
+
+    def kernel(q: T, k: T, v: T, bias: Any, wanted: bool, dropout: float, causal: bool, scale: float) -> Any:
+        assert (bias, wanted, dropout) == (None, True, 0.0)
+        y, lse = attention.reference(q, k, v, causal, scale, None, "ieee")
+        return y, torch.nn.functional.pad(lse, (0, -lse.shape[2] % 32)), None, None
+
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", kernel)
+    q = torch.randn(1, 4, 6, 8)
+    got = registered.variants(peers.NAME, "attention")["efficient"].fn(q, q, q, True, 0.3, None, "ieee")
+    wanted = attention.reference(q, q, q, True, 0.3, None, "ieee")
+    assert all(torch.equal(g, w) for g, w in zip(got, wanted, strict=True))
+
+
+def test_a_weight_is_turned_once() -> None:
+    b = torch.randn(4, 6)
+    turned = columns_first(b)
+    assert turned.stride() == (1, 4) and torch.equal(turned, b) and columns_first(b).data_ptr() == turned.data_ptr()
+    assert columns_first(turned) is turned

@@ -1,0 +1,194 @@
+"""What came of a sweep, and its file: a CSV whose head says what it was measured on.
+
+    # kernelmux.perf sweep 1
+    # axis: N
+    # shape: x=4096xN
+    # date: 2026-11-21
+    # command: python -m kernelmux.perf --sweep softmax:N=256..65536 --record
+    # machine: {"name": "NVIDIA H200", ...}
+    # ceilings: {"copy": 4.2e12, ...}
+    length,op,workload,dtype,backend,variant,median_us,...
+
+`pandas.read_csv(path, comment="#")` reads it too. Records are perf/results/sweeps/<gpu>-<op>-<axis>.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from kernelmux.perf import files, peers, plan, records
+from kernelmux.perf.json_form import Malformed, decode, encode
+from kernelmux.perf.machine import Machine
+from kernelmux.perf.result import Result, RooflinePoint, Timed
+from kernelmux.perf.roofline import Ceilings
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.files import file_stem
+
+FOLDER = records.FOLDER / "sweeps"
+HEAD = "kernelmux.perf sweep 1"
+COLUMNS = (
+    "op", "workload", "dtype", "backend", "variant", "median_us", "spread", "least_us", "rounds", "rate", "rate_unit",
+    "floor_us", "floor_by", "share", "bytes", "flops", "unit", "link", "budget", "sampled", "mhz", "spec", "source",
+)  # fmt: skip
+TYPES = get_type_hints(Timed) | get_type_hints(RooflinePoint)
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Point:
+    """One variant at one length."""
+
+    length: int
+    row: Timed
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A sweep that was measured. axis: "N", or "M=N=K"; shape: the workload with the axis in place of the length.
+
+    points: by length, then as in the run. ceilings: None on a CPU.
+    """
+
+    axis: str
+    shape: str
+    date: str
+    command: str
+    machine: Machine
+    ceilings: Ceilings | None
+    points: tuple[Point, ...]
+
+    @property
+    def op(self) -> str:
+        return self.points[0].row.op
+
+    @property
+    def stem(self) -> str:
+        """Its name in the names of files: softmax-N, matmul-M-N-K."""
+        return f"{self.op}-{self.axis.replace('=', '-').replace('...', '')}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.op} {self.shape} {self.points[0].row.dtype}"
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(point.length for point in self.points))
+
+    @cached_property
+    def lines(self) -> dict[str, dict[int, Timed]]:
+        """The rows of each line by length: torch first, then other libraries, then ours in the order of the run.
+
+        A backend is one line where a single variant of it was timed at each length, else each variant is one.
+        """
+        together: dict[str, dict[int, dict[str, Timed]]] = {}
+        for point in self.points:
+            together.setdefault(point.row.backend, {}).setdefault(point.length, {})[point.row.variant] = point.row
+        first = {plan.BASELINE: 0, peers.NAME: 1}
+        ordered = sorted(together, key=lambda backend: first.get(backend, len(first)))
+        return dict(line for backend in ordered for line in _lines(backend, together[backend]))
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """The lines whose source, or whose work, has changed since; other libraries do not change here."""
+        return tuple(name for name, rows in self.lines.items() if any(map(_stale, rows.values())))
+
+
+def _lines(backend: str, by_length: dict[int, dict[str, Timed]]) -> Iterator[tuple[str, dict[int, Timed]]]:
+    variants = dict.fromkeys(variant for rows in by_length.values() for variant in rows)
+    if len(variants) > 1 and all(len(rows) == 1 for rows in by_length.values()) and backend != peers.NAME:
+        yield backend, {n: row for n, rows in by_length.items() for row in rows.values()}
+    else:
+        for variant in variants:
+            yield f"{backend}/{variant}", {n: rows[variant] for n, rows in by_length.items() if variant in rows}
+
+
+def _stale(row: Timed) -> bool:
+    return row.backend != peers.NAME and records.stale(row)
+
+
+def text(curve: Curve) -> str:
+    """The file of a sweep."""
+    ceilings = curve.ceilings and encode(curve.ceilings)
+    head = {"axis": curve.axis, "shape": curve.shape, "date": curve.date, "command": curve.command}
+    head |= {"machine": json.dumps(encode(curve.machine)), "ceilings": json.dumps(ceilings)}
+    out = io.StringIO()
+    out.writelines([f"# {HEAD}\n", *(f"# {key}: {value}\n" for key, value in head.items())])
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("length", *COLUMNS))
+    for point in curve.points:
+        told = encode(point.row)
+        table.writerow((point.length, *(_cell(told.get(name)) for name in COLUMNS)))
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else f"{value:.{DIGITS}g}"
+    return "" if value is None else value
+
+
+def read(path: Path) -> Curve:
+    """The sweep in a file; ArgumentError says what is wrong with another one."""
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError) as error:
+        told = f"no {error}" if isinstance(error, KeyError) else error
+        raise ArgumentError(f"{path}: expected a sweep of kernelmux.perf: {told}") from error
+
+
+def _parsed(content: str) -> Curve:
+    lines = content.splitlines()
+    if not lines or lines[0] != f"# {HEAD}":
+        raise Malformed(f"expected {HEAD!r} in the first line, got {lines[0][:40] if lines else 'nothing'!r}")
+    head = dict(line[2:].split(": ", 1) for line in lines[1:] if line.startswith("# "))
+    points = tuple(map(_point, csv.DictReader(line for line in lines if not line.startswith("#"))))
+    if not points:
+        raise Malformed("it has no rows")
+    machine, ceilings = json.loads(head["machine"]), json.loads(head["ceilings"])
+    return Curve(
+        head["axis"], head["shape"], head["date"], head["command"],
+        decode(Machine, machine, "machine"), ceilings and decode(Ceilings, ceilings, "ceilings"), points,
+    )  # fmt: skip
+
+
+def _point(cells: dict[str, str]) -> Point:
+    """A line of the table; an empty cell is a field without a value."""
+    given = {name: _value(name, cells[name]) for name in COLUMNS}
+    told = {name: value for name, value in given.items() if value is not None}
+    row = decode(Result, told | {"status": "ok"}, f"length {cells['length']}")
+    assert isinstance(row, Timed)
+    return Point(int(cells["length"]), row)
+
+
+def _value(name: str, cell: str) -> Any:
+    kind = next((part for part in get_args(TYPES[name]) if part is not type(None)), TYPES[name])
+    return kind(cell) if cell else None
+
+
+def record(curve: Curve, folder: Path | None = None) -> Path:
+    """Write the record of a sweep in place of an older one of the same GPU, operator and axis."""
+    path = path_of(curve, folder)
+    files.write(path, text(curve))
+    return path
+
+
+def path_of(curve: Curve, folder: Path | None = None) -> Path:
+    """The file of its record."""
+    return (folder or FOLDER) / f"{file_stem(curve.machine.name)}-{curve.stem}.csv"
+
+
+def recorded(gpu: str = "", ops: tuple[str, ...] = (), folder: Path | None = None) -> list[Curve]:
+    """The recorded sweeps, of a GPU by a part of its name and of some operators; ArgumentError names what there is."""
+    known = [read(path) for path in sorted((folder or FOLDER).glob("*.csv"))]
+    found = [c for c in known if file_stem(gpu) in file_stem(c.machine.name) and (not ops or c.op in ops)]
+    if found:
+        return found
+    names = ", ".join(f"{c.machine.name} {c.stem}" for c in known) or "none"
+    raise ArgumentError(f"no recorded sweeps{f' of {gpu}' if gpu else ''}; recorded: {names}")
