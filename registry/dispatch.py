@@ -17,8 +17,10 @@ from kernelmux.registry import (
     autocast,
     autograd,
     catalog,
+    failures,
     inline,
     notices,
+    ranges,
     record,
     replay,
     scope,
@@ -239,6 +241,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     fn = implementation.fn
     if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
         fn = replay.Replayed(fn)
+    fn = ranges.named(fn, f"{bound.spec.name}[{chosen.name}]")
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
@@ -286,10 +289,14 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
     plan.tick()
     if record.logs:
         record.note(plan.ran, plan.copies, values)
-    if casts:
-        with tracing.plain(plan.device):
-            return plan.fn(*values) if plan.direct else plan.run(values)
-    return plan.fn(*values) if plan.direct else plan.run(values)
+    try:
+        if casts:
+            with tracing.plain(plan.device):
+                return plan.fn(*values) if plan.direct else plan.run(values)
+        return plan.fn(*values) if plan.direct else plan.run(values)
+    except Exception as error:
+        failures.tell(error, plan.ran, values)
+        raise
 
 
 def _prefer(spec: OpSpec, plan: Plan, values: tuple[Any, ...], argument: Asked) -> None:
