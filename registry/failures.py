@@ -150,15 +150,14 @@ def _launch(error: Exception) -> str:
     """Grid and block of the launch that raised, from the frames that it came through; "" if none of them has any."""
     found, at = "", error.__traceback__
     while at is not None:
-        names = at.tb_frame.f_locals
-        kernel = names.get("self")
+        names: dict[str, Any] = at.tb_frame.f_locals
+        home: Any = names.get("self")
+        entry = getattr(home, "entry", "") or found.partition("grid")[0]
         if "grid" in names and "block" in names:
             shared = f", {names['shared']} bytes of dynamic shared memory" if names.get("shared") else ""
-            entry = getattr(kernel, "entry", None) or found.partition(" grid")[0]
-            found = f"{entry} grid {names['grid']}, block {names['block']}{shared}".strip()
-        elif hasattr(kernel, "grid") and hasattr(kernel, "kernel"):
-            name = getattr(kernel.kernel, "__name__", "")
-            found = f"{name} grid {kernel.grid}, {getattr(kernel, 'meta', '')}".strip()
+            found = f"{entry.strip()} grid {names['grid']}, block {names['block']}{shared}".strip()
+        elif hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
+            found = f"{getattr(home.kernel, '__name__', '')} grid {home.grid}, {getattr(home, 'meta', '')}"
         at = at.tb_next
     return found
 

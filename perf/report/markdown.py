@@ -142,7 +142,8 @@ def _hints() -> str:
     intro = (
         "Advice by what binds the call and its share of the floor. A call under"
         f" {LAUNCH_US:.0f} us is launch bound; a spread beyond {roofline.NOISY:.0%} is noise. A time does not tell how a"
-        " kernel accesses memory: `kernelmux emulate` counts sectors and bank conflicts per line, `nox -s profile` asks ncu."
+        " kernel accesses memory: `kernelmux emulate` counts sectors and bank conflicts per line, `nox -s profile` asks"
+        " ncu."
     )
     return "\n".join(["## Advice", "", intro, "", *lines])
 
