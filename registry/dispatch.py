@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,6 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
-from kernelmux.registry.errors import EmulationWarning
 from kernelmux.registry.requests import Request, parse
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
@@ -43,21 +41,6 @@ __all__ = [
 
 _C: Any = torch._C
 _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state
-
-
-_told: set[str] = set()
-
-
-def warn_emulated(name: str, stacklevel: int = 5) -> None:
-    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
-    if name in _told:
-        return
-    _told.add(name)
-    warnings.warn(
-        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
-        EmulationWarning,
-        stacklevel=stacklevel,  # past _plan, call and the compiled public function: the line of the user
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +148,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     with tracing.untraced():
         plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
-            warn_emulated(chosen.backend)
+            notices.warn_emulated(chosen.backend)
         return plan
 
 

@@ -47,7 +47,7 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
     """The folders have an order too; `columns` fits any table to a width."""
     of_reports = {name for name in graph if name.startswith(f"{PREFIX}.report.")}
     users = {name for name, used in graph.items() if used & (of_reports - {f"{PREFIX}.report.columns"})}
-    assert users - of_reports == {f"{PREFIX}.command", f"{PREFIX}.emulated.amd"}
+    assert users - of_reports == {f"{PREFIX}.command", f"{PREFIX}.emulated.amd", f"{PREFIX}.profile.report"}
     work = {f"{PREFIX}.{name}" for name in ("run", "harness", "measure", "clock", "worker", "command", "cli")}
     work |= {name for name in graph if name.startswith(f"{PREFIX}.emulated")}
     assert not {(name, used) for name in of_reports for used in graph[name] & work}
