@@ -135,15 +135,15 @@ def _lines(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]
 
 def _described(op: str, values: tuple[Any, ...]) -> str:
     """Arguments by name: shapes, dtypes, unusual strides and offsets of tensors; values of scalars."""
-    return ", ".join(f"{i.name} {_argument(v)}" for i, v in zip(catalog.spec(op).inputs, values, strict=True))
+    return ", ".join(_argument(i.name, v) for i, v in zip(catalog.spec(op).inputs, values, strict=True))
 
 
-def _argument(value: Any) -> str:
+def _argument(name: str, value: Any) -> str:
     if not isinstance(value, torch.Tensor):
-        return shown(value)
+        return f"{name}={shown(value)}"
     notes = [] if value.is_contiguous() else [f"strides {tuple(value.stride())}"]
     notes += [f"offset {value.storage_offset()}"] if value.storage_offset() else []
-    return " ".join([f"{SHORT.get(value.dtype, value.dtype)}{list(value.shape)}", *notes, f"on {value.device}"])
+    return " ".join([name, f"{SHORT.get(value.dtype, value.dtype)}{list(value.shape)}", *notes, f"on {value.device}"])
 
 
 def _launch(error: Exception) -> str:

@@ -5,65 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import textwrap
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from kernelmux.emulator import thresholds
 from kernelmux.perf import ncu
 from kernelmux.perf.profile import capture, cli, counters, findings, report, subject, timeline
+from kernelmux.perf.tests.planted import Tape, busy
 from kernelmux.registry.errors import ArgumentError
 
-Event = dict[str, Any]
 GPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
-
-
-class Tape:
-    """Writes the events of a trace one after the other, as Kineto does."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.correlation = 0
-
-    def add(self, kind: str, name: str, start: float, duration: float, **facts: Any) -> None:
-        self.events.append(
-            {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": duration, "pid": 1, "tid": 1, "args": facts}
-        )
-
-    def kernel(self, name: str, start: float, duration: float, launched: float | None = None, stream: int = 7) -> None:
-        """A kernel, and the launch of it that begins at `launched`."""
-        self.correlation += 1
-        facts = {"device": 0, "stream": stream, "grid": [132, 1, 1], "block": [256, 1, 1], "blocks per SM": 1.0}
-        facts |= {"registers per thread": 32, "est. achieved occupancy %": 100}
-        self.add("kernel", name, start, duration, correlation=self.correlation, **facts)
-        if launched is not None:
-            self.add("cuda_runtime", "cudaLaunchKernel", launched, 3.0, correlation=self.correlation)
-
-    def copy(self, name: str, start: float, duration: float, size: int) -> None:
-        self.add("gpu_memcpy", name, start, duration, device=0, stream=7, bytes=size)
-
-    @property
-    def content(self) -> Event:
-        return {"traceEvents": self.events, "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
-
-    def line(self) -> timeline.Timeline:
-        return timeline.timeline(self.content)
-
-    def text(self) -> str:
-        file = StringIO()
-        report.show(Console(file=file, width=180, highlight=False), self.line())
-        return " ".join(file.getvalue().split())
-
-
-def busy(tape: Tape, start: float, count: int = 5) -> float:
-    """Long kernels back to back, launched well ahead; returns when they end."""
-    for i in range(count):
-        tape.kernel("work", start + 100 * i, 100, launched=start - 50 + 5 * i)
-    return start + 100 * count
 
 
 def test_a_timeline_without_anything_wrong_says_so() -> None:
@@ -351,8 +305,8 @@ def test_ncu_runs_on_a_child_that_makes_one_call(tmp_path: Path, monkeypatch: py
     tool.chmod(0o755)
     monkeypatch.setattr(ncu, "find", lambda: str(tool))
     one = subject.Subject("softmax", "cuda/rows", "x=4x4", "bf16", "cuda")
-    (seen,) = counters.measure(one, tmp_path)
-    assert isinstance(seen, ncu.Measured) and (seen.kernel, seen.metrics) == ("softmax_rows", {counters.REGISTERS: 32})
+    seen = counters.measure(one, tmp_path)
+    assert seen == [ncu.Measured("softmax_rows", " ", {counters.REGISTERS: 32})]
     words = (tmp_path / "words").read_text()
     assert "--clock-control none" in words and "--profile-from-start off" in words and counters.MEMORY not in words
     assert "-m kernelmux.perf.profile --launch --op softmax --backend cuda/rows --workload x=4x4 --dtype bf16" in words
