@@ -115,12 +115,14 @@ def running(
     ]
     if replayed:
         scope |= replayed.scope
-        body = replayed.lines(arguments, taken, returned)
+        tried = ["    try:", *(f"    {line}" for line in replayed.lines(arguments, taken, returned))]
     else:
         run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
-        body = [f"    return {run}({f'({values},)' if whole else values}){returned}"]
+        tried = [
+            f"    try: return {run}({f'({values},)' if whole else values}){returned}"
+        ]  # in one line: no NOP for it
     told = ["    except Exception as _error:", f"        _tell(_error, _ran, ({values},))", "        raise"]
-    return [*counted, "    try:", *(f"    {line}" for line in body), *told]
+    return [*counted, *tried, *told]
 
 
 def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+
 import pytest
 import torch
 
@@ -168,3 +170,12 @@ def test_a_replay_hands_the_error_on():
     """What `replay.wake` does with an error that is not the one it waits for."""
     with pytest.raises(CUDADriverError):
         replay.wake(ERRORS["cupy"][0], 0)
+
+
+def test_a_call_that_succeeds_runs_no_instruction_more():
+    """What catches errors stands behind the last instruction of a good call."""
+    for _ in range(3):
+        kx.softmax(X, backend="torch_ref")
+    names = [step.opname for step in dis.get_instructions(dispatch._plans.quick["softmax"])]
+    good = names[: names.index("PUSH_EXC_INFO")]
+    assert "NOP" not in good and good[-1] == "RETURN_VALUE"
