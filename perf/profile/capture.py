@@ -57,26 +57,29 @@ def operator(one: Subject, plan: Schedule, trace: Path) -> None:
                 torch.cuda.synchronize()
 
 
-def script(path: Path, words: Sequence[str], plan: Schedule | None, trace: Path) -> None:
-    """Run a Python file as its own program under the profiler.
+def script(path: Path, words: Sequence[str], plan: Schedule | None, trace: Path) -> Exception | None:
+    """Run a Python file as its own program under the profiler; returns what it raised.
 
-    plan: record these steps, which `step()` and the steps of torch's optimizers count; None: record everything. What the
-    script raises is raised again after the trace is written; its exit does not end this process.
+    plan: record these steps, which `step()` and the steps of torch's optimizers count; None: record everything.
     """
     if not path.is_file():
         raise ArgumentError(f"expected a Python file, got {str(path)!r}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    raised: Exception | None = None
     with ranges(), _own_words(path, words), _profiling(plan, trace, device):
         handle = register_optimizer_step_post_hook(lambda *_: step())
         try:
             runpy.run_path(str(path), run_name="__main__")
+            if device == "cuda":
+                torch.cuda.synchronize()
         except SystemExit as end:
             if end.code not in (None, 0):
                 print(f"{path} ended with {end.code}", file=sys.stderr)
+        except Exception as error:
+            raised = error
         finally:
             handle.remove()
-            if device == "cuda":
-                torch.cuda.synchronize()
+    return raised
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
 from kernelmux.registry import backend as registered
 from kernelmux.registry import terminal
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.errors import ArgumentError
 
 NAME = "profile"
 WIDTH = 160  # of tables that go into a file
@@ -147,16 +148,9 @@ def _script(console: Console, args: argparse.Namespace) -> int:
     whole = args.wait is None and args.warmup is None and args.active is None
     trace = args.out / f"{args.script.stem}.json"
     trace.unlink(missing_ok=True)
-    status = terminal.OK
-    try:
-        capture.script(args.script, args.words, None if whole else _schedule(args), trace)
-    except KernelmuxError:
-        raise
-    except Exception:
-        if not trace.exists():
-            raise
-        sys.excepthook(*sys.exc_info())
-        status = 1
+    raised = capture.script(args.script, args.words, None if whole else _schedule(args), trace)
+    if raised is not None:
+        traceback.print_exception(raised)
     console.print(f"trace: {trace}", markup=False, soft_wrap=True)
     report.show(console, timeline.read(trace))
-    return status
+    return terminal.OK if raised is None else 1
