@@ -15,7 +15,10 @@ OK, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141  # the last two as a 
 
 
 def run(name: str, command: Callable[[], int]) -> int:
-    """The exit status of a command: 2 and a line for an error of ours, 1 for one of the GPU, 130 for Ctrl-C, 141 if nothing reads its output."""
+    """The exit status of a command.
+
+    2 and a line for an error of ours, 1 for one of the GPU; 130 for Ctrl-C, 141 if nothing reads its output.
+    """
     if sys.stdout is None:  # it was closed before the start
         sys.stdout = open(os.devnull, "w")
     try:
