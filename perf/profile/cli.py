@@ -127,9 +127,10 @@ def _schedule(args: argparse.Namespace) -> Schedule:
 
 
 def _counters(console: Console, one: Subject, folder: Path) -> None:
+    console.print(f"\nncu: counters of one call of {one.name} ...", markup=False)
     seen = counters.measure(one, folder)
     if isinstance(seen, str):
-        console.print(f"\nno counters: {seen}", markup=False, soft_wrap=True)
+        console.print(f"no counters: {seen}", markup=False, soft_wrap=True)
         return
     for kernel in seen:
         report.show_counters(console, kernel.kernel, counters.counters(kernel, one.inputs.work.bytes))

@@ -14,6 +14,7 @@ from kernelmux.emulator.thresholds import BUSY, IDLE_US, TINY_US
 from kernelmux.perf.profile.timeline import COPY, FILL, KERNEL, OPERATOR, OURS, PYTHON, RANGE, RUNTIME, Span, Timeline
 
 FEWEST = 10  # kernels of a stretch
+STEP = "ProfilerStep"  # the range of a step of the schedule
 WAITS = ("Synchronize", "cudaMemcpy", "cuMemcpy", "_local_scalar_dense", "aten::item", "aten::nonzero")
 
 
@@ -151,7 +152,8 @@ def why(line: Timeline, pause: Pause) -> str:
     share = [(min(s.end, end) - max(s.start, start), s) for s in line.host if s.start < end and s.end > start]
     waited = [s for _, s in share if _waits(s) and s.start <= start]
     drained = f"the queue had run empty at {max(waited, key=lambda s: s.start).name}; then " if waited else ""
-    inside = [(part, s) for part, s in share if not _waits(s) and not (s.kind == RANGE and s.start <= start)]
+    around = {s for _, s in share if s.name.startswith(STEP) or (s.kind == RANGE and s.start <= start)}
+    inside = [(part, s) for part, s in share if not _waits(s) and s not in around]
     long = [(part, s) for part, s in inside if part >= 0.5 * (end - start)]
     if not long:
         return f"{drained}the host launched nothing, and no operator ran: Python, input data, or a sleep"

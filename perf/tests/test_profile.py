@@ -47,6 +47,7 @@ def test_a_pause_names_the_operator_that_held_the_host() -> None:
     tape = Tape()
     end = busy(tape, 1000)
     tape.add("user_annotation", "epoch", 900, 9000)
+    tape.add("user_annotation", "ProfilerStep#3", end + 1, 995)
     tape.add("cpu_op", "aten::sort", end - 10, 990)
     tape.add("cpu_op", "aten::add", end + 20, 5)
     busy(tape, end + 1000)

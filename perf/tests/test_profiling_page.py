@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelmux.emulator import nvrtc, thresholds
 from kernelmux.perf.profile import cli as profile
@@ -79,7 +80,8 @@ def test_the_thresholds_are_those_in_force() -> None:
 
 
 def test_the_failure_is_worded_as_the_page_shows() -> None:
-    x = torch.zeros(64, 1000, dtype=torch.bfloat16)
+    with FakeTensorMode():
+        x = torch.empty(64, 1000, dtype=torch.bfloat16, device="cuda")
     with pytest.raises(KernelFailure) as raised:
         failures.tell(
             RuntimeError("CUDA error: an illegal memory access was encountered\nmore"),
