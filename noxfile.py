@@ -61,6 +61,12 @@ def tune(session: nox.Session) -> None:
     session.run(pinned(session), "-m", "kernelmux.tune", *session.posargs)
 
 
+@nox.session(default=False)
+def profile(session: nox.Session) -> None:
+    """Where the time of an operator or a script goes (-- --op softmax --backend triton; -- script.py; -- --read t.json)."""
+    session.run(pinned(session), "-m", "kernelmux.perf.profile", *session.posargs)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit tests of the parts (-- emulator -k dispatch)."""

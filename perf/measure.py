@@ -270,7 +270,7 @@ def against(timed: Timed, work: Work, ceilings: Ceilings) -> RooflinePoint:
     seconds = timed.median_us / 1e6
     if reason := roofline.above(seconds, work, ceilings):
         raise AboveCeiling(reason)
-    return roofline.point(seconds, work, ceilings, timed.spread, timed.host_us or 0.0)
+    return roofline.point(seconds, work, ceilings)
 
 
 def _replayed(call: Callable[[int], Any], inputs: Inputs, median_us: float) -> tuple[float | None, str]:

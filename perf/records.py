@@ -22,7 +22,7 @@ FOLDER = Path(__file__).with_name("results")
 KEPT = (
     "op", "workload", "dtype", "backend", "variant", "idea", "spec", "source", "median_us", "spread", "least_us",
     "rounds", "bytes", "flops", "unit", "link", "floor_us", "floor_by", "share", "rate", "rate_unit", "bound",
-    "host_us", "graph_us", "budget", "sampled", "advice", "again_us", "again_spread", "apart",
+    "host_us", "graph_us", "budget", "sampled", "again_us", "again_spread", "apart",
     "mhz", "held_us", "held_mhz", "status", "date",
 )  # fmt: skip
 DIGITS = 6

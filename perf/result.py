@@ -98,7 +98,6 @@ class RooflinePoint:
     rate: float
     rate_unit: str
     bound: str = ""
-    advice: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernelmux.emulator.thresholds import BANDWIDTH, COMPUTE, LAUNCH_US
 from kernelmux.perf.result import RooflinePoint
 from kernelmux.registry.errors import UnsupportedError
 
-LAUNCH_US = 10.0  # below this, launch latency and ramp-up of the blocks are most of a kernel's time
 ABOVE = 1.05  # a rate beyond this share of its ceiling is a wrong measurement
 FP32_UNITS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")  # dtypes whose plain arithmetic is that of the fp32 units
 MOSTLY_READ = 0.1  # share of written bytes below which the one-way read ceiling counts
@@ -121,19 +121,21 @@ def rate(seconds: float, work: Work, least: Floor) -> tuple[float, str]:
     return work.bytes / seconds / 1e9, "GB/s"
 
 
-# Share of the floor from which each hint holds, by what binds the call; hints fit a table column.
+# Share of the floor from which each hint holds, by what binds the call; hints fit a table column. A time alone does not
+# say how a kernel accesses memory, so these do not either: a trace does (`kernelmux emulate`), or ncu (`perf.profile`).
 HINTS: dict[str, tuple[tuple[float, str], ...]] = {
     "memory": (
         (0.92, "at the roof"),
         (0.85, "tail blocks? size of grid?"),
-        (0.60, "more, wider loads in flight"),
-        (0.0, "uncoalesced, or read twice?"),
+        (BANDWIDTH.good, "more, wider loads in flight"),
+        (BANDWIDTH.poor, "see its accesses"),
+        (0.0, "poor: see its accesses"),
     ),
     "compute": (
         (0.90, "at the roof"),
-        (0.75, "pipeline depth, tile order"),
-        (0.60, "larger tiles, async copies"),
-        (0.0, "matrix units? conflicts?"),
+        (COMPUTE.good, "pipeline depth, tile order"),
+        (COMPUTE.poor, "larger tiles, async copies"),
+        (0.0, "poor: matrix units in use?"),
     ),
     "link": ((0.80, "at the link's rate"), (0.0, "fewer, larger transfers")),
 }
@@ -151,7 +153,7 @@ def advice(bound: str, share: float, spread: float, device_us: float, host_us: f
     return next(text for least, text in HINTS[bound] if share >= least)
 
 
-def point(seconds: float, work: Work, ceilings: Ceilings, spread: float, host_us: float) -> RooflinePoint:
+def point(seconds: float, work: Work, ceilings: Ceilings) -> RooflinePoint:
     """A time against its ceilings, as reports show it."""
     least = floor(work, ceilings)
     bound, share = bound_by(seconds, least, work.link), least.seconds / seconds
@@ -163,5 +165,4 @@ def point(seconds: float, work: Work, ceilings: Ceilings, spread: float, host_us
         rate=achieved,
         rate_unit=unit,
         bound=bound,
-        advice=advice(bound, share, spread, seconds * 1e6, host_us),
     )

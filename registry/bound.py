@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, catalog, dispatch, inline, replay, requests, torch_ops, tracing
+from kernelmux.registry import autocast, catalog, dispatch, inline, notices, replay, requests, torch_ops, tracing
 from kernelmux.registry.choice import Decision
 from kernelmux.registry.dispatch import Plan
 from kernelmux.registry.dtypes import SHORT
@@ -43,7 +43,7 @@ def bind(
         )
     plan, chosen = dispatch.resolve(spec, values, backend)
     if chosen.emulated:
-        dispatch.warn_emulated(chosen.backend, 3)
+        notices.warn_emulated(chosen.backend, 3)
     return BoundCall(spec, values, plan, chosen.name)
 
 

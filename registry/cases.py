@@ -117,6 +117,18 @@ def written(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def spelt(spec: OpSpec, values: tuple[Any, ...]) -> str:
+    """The arguments of a call as the command line takes them, without defaults: "x=4x1000:fp16,axis=0"."""
+    parts = []
+    for item, value in zip(spec.inputs, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            form = "x".join(map(str, value.shape)) or "scalar"
+            parts.append(f"{item.name}={form}:{dtypes.SHORT.get(value.dtype, value.dtype)}")
+        elif value is not None and value != item.default:
+            parts.append(f"{item.name}={written(value)}")
+    return ",".join(parts)
+
+
 NONE = "none"  # an optional tensor that is left out
 INPUTS = "inputs"  # the name of a distribution in the text of a case, beside the arguments
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,10 @@ from kernelmux.registry import (
     autocast,
     autograd,
     catalog,
+    failures,
     inline,
     notices,
+    ranges,
     record,
     replay,
     scope,
@@ -30,7 +31,6 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
-from kernelmux.registry.errors import EmulationWarning
 from kernelmux.registry.requests import Request, parse
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
@@ -41,21 +41,6 @@ __all__ = [
 
 _C: Any = torch._C
 _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state
-
-
-_told: set[str] = set()
-
-
-def warn_emulated(name: str, stacklevel: int = 5) -> None:
-    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
-    if name in _told:
-        return
-    _told.add(name)
-    warnings.warn(
-        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
-        EmulationWarning,
-        stacklevel=stacklevel,  # past _plan, call and the compiled public function: the line of the user
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +148,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
     with tracing.untraced():
         plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
-            warn_emulated(chosen.backend)
+            notices.warn_emulated(chosen.backend)
         return plan
 
 
@@ -239,6 +224,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     fn = implementation.fn
     if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
         fn = replay.Replayed(fn)
+    fn = ranges.named(fn, f"{bound.spec.name}[{chosen.name}]")
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
@@ -286,10 +272,14 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
     plan.tick()
     if record.logs:
         record.note(plan.ran, plan.copies, values)
-    if casts:
-        with tracing.plain(plan.device):
-            return plan.fn(*values) if plan.direct else plan.run(values)
-    return plan.fn(*values) if plan.direct else plan.run(values)
+    try:
+        if casts:
+            with tracing.plain(plan.device):
+                return plan.fn(*values) if plan.direct else plan.run(values)
+        return plan.fn(*values) if plan.direct else plan.run(values)
+    except Exception as error:
+        failures.tell(error, plan.ran, values)
+        raise
 
 
 def _prefer(spec: OpSpec, plan: Plan, values: tuple[Any, ...], argument: Asked) -> None:

@@ -4,6 +4,7 @@ KernelmuxError
 ├── ArgumentError (ValueError)            the call is wrong for every backend: shape, dtype, device, scalar
 ├── UnsupportedError (NotImplementedError) the call is right, but none of the requested backends can run it
 ├── BackendUnavailable (RuntimeError)     the backend is known, but cannot work on this machine
+├── KernelFailure (RuntimeError)          CUDA reported an error in a call; its own exception is the __cause__
 ├── UnknownName (LookupError)             no op, backend or variant of that name
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
@@ -11,7 +12,7 @@ EmulationWarning (UserWarning)            said once per process and backend: its
 FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
 
-Exceptions raised inside a kernel are not wrapped: they reach the caller as they are.
+Any other exception raised inside an implementation is not wrapped: it reaches the caller as it is.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class UnsupportedError(KernelmuxError, NotImplementedError):
 
 class BackendUnavailable(KernelmuxError, RuntimeError):
     """A backend that exists but lacks something on this machine (a package, a GPU, a compiler)."""
+
+
+class KernelFailure(KernelmuxError, RuntimeError):
+    """A call that failed on the GPU: the text names call, variant and likely cause, and the ways to the exact place."""
 
 
 class UnknownName(KernelmuxError, LookupError):

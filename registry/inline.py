@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import record, selection
+from kernelmux.registry import failures, record, selection
 from kernelmux.registry.binding import identity
 from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
@@ -106,7 +106,7 @@ def running(
     tick: Any = plan.tick
     scope |= {"_calls": tick.__self__, "_record": record, "_ran": plan.ran, "_copies": plan.copies}
     scope |= {"_modes": _C._len_torch_dispatch_stack, "_forward": forward_ad, "_grad": torch.is_grad_enabled}
-    scope |= {"_fn": plan.run if whole else plan.fn}
+    scope |= {"_fn": plan.run if whole else plan.fn, "_tell": failures.tell}
     values = ", ".join(arguments)
     counted = [
         "    next(_calls)",  # the iterator's own method takes twice as long
@@ -115,9 +115,14 @@ def running(
     ]
     if replayed:
         scope |= replayed.scope
-        return [*counted, *replayed.lines(arguments, taken, returned)]
-    run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
-    return [*counted, f"    return {run}({f'({values},)' if whole else values}){returned}"]
+        tried = ["    try:", *(f"    {line}" for line in replayed.lines(arguments, taken, returned))]
+    else:
+        run = "_fn.run" if isinstance(scope["_fn"], Replayed) else "_fn"  # past a frame: 0.1 us
+        tried = [
+            f"    try: return {run}({f'({values},)' if whole else values}){returned}"
+        ]  # in one line: no NOP for it
+    told = ["    except Exception as _error:", f"        _tell(_error, _ran, ({values},))", "        raise"]
+    return [*counted, *tried, *told]
 
 
 def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:

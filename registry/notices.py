@@ -1,4 +1,4 @@
-"""What is said of a call that ran all the same, once per process: that a preferred backend was passed over."""
+"""What is said of a call that runs all the same, once per process: emulated, or not by the backend that was preferred."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import warnings
 from types import FrameType
 
 from kernelmux.registry.choice import Decision, Verdict
-from kernelmux.registry.errors import FallbackWarning
+from kernelmux.registry.errors import EmulationWarning, FallbackWarning
 
 _told: set[tuple[str, str]] = set()  # operator and reason
+_emulating: set[str] = set()  # backends
 
 
 def warn_fallback(decision: Decision, chosen: Verdict) -> None:
@@ -22,6 +23,18 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
         return
     _told.add(key)
     warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=_depth())
+
+
+def warn_emulated(name: str, stacklevel: int = 5) -> None:
+    """Once per backend, before anything runs; where warnings are errors it stops the first call and no other."""
+    if name in _emulating:
+        return
+    _emulating.add(name)
+    warnings.warn(
+        f'backend "{name}" runs its GPU kernels on the emulator for CPU tensors: correct but slow',
+        EmulationWarning,
+        stacklevel=stacklevel,  # past _plan, call and the compiled public function: the line of the user
+    )
 
 
 def _text(decision: Decision, chosen: Verdict) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from kernelmux.registry.stats import Ran
 logs: tuple[Log, ...] = ()  # that are open in this process
 _lock = threading.Lock()  # of `logs`
 Signature = tuple[tuple[tuple[int | str, ...], torch.dtype], ...]
+LAST = 12  # calls that a log names where one fails
 SHAPES = 3  # of the most frequent signatures, in a table
 
 
@@ -65,6 +66,7 @@ class Log:
         self._modules = modules
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str | None, Ran], _Tally] = {}
+        self._last: deque[tuple[Ran, Signature]] = deque(maxlen=LAST)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -78,6 +80,12 @@ class Log:
         """How many calls of operators began."""
         with self._lock:
             return sum(tally.calls for tally in self._tallies.values())
+
+    @property
+    def last(self) -> tuple[str, ...]:
+        """The calls that began last, at most `LAST` of them, the latest at the end: "softmax[cuda/rows] 4x8:fp32"."""
+        with self._lock:
+            return tuple(f"{ran.operator}[{ran.variant}] {_signature(found)}" for ran, found in self._last)
 
     def table(self, by: str = "operator", width: int = tables.WIDTH) -> str:
         """What ran as a text: operator, variant, who asked, calls, shapes, copies and fallbacks.
@@ -111,6 +119,7 @@ class Log:
             tally.copies += len(copies)
             tally.copied += size
             tally.shapes[signature] += 1
+            self._last.append((ran, signature))
 
     def _merged(self) -> list[Entry]:
         """The entries without their modules."""

@@ -109,6 +109,13 @@ def reread() -> None:
         _generation += 1
 
 
+def renew() -> None:
+    """Choose anew for every call; what was read stays."""
+    global _generation
+    with _lock:
+        _generation += 1
+
+
 def state() -> tuple[object, ...]:
     """What a cached decision depends on besides the call itself."""
     return (scope.state(), _generation)

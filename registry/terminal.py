@@ -9,19 +9,24 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.errors import KernelFailure, KernelmuxError
 
-OK, USAGE, INTERRUPTED, CLOSED = 0, 2, 130, 141  # the last two as a shell reports SIGINT and SIGPIPE
+OK, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141  # the last two as a shell reports SIGINT and SIGPIPE
 
 
 def run(name: str, command: Callable[[], int]) -> int:
-    """The exit status of a command: 2 and a line for an error of ours, 130 for Ctrl-C, 141 if nothing reads its output."""
+    """The exit status of a command.
+
+    2 and a line for an error of ours, 1 for one of the GPU; 130 for Ctrl-C, 141 if nothing reads its output.
+    """
     if sys.stdout is None:  # it was closed before the start
         sys.stdout = open(os.devnull, "w")
     try:
         status = command()
         sys.stdout.flush()
         return status
+    except KernelFailure as error:
+        return say(name, str(error), FAILED)
     except KernelmuxError as error:
         return say(name, str(error), USAGE)
     except KeyboardInterrupt:

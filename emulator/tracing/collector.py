@@ -26,6 +26,7 @@ from kernelmux.emulator.tracing import watch_hook
 from kernelmux.emulator.tracing.owners import Owners, array_arguments
 from kernelmux.emulator.tracing.source import SourceLines, numbered
 from kernelmux.emulator.tracing.traffic import Traffic
+from kernelmux.emulator.tracing.warp_requests import SECTOR
 from kernelmux.emulator.tracing.watch import Drawn, LaunchCounts
 
 Triple = tuple[int, int, int]
@@ -60,12 +61,13 @@ class Line:
 
 
 class LaunchTrace:
-    """What one launch did."""
+    """What one launch did. needed: the bytes that the whole call has to move, if whoever traced it knows; else 0."""
 
     def __init__(self, kernel: Any, grid: Triple, block: Triple, shared: int, counts: LaunchCounts) -> None:
         self.kernel, self.grid, self.block, self.counts = kernel.name, grid, block, counts
         self.dynamic_shared, self.static_shared = shared, kernel.shared_size
         self.drawn = counts.drawn
+        self.needed = 0
         self.recipe = launch_log.recipe(kernel.module.ptx)
         instructions = kernel.function.instructions
         self._source_lines = SourceLines(kernel.module.parsed.files, (i.location for i in instructions))
@@ -119,6 +121,11 @@ class LaunchTrace:
         chosen = [t for t in self.traffic if t.space == space and (not operations or t.operation in operations)]
         return sum(int(getattr(t, name)) for t in chosen)
 
+    @property
+    def moved(self) -> int:
+        """Bytes that requests and TMA copies move between global memory and the multiprocessors, from L1 or beyond."""
+        return SECTOR * self.total("sectors", "global") + self.total("moved", "bulk")
+
     @cached_property
     def metrics(self) -> dict[str, int]:
         """The counts under the names that ncu gives them."""
@@ -163,7 +170,8 @@ class LaunchTrace:
         ]
         shape = {"kernel": self.kernel, "file": self.file, "grid": self.grid, "block": self.block}
         shared = {"static_shared": self.static_shared, "dynamic_shared": self.dynamic_shared}
-        return shape | shared | {"lines": lines, "metrics": self.metrics}
+        volume = {"bytes_moved": self.moved, "bytes_needed": self.needed}
+        return shape | shared | volume | {"lines": lines, "metrics": self.metrics}
 
 
 class Trace:

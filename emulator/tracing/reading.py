@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from kernelmux.emulator.thresholds import GOOD, TRAFFIC
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WORD
 
@@ -46,6 +47,19 @@ def readings(launch: Any) -> list[Reading]:
         if line.divergent
     ]
     return sorted(wasteful, key=lambda r: -r.wasted) + split
+
+
+def excess(launch: Any) -> str:
+    """How many times the bytes that the call has to move a launch moves; "" if that is not known, or near the least."""
+    times = launch.moved / launch.needed if launch.needed else 0.0
+    if TRAFFIC.verdict(times) == GOOD:
+        return ""
+    text = f"requests move {number(times)} times the bytes that the call has to move"
+    text += f" ({bytes_text(launch.moved)} for {bytes_text(launch.needed)})"
+    sectors, again = launch.total("sectors", "global"), launch.total("repeated", "global")
+    if again:
+        text += f"; {again / sectors:.0%} of the sectors the same block had touched before"
+    return f"{text}: what is read again could stay in shared memory or registers"
 
 
 def _reading(line: Any, traffic: Traffic) -> Reading:

@@ -115,6 +115,8 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
             dispatch.function(spec.name)(**inputs, **scalars, backend=chosen)
     if not trace.launches:
         raise UnsupportedError(f"{spec.name}: {chosen} launches no kernel for {options.shape}; nothing to trace")
+    for launch in trace.launches:
+        launch.needed = int(shaped.cost.bytes)
     return f"{spec.name} {chosen} {options.shape}", trace
 
 

@@ -8,14 +8,10 @@ Exit status: 0 all counts are equal or the difference is known, 1 some differ, 2
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,7 +19,9 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
+from kernelmux.perf import ncu
 from kernelmux.perf.emulated.ncu_calls import compared_calls
+from kernelmux.perf.ncu import Measured
 from kernelmux.registry.errors import BackendUnavailable
 
 GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -52,19 +50,6 @@ EXPLAINED = {
 KERNELS = "^(global_|shared_|transpose|softmax|matmul|reduce_sum)"
 
 
-@dataclass
-class Measured:
-    """One launch as ncu saw it."""
-
-    kernel: str
-    shape: str = ""  # block and grid as ncu prints them, "(32, 8, 1) (4, 1, 1)"; empty if the table has none
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    def fits(self, traced: Any) -> bool:
-        """Whether it can be the launch that the emulator has traced."""
-        return self.kernel == traced.kernel and self.shape.strip() in ("", f"{traced.block} {traced.grid}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; see the module's text for the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kernelmux.perf.emulated.ncu_check", description=__doc__)
@@ -87,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.csv is None and (problem := _profile(table)):
         print(f"ncu_check: {problem}", file=sys.stderr)
         return 2
-    comparison = compare(read(table.read_text()), options.name or _device(), options.without)
+    comparison = compare(ncu.read(table.read_text()), options.name or _device(), options.without)
     (options.out / "ncu_check.json").write_text(_json(comparison))
     return show(comparison)
 
@@ -119,38 +104,14 @@ def _launch() -> int:
 
 def _profile(table: Path) -> str | None:
     """Runs ncu on this very module; what went wrong, or None."""
-    tool = shutil.which("ncu") or next(map(str, sorted(Path("/usr/local").glob("cuda*/bin/ncu"))), None)
+    tool = ncu.find()
     if tool is None:
-        return "ncu was not found (Nsight Compute, part of the CUDA toolkit)"
-    listing = subprocess.run([tool, "--query-metrics"], capture_output=True, text=True, check=False).stdout
-    known = set(re.findall(r"^(\w+__\w+)", listing, re.MULTILINE))
+        return ncu.MISSING
+    known = ncu.known(tool)
     metrics = [m for m in (*COMPARED, *SHOWN) if m.split(".")[0] in known or not known]
     metrics += sorted(f"{name}.sum" for name in known if MORE.search(name) and f"{name}.sum" not in metrics)
-    command = [tool, "--clock-control", "none", "--metrics", ",".join([*metrics, *LAUNCH]), "--csv", "--log-file",
-               str(table), "--print-units", "base", "-k", f"regex:{KERNELS}", sys.executable, "-m",
-               "kernelmux.perf.emulated.ncu_check", "--launch"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not table.is_file():
-        log = table.read_text()[-1500:] if table.is_file() else ""
-        return f"ncu ended with {done.returncode}:\n{log}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
-    return None
-
-
-def read(text: str) -> list[Measured]:
-    """The launches in ncu's CSV, which has a row per launch and metric between lines of its own."""
-    rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
-    launches: dict[str, Measured] = {}
-    for row in rows:
-        launch = launches.setdefault(row["ID"], _launched(row))
-        value = row["Metric Value"].replace(",", "")
-        if re.fullmatch(r"-?[\d.]+", value):
-            launch.metrics[row["Metric Name"]] = float(value)
-    return list(launches.values())
-
-
-def _launched(row: dict[str, str]) -> Measured:
-    name = row["Kernel Name"].split("(")[0].split("<")[0]
-    return Measured(name, f"{row.get('Block Size', '')} {row.get('Grid Size', '')}")
+    command = [sys.executable, "-m", "kernelmux.perf.emulated.ncu_check", "--launch"]
+    return ncu.run(tool, command, [*metrics, *LAUNCH], table, "-k", f"regex:{KERNELS}")
 
 
 def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) -> dict[str, Any]:

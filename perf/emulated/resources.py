@@ -19,6 +19,7 @@ from rich.text import Text
 from kernelmux import emulator
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import occupancy, resources
+from kernelmux.emulator.thresholds import POOR, SPILLED
 from kernelmux.perf import plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.columns import Columns
@@ -157,13 +158,29 @@ def show(console: Console, kernels: list[KernelNeed]) -> None:
         name = f"  {need.op} {need.label}{'' if need.dtype == 'bf16' else f' {need.dtype}'}"
         if not need.error:
             cells = ("" if name == last else name, *_cells(need))
-            rows.append(([Text(cell) for cell in cells], "yellow" if need.spills or not need.blocks else None))
+            rows.append(([Text(cell) for cell in cells], "yellow" if _lacks(need) else None))
         last = name
     if kernels:
         console.print(COLUMNS.table(console, rows, title))
     for need in kernels:
+        for text in _lacks(need):
+            console.print(f"-> {need.op} {need.label} {need.kernel}: {text}", markup=False, soft_wrap=True)
         if need.error:
             console.print(f"FAILED {need.op} {need.label}: {need.error}", style="red", markup=False, soft_wrap=True)
+
+
+def _lacks(need: KernelNeed) -> list[str]:
+    """What a kernel has too little of."""
+    if need.error:
+        return []
+    lacks = []
+    if SPILLED.verdict(need.spills) == POOR:
+        lacks.append(
+            f"spills {need.spills} bytes per thread to local memory: smaller tiles, or fewer threads in a block"
+        )
+    if not need.blocks:
+        lacks.append(f"no block of it fits on a multiprocessor ({need.limited_by})")
+    return lacks
 
 
 COLUMNS = Columns(

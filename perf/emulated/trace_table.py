@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.emulator.tracing.collector import LaunchTrace, Line
-from kernelmux.emulator.tracing.reading import FINE, bytes_text, counted, number, percent, readings
+from kernelmux.emulator.tracing.reading import FINE, bytes_text, counted, excess, number, percent, readings
 from kernelmux.emulator.tracing.traffic import Traffic
 
 STYLES = {
@@ -51,6 +51,8 @@ def sentences(launch: LaunchTrace) -> Iterator[str]:
         yield reading.place(launch.file) + reading.text
     if not any(reading.wasted for reading in sentences):
         yield FINE
+    if more := excess(launch):
+        yield more
 
 
 def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
@@ -173,6 +175,8 @@ def summary(launch: LaunchTrace) -> Iterator[tuple[str, str]]:
             "shared",
             f"{launch.total('requests', 'shared'):,} requests, {passes:,} passes, {conflicts:,} bank conflicts",
         )
+    if launch.needed:
+        yield "moved", f"{bytes_text(launch.moved)} by requests; the call has to move {bytes_text(launch.needed)}"
     branches, divergent = sum(line.branches for line in launch.lines), sum(line.divergent for line in launch.lines)
     yield "branches", f"{branches:,} of warps, {divergent:,} divergent"
     yield from _occupancy(launch)

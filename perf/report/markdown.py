@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kernelmux.emulator.thresholds import LAUNCH_US
 from kernelmux.perf import files, records, roofline
 from kernelmux.perf.report import beside, picture, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
@@ -93,7 +94,7 @@ def _timed_cells(group: ResultGroup, row: Timed) -> list[str]:
         wording.microseconds(row.host_us),
         wording.microseconds(row.graph_us),
         row.point.bound if row.point else "",
-        row.point.advice if row.point else "",
+        wording.advice(row),
     ]
 
 
@@ -140,7 +141,9 @@ def _hints() -> str:
     ]
     intro = (
         "Advice by what binds the call and its share of the floor. A call under"
-        f" {roofline.LAUNCH_US:.0f} us is launch bound; a spread beyond {roofline.NOISY:.0%} is noise."
+        f" {LAUNCH_US:.0f} us is launch bound; a spread beyond {roofline.NOISY:.0%} is noise. A time does not tell how a"
+        " kernel accesses memory: `kernelmux emulate` counts sectors and bank conflicts per line, `nox -s profile` asks"
+        " ncu."
     )
     return "\n".join(["## Advice", "", intro, "", *lines])
 

@@ -178,7 +178,7 @@ def _timed(group: ResultGroup, row: Timed) -> Context:
         "again_us": row.second.again_us if row.second else None,
         "rate": wording.rate(row).partition(" ")[0],  # the unit stands in the head
         "share": row.point.share if row.point else None,
-        "advice": row.point.advice if row.point else "",
+        "advice": wording.advice(row),
         "torch": group.times_torch(row),
         "rung": group.times_previous(row),
     }

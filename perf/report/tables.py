@@ -81,7 +81,7 @@ def _cells(group: ResultGroup, row: Result) -> list[Text]:
     cells += [wording.rate(row), wording.share(row)]
     cells += [wording.times(group.times_torch(row)), wording.times(group.times_previous(row))]
     cells += [wording.microseconds(us) for us in (row.held_us, row.host_us, row.graph_us)]
-    return [Text(c) for c in (*cells, *((row.point.bound, row.point.advice) if row.point else ("", "")))]
+    return [Text(c) for c in (*cells, *((row.point.bound, wording.advice(row)) if row.point else ("", "")))]
 
 
 def noise(console: Console, measured: Noise | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernelmux.perf import roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Result, Timed
@@ -70,6 +71,13 @@ def rate(row: Timed) -> str:
 def share(row: Timed) -> str:
     """Of the floor, where there is one."""
     return percent(row.point.share if row.point else None)
+
+
+def advice(row: Timed) -> str:
+    """What to look at next, where there is a floor."""
+    if row.point is None:
+        return ""
+    return roofline.advice(row.point.bound, row.point.share, row.spread, row.median_us, row.host_us or 0.0)
 
 
 def floor(row: Timed | None) -> str:

@@ -32,7 +32,7 @@ def row(op="softmax", backend="cuda", variant="online", us=150.0, work=SOFTMAX, 
         median_us=us, spread=0.01, least_us=us * 0.98, rounds=50,
         mhz=1590.0, held_us=us * 1.1, held_mhz=1350.0, host_us=12.0, graph_us=us * 0.97,
         bytes=work.bytes, flops=work.flops, unit=work.matrix_format, link=work.link, budget=0.5,
-        point=roofline.point(us / 1e6, work, H200, 0.01, 12.0),
+        point=roofline.point(us / 1e6, work, H200),
     )  # fmt: skip
     return replace(made, **more)
 

@@ -123,3 +123,30 @@ def test_no_unit_is_lost_at_any_width(capsys: Any) -> None:
         rows = [line for line in file.getvalue().splitlines() if "load a 16 bit" in line or "load a 32 bit" in line]
         texts.append(" ".join(rows[0].split("load a")[1].split()))
     assert len(set(texts)) == 1 and texts[0].endswith("KiB") and "again" in texts[0]
+
+
+def traced(tmp_path: Path, op: str, backend: str, shape: str) -> tuple[str, str]:
+    """The sentences below the table, and the picture."""
+    options = emulate.parser().parse_args([op, "--backend", backend, "--shape", shape])
+    _, trace = emulate.run(options, backend)
+    trace.picture(tmp_path / "page.svg")
+    return "\n".join(trace_table.sentences(trace.launches[0])), (tmp_path / "page.svg").read_text()
+
+
+TICK = "✓"
+
+
+def test_coalesced_accesses_that_read_everything_again_are_no_success(tmp_path: Path) -> None:
+    """Naive matmul: each request is as good as can be, and there are 27 times as many as needed."""
+    told, picture = traced(tmp_path, "matmul", "cuda/naive", "a=64x64,b=64x64")
+    assert "coalesced" in told and "requests move 27 times the bytes that the call has to move" in told
+    assert "78% of the sectors the same block had touched before" in told
+    assert TICK not in picture and "move 27 times the bytes" in picture
+
+
+def test_a_planted_uncoalesced_store_is_named_and_its_mended_rung_is_fine(tmp_path: Path) -> None:
+    told, picture = traced(tmp_path, "transpose", "cuda/naive", "x=64x64:fp32")
+    assert "stores to y touch 32 sectors per request where 4 would do" in told and TICK not in picture
+    told, picture = traced(tmp_path, "transpose", "cuda/padded", "x=64x64:fp32")
+    assert "times the bytes" not in told and "every access to global memory is coalesced" in told
+    assert TICK in picture

@@ -113,5 +113,5 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD, "rest", "graph"]
     assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
     assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/eager", implementation.idea, 0.5, 1)
-    assert found.point == roofline.point(1e-3, made.work, H200, 0.01, 12.0)
+    assert found.point == roofline.point(1e-3, made.work, H200)
     assert decode(Result, json.loads(json.dumps(encode(found))), "") == found

@@ -8,6 +8,7 @@ import pytest
 
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
+from kernelmux.perf import ncu
 from kernelmux.perf.emulated import ncu_calls, ncu_check
 
 # Its calls run on the emulator on purpose.
@@ -26,7 +27,7 @@ TABLE = f"""==PROF== Connected to process 7
 
 
 def test_the_table_of_ncu_is_read() -> None:
-    first, second = ncu_check.read(TABLE)
+    first, second = ncu.read(TABLE)
     assert first.kernel == "transpose_naive"
     assert first.metrics == {
         "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 4096,
@@ -39,10 +40,10 @@ def test_launches_are_told_apart_by_their_shape() -> None:
     """Variants may share a kernel, and launch it with other grids."""
     head = '"ID","Kernel Name","Block Size","Grid Size","Metric Name","Metric Unit","Metric Value"'
     rows = '"3","reduce_sum_rows(const float *)","(32, 8, 1)","(4, 1, 1)","smsp__inst_executed.sum","inst","9"'
-    (seen,) = ncu_check.read(f"{head}\n{rows}\n")
+    (seen,) = ncu.read(f"{head}\n{rows}\n")
     launches = [SimpleNamespace(kernel="reduce_sum_rows", block=(32, 8, 1), grid=(n, 1, 1)) for n in (4, 8)]
     assert [seen.fits(launch) for launch in launches] == [True, False]
-    assert ncu_check.Measured("reduce_sum_rows").fits(launches[1])  # a table without shapes
+    assert ncu.Measured("reduce_sum_rows").fits(launches[1])  # a table without shapes
 
 
 def test_there_are_items_of_every_kind() -> None:

@@ -55,7 +55,7 @@ def test_arithmetic_without_a_ceiling_is_refused_and_not_called_memory_bound(uni
     for ask in (
         roofline.floor,
         lambda *a: roofline.above(1e-3, *a),
-        lambda *a: roofline.point(1e-3, a[0], a[1], 0.01, 12.0),
+        lambda *a: roofline.point(1e-3, *a),
     ):
         with pytest.raises(
             UnsupportedError, match=f"no ceiling for arithmetic in {dtype} .* expected one of bf16, fp16"
@@ -114,7 +114,8 @@ def test_the_rate_is_in_the_unit_of_what_binds():
     [
         ("memory", 0.95, 0.01, 10, "roof"),
         ("memory", 0.70, 0.01, 10, "loads in flight"),
-        ("memory", 0.30, 0.01, 10, "uncoalesced"),
+        ("memory", 0.50, 0.01, 10, "accesses"),
+        ("memory", 0.20, 0.01, 10, "poor: see its accesses"),
         ("compute", 0.30, 0.01, 10, "matrix units"),
         ("compute", 0.30, 0.30, 10, "noisy"),
         ("memory", 0.95, 0.01, 500, "host is slower"),

@@ -15,6 +15,7 @@ from kernelmux.registry.errors import (
     BackendUnavailable,
     EmulationWarning,
     FallbackWarning,
+    KernelFailure,
     KernelmuxError,
     ShadowWarning,
     SpecError,
@@ -23,6 +24,7 @@ from kernelmux.registry.errors import (
     UnsupportedError,
 )
 from kernelmux.registry.graphed import Graphed, graphed
+from kernelmux.registry.ranges import ranges
 from kernelmux.registry.record import record
 from kernelmux.registry.selection import set_default, use
 from kernelmux.registry.shadow import shadow_report
@@ -38,6 +40,7 @@ __all__ = [
     "EmulationWarning",
     "FallbackWarning",
     "Graphed",
+    "KernelFailure",
     "KernelmuxError",
     "ShadowWarning",
     "SpecError",
@@ -83,6 +86,7 @@ __all__ = [
     "patch",
     "polynomial",
     "quantize_rowwise",
+    "ranges",
     "record",
     "reduce_max",
     "reduce_min",

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, selection
+from kernelmux.registry import dispatch, notices, selection
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.errors import ArgumentError, EmulationWarning, UnknownName, UnsupportedError
@@ -201,7 +201,7 @@ def test_the_choice_stays():
 
 
 def test_an_emulated_backend_is_announced_and_emulated():
-    dispatch._told.discard("cuda")
+    notices._emulating.discard("cuda")
     with pytest.warns(EmulationWarning, match="cuda") as caught:
         bound = kx.bind("softmax", like=(X,), backend="cuda")
     assert caught[0].filename == __file__

@@ -7,7 +7,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
+from kernelmux.registry import dispatch, notices
 
 REASON = registered.unavailable("cuda", torch.device("cpu"))
 pytestmark = [
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(dispatch, "_told", set())
+    monkeypatch.setattr(notices, "_emulating", set())
     monkeypatch.setattr(dispatch, "_plans", dispatch.Plans())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kernelmux.emulator.thresholds import GOOD, OCCUPANCY
 from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
 from kernelmux.emulator.tracing.drawing.svg import (
     FAINT,
@@ -15,11 +16,12 @@ from kernelmux.emulator.tracing.drawing.svg import (
     PLAIN,
     RULE,
     TINTS,
+    YELLOW,
     Canvas,
     Tint,
     clipped,
 )  # fmt: skip
-from kernelmux.emulator.tracing.reading import FINE, bytes_text, number, readings
+from kernelmux.emulator.tracing.reading import FINE, bytes_text, excess, number, readings
 
 MARGIN, WIDTH = 28.0, 1220.0
 CODE, CODE_WIDTH, CODE_SIZE, CODE_ROW = MARGIN, 408.0, 11.5, 17.0
@@ -103,7 +105,12 @@ def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
     divergent, branches = (sum(getattr(line, n) for line in launch.lines) for n in ("divergent", "branches"))
     yield f"{divergent:,}", "divergent branches", f"of {branches:,}", PLAIN if divergent else GREEN
     if (fits := launch.occupancy()) is not None:
-        yield f"{fits.fraction:.0%}", f"occupancy, by {fits.limited_by}", "", GREEN if fits.fraction >= 0.5 else PLAIN
+        yield (
+            f"{fits.fraction:.0%}",
+            f"occupancy, by {fits.limited_by}",
+            "",
+            GREEN if OCCUPANCY.verdict(fits.fraction) == GOOD else PLAIN,
+        )
 
 
 def worst(traffic: list[Any]) -> str:
@@ -114,12 +121,14 @@ def worst(traffic: list[Any]) -> str:
 
 def _sentences(canvas: Canvas, x: float, y: float, launch: Any) -> float:
     wasteful = [r for r in readings(launch) if r.wasted][:3]
-    if not wasteful:
+    more = excess(launch)
+    if not wasteful and not more:
         canvas.text(x, y + 8, f"✓ {FINE}", 12.5, GREEN.text)
         return y + 12
-    for reading in wasteful:
-        for i, text in enumerate(wrapped(f"{reading.place(launch.file)}{reading.text}", 112)):
-            canvas.text(x + 12 * (i > 0), y + 8, text, 12.5, TINTS[reading.verdict].text)
+    lines = [(f"{r.place(launch.file)}{r.text}", TINTS[r.verdict]) for r in wasteful] or [(FINE, PLAIN)]
+    for line, tint in [*lines, (more, YELLOW)] if more else lines:
+        for i, text in enumerate(wrapped(line, 112)):
+            canvas.text(x + 12 * (i > 0), y + 8, text, 12.5, tint.text)
             y += 18
     return y
 
