@@ -49,7 +49,14 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
     users = {name for name, used in graph.items() if used & (of_reports - {f"{PREFIX}.report.columns"})}
     assert users - of_reports == {
         f"{PREFIX}.{name}"
-        for name in ("command", "against.command", "against.silence", "sweeps.command", "emulated.amd", "profile.report")
+        for name in (
+            "command",
+            "against.command",
+            "against.silence",
+            "sweeps.command",
+            "emulated.amd",
+            "profile.report",
+        )
     }
     work = {f"{PREFIX}.{name}" for name in ("run", "harness", "measure", "clock", "worker", "command", "cli")}
     work |= {name for name in graph if name.startswith(f"{PREFIX}.emulated")}
