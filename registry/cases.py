@@ -32,7 +32,8 @@ Shape = tuple[int, ...]
 class Case:
     """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
 
-    An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2x3.
+    An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2x3. The word
+    channels-last says how tensors of four axes lie, for an operator on images.
 
     tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
     inputs: the distribution of the values (`DISTRIBUTIONS`). spec: whose arguments the names are; a spec sets it in its
@@ -67,7 +68,18 @@ class Case:
     def scalars(self) -> dict[str, Any]:
         return self.parsed[1]
 
+    @property
+    def order(self) -> torch.memory_format:
+        """How tensors of four axes lie in memory."""
+        return torch.channels_last if LAST in re.split(SEPARATOR, self.text) else torch.contiguous_format
 
+    def laid(self, x: torch.Tensor) -> torch.Tensor:
+        """The tensor in the order of the case: a copy if it has to move."""
+        return x.contiguous(memory_format=self.order) if x.dim() == 4 else x
+
+
+SEPARATOR = r"[\s,]+"
+LAST = "channels-last"
 FORM = "name=4x1000[:fp16] for a tensor, name=value for a scalar"
 _SHAPE = re.compile(r"\d+(x\d+)*|scalar")
 MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
@@ -85,7 +97,9 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
     shapes: dict[str, Shape] = {}
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
-    for item in re.split(r"[\s,]+", text.strip()):
+    for item in re.split(SEPARATOR, text.strip()):
+        if item == LAST and any(output.order for output in spec.outputs):
+            continue
         match = re.fullmatch(r"([A-Za-z_]\w*)=([^:=]+)(?::(\w+))?", item)
         if not match:
             raise ArgumentError(f"shape: expected {FORM}, got {item!r}")

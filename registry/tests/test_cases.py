@@ -142,3 +142,16 @@ def test_exact_integers_are_never_zero_and_bounded():
 )
 def test_exact_range(terms, dtype, products, largest):
     assert cases.exact_range(terms, dtype, products) == largest
+
+
+def test_images_of_a_case_may_lie_channels_last():
+    spec = catalog.spec("conv2d")
+    case = spec.case("x=2x8x5x6 weight=4x8x3x3 channels-last")
+    drawn = spec.drawn(case, torch.float16, cases.generator("order"))
+    asked = spec.hypothetical(case, torch.float16).tensors
+    assert {x.stride() for x in (drawn["x"], asked["x"])} == {(240, 1, 48, 8)}
+    assert spec.drawn(spec.case("x=2x8x5x6 weight=4x8x3x3"), torch.float16, cases.generator("order"))[
+        "x"
+    ].is_contiguous()
+    with pytest.raises(ArgumentError, match="channels-last"):
+        _ = catalog.spec("softmax").case("x=3x3 channels-last").parsed
