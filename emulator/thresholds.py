@@ -35,4 +35,4 @@ BUSY = Level(0.95, 0.80)  # share of a timeline in which the GPU has work
 
 LAUNCH_US = 10.0  # a call below this is mostly launch latency and ramp-up of the blocks
 TINY_US = 5.0  # a kernel below this takes less time than its launch takes the host
-IDLE_US = 50.0  # a pause of the GPU from here on is not launch latency: the host did something else
+IDLE_US = 200.0  # a pause of the GPU from here on is no launch, even under a profiler: the host did something else

@@ -157,7 +157,8 @@ def _launch(error: Exception) -> str:
             shared = f", {names['shared']} bytes of dynamic shared memory" if names.get("shared") else ""
             found = f"{entry.strip()} grid {names['grid']}, block {names['block']}{shared}".strip()
         elif hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
-            found = f"{getattr(home.kernel, '__name__', '')} grid {home.grid}, {getattr(home, 'meta', '')}"
+            warps = getattr(home, "meta", {}).get("num_warps", "")
+            found = f"{getattr(home.kernel, '__name__', '')} grid {home.grid}" + (f", {warps} warps" if warps else "")
         at = at.tb_next
     return found
 

@@ -106,7 +106,7 @@ def _profiling(plan: Schedule | None, trace: Path, device: str) -> Iterator[None
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     plans: dict[str, Any] = vars(plan) if plan else {}
     turns = schedule(**plans, repeat=1) if plan else None
-    with profile(activities=kinds, schedule=turns, on_trace_ready=write) as profiler:
+    with profile(activities=kinds, schedule=turns, on_trace_ready=write, acc_events=True) as profiler:
         _steps.append(profiler.step if plan else _nothing)
         try:
             yield

@@ -150,7 +150,7 @@ def why(line: Timeline, pause: Pause) -> str:
         return "the next work was queued before: it waited for another stream, an event or a copy"
     end = launch.start if launch else after.start
     share = [(min(s.end, end) - max(s.start, start), s) for s in line.host if s.start < end and s.end > start]
-    waited = [s for _, s in share if _waits(s) and s.start <= start]
+    waited = [s for _, s in share if _waits(s) and s.start <= start + 0.1 * (end - start)]
     drained = f"the queue had run empty at {max(waited, key=lambda s: s.start).name}; then " if waited else ""
     around = {s for _, s in share if s.name.startswith(STEP) or (s.kind == RANGE and s.start <= start)}
     inside = [(part, s) for part, s in share if not _waits(s) and s not in around]

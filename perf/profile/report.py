@@ -114,7 +114,7 @@ KERNELS = (
     "grid",
     "block",
     "regs",
-    "waves",
+    "blocks/SM",
     "occupancy",
 )
 COPIES = ("copy", "count", "total us", "bytes", "rate")
@@ -190,7 +190,7 @@ def _name(text: str) -> str:
     """The name of a kernel without the types of its template; of a copy, as it is."""
     if text.startswith("Mem"):
         return text
-    short = text.removeprefix("void ").partition("<")[0].partition("(")[0]
+    short = text.removeprefix("void ").replace("(anonymous namespace)::", "").partition("<")[0].partition("(")[0]
     return short if len(short) <= LONGEST else f"{short[: LONGEST - 3]}..."
 
 

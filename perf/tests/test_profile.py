@@ -24,7 +24,7 @@ def test_a_timeline_without_anything_wrong_says_so() -> None:
     tape = Tape()
     busy(tape, 1000)
     assert "busy 500.0 of 500.0 us, 100%, good" in tape.text()
-    assert "no pause of 50 us or more, no stretch that waits for launches, no kernel below 5 us" in tape.text()
+    assert "no pause of 200 us or more, no stretch that waits for launches, no kernel below 5 us" in tape.text()
 
 
 def test_a_planted_pause_is_found_with_what_the_host_did() -> None:

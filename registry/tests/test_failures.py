@@ -179,3 +179,16 @@ def test_a_call_that_succeeds_runs_no_instruction_more():
     names = [step.opname for step in dis.get_instructions(dispatch._plans.quick["softmax"])]
     good = names[: names.index("PUSH_EXC_INFO")]
     assert "NOP" not in good and good[-1] == "RETURN_VALUE"
+
+
+def test_a_launch_of_triton_has_its_grid_and_its_warps():
+    class Launch:
+        grid, meta = (4, 1, 1), {"num_warps": 8, "lanes": object()}
+        kernel = staticmethod(lambda: None)
+
+        def __call__(self):
+            raise OutOfResources("out of resource: shared memory")
+
+    with pytest.raises(OutOfResources) as raised:
+        Launch()()
+    assert failures._launch(raised.value).endswith("grid (4, 1, 1), 8 warps")
