@@ -65,7 +65,7 @@ def contestants(columns: int, device: str) -> list[Contestant]:
 def check(found: list[Contestant], x: torch.Tensor) -> None:
     """Raise unless the first rows of every result are those of float64, but for roundings to the dtype."""
     wanted = torch.softmax(x[:CHECKED_ROWS].double(), 1)
-    allowed = 8 * dtypes.UNIT[x.dtype]
+    allowed = 16 * dtypes.UNIT[x.dtype]  # five calls round four times, and the exponential amplifies the first
     for one in found:
         got = one.call(x)[:CHECKED_ROWS].double()
         off = ((got - wanted).abs() / wanted).max().item()

@@ -29,8 +29,9 @@ def fused(example):
 
 
 def test_the_count_is_that_of_the_calls(fused):
+    x = torch.randn(ROWS, COLUMNS)
     with Traffic() as traffic:
-        fused.five_calls(torch.randn(ROWS, COLUMNS))
+        fused.five_calls(x)
     assert traffic.read == 5 * ROWS * COLUMNS + 2 * ROWS and traffic.written == 3 * ROWS * COLUMNS + 2 * ROWS
     (moved,) = (one.moved for one in fused.contestants(COLUMNS, "cpu") if one.name == "five torch calls")
     assert moved * ROWS * COLUMNS == traffic.read + traffic.written

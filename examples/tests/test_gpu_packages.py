@@ -36,25 +36,28 @@ def search(site: Path) -> str:
     return os.pathsep.join((str(site / "packages"), *(path for path in sys.path if path)))
 
 
-def test_both_are_found_and_say_what_they_lack(site: Path) -> None:
-    told = run(site, "-m", "kernelmux", "doctor", path=search(site), NUMBA_ENABLE_CUDASIM="0")
+DOCTOR_AND_CALL = """
+import torch, kernelmux as kx
+from kernelmux.registry import doctor
+print(doctor.text(doctor.report(), 200), flush=True)
+kx.rms_norm(torch.ones(2, 4), torch.ones(4), backend="load_inline")
+"""
+
+
+def test_both_are_found_and_refuse_a_call_that_they_cannot_run(site: Path) -> None:
+    told = run(site, "-c", DOCTOR_AND_CALL, path=search(site), NUMBA_ENABLE_CUDASIM="0")
     assert "from the package kernels_by_load_inline" in told.stdout, told.stdout + told.stderr
     assert "from the package kernels_in_numba" in told.stdout
-    assert "its kernels are machine code of a GPU: move the tensors there" in told.stdout
     numba = importlib.util.find_spec("numba") is not None
     assert ("set NUMBA_ENABLE_CUDASIM=1" if numba else "the package numba is not installed") in told.stdout
+    assert told.returncode == 1 and "BackendUnavailable: no requested backend can run this call" in told.stderr
+    assert "no: its kernels are machine code of a GPU: move the tensors there" in told.stderr
 
 
 def test_every_file_of_the_packages_is_installed(site: Path) -> None:
     for name in PACKAGES:
         sources = [p for p in (EXAMPLES / name).glob("kernels_*/*") if p.suffix in {".py", ".cu", ".cpp"}]
         assert sources and all((site / "packages" / p.parent.name / p.name).is_file() for p in sources)
-
-
-def test_an_error_and_not_another_backend_where_there_is_no_gpu(site: Path) -> None:
-    call = "import torch, kernelmux as kx; kx.rms_norm(torch.ones(2, 4), torch.ones(4), backend='load_inline')"
-    told = run(site, "-c", call, path=search(site))
-    assert told.returncode == 1 and "move the tensors there" in told.stderr.splitlines()[-1], told.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="numba's simulator and its GPU exclude each other")

@@ -13,11 +13,8 @@ def unavailable(device: torch.device) -> str | None:
     from numba import config, cuda
 
     if device.type == "cpu":
-        return (
-            None
-            if config.ENABLE_CUDASIM
-            else "numba compiles for a GPU: move the tensors there, or set NUMBA_ENABLE_CUDASIM=1"
-        )
+        needed = "numba compiles for a GPU: move the tensors there, or set NUMBA_ENABLE_CUDASIM=1"
+        return None if config.ENABLE_CUDASIM else needed
     if config.ENABLE_CUDASIM:
         return "NUMBA_ENABLE_CUDASIM is set: its simulator takes tensors of the CPU"
     return None if cuda.is_available() else "numba finds no GPU"
