@@ -2,7 +2,8 @@
 
 docs/operators/<op>.md    a page for each operator, and README.md, their index
 docs/images/speeds.svg    every operator's best variants against the floor
-docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->
+docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
+docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelmux.docs import index_page, operator_page, rungs, speeds
+from kernelmux.docs import fused, index_page, ladder_pictures, operator_page, record_tables, rungs, speeds
 from kernelmux.registry import catalog, files, terminal
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"
+MARKERS = ("<!-- rungs ", "<!-- fused -->", *(f"<!-- {name} -->" for name in record_tables.TABLES))
 
 
 def made() -> dict[Path, str]:
@@ -26,8 +28,8 @@ def made() -> dict[Path, str]:
     found[HOME / "images/speeds.svg"] = speeds.picture()
     for path in sorted(HOME.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if rungs.MARKER.search(text):
-            found[path] = rungs.filled(text)
+        if any(marker in text for marker in MARKERS):
+            found[path] = record_tables.filled(fused.filled(rungs.filled(text)))
     return found
 
 
@@ -42,12 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = terminal.Parser(
         prog="python -m kernelmux.docs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
-    return terminal.run("docs", lambda: _run(parser.parse_args(arguments).check))
+    options = parser.parse_args(arguments)
+    return terminal.run("docs", lambda: _run(options.check, options.pictures))
 
 
-def _run(check: bool) -> int:
-    wanted = made()
+def _run(check: bool, pictures: bool) -> int:
+    wanted = made() | (dict(ladder_pictures.made()) if pictures else {})
     changed = differing(wanted)
     for path in changed:
         print(f"{'differs from' if check else 'written from'} the records: {path.relative_to(HOME.parent)}")

@@ -29,7 +29,7 @@ from kernelmux.registry.signature import REQUIRED
 from kernelmux.registry.spec import OpSpec
 
 TOP = Path(__file__).parents[1]
-SWEEPS = TOP / "perf/results/sweeps"  # curves over sizes, <op>.svg or <op>_<what>.svg
+SWEEPS = TOP / "perf/results/sweeps"  # <gpu>-<op>-<axis>.csv, and pictures of the same names
 GPU = "sm_90"
 
 
@@ -204,5 +204,9 @@ def _cell(row: Timed | None) -> str:
 
 
 def _curves(op: str) -> Iterator[str]:
-    for path in sorted({*SWEEPS.glob(f"{op}.svg"), *SWEEPS.glob(f"{op}-*.svg")}):
-        yield f"![{path.stem.replace('-', ', ')}: time over size](../../{path.relative_to(TOP).as_posix()})"
+    """Recorded sweeps over the length of an axis: their pictures, and the numbers."""
+    for path in sorted(SWEEPS.glob(f"*-{op}-*.csv")):
+        place, picture = f"../../{path.relative_to(TOP).as_posix()}", path.with_suffix(".svg")
+        name = f"{op} over {path.stem.rpartition('-')[2]}"
+        shown = f"![{name}]({place.removesuffix('.csv')}.svg)\n\n" if picture.exists() else ""
+        yield f"{shown}[{name}, as numbers]({place})"
