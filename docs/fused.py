@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kernelmux.docs.markdown import table
+from kernelmux.registry.files import between
 
 RECORD = Path(__file__).parent / "records/fused_softmax_nvidia_h200.json"
-MARKER = re.compile(r"(<!-- fused -->\n).*?(\n<!-- /fused -->)", re.DOTALL)
+BEGIN, END = "<!-- fused -->", "<!-- /fused -->"
 HEAD = ("rows x columns", "dtype", "who", "moves, in sizes of x", "us", "GB/s of that")
 
 
 def filled(text: str) -> str:
     """A page with the table that its marker asks for."""
-    return MARKER.sub(lambda m: m[1] + content() + m[2], text)
+    return between(text, BEGIN, END, content()) if BEGIN in text else text
 
 
 def content(path: Path = RECORD) -> str:

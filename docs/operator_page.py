@@ -207,6 +207,6 @@ def _curves(op: str) -> Iterator[str]:
     """Recorded sweeps over the length of an axis: their pictures, and the numbers."""
     for path in sorted(SWEEPS.glob(f"*-{op}-*.csv")):
         place, picture = f"../../{path.relative_to(TOP).as_posix()}", path.with_suffix(".svg")
-        name = f"{op} over {path.stem.rpartition('-')[2]}"
+        name = f"{op} over {path.stem.partition(f'-{op}-')[2].replace('-', ', ')}"
         shown = f"![{name}]({place.removesuffix('.csv')}.svg)\n\n" if picture.exists() else ""
         yield f"{shown}[{name}, as numbers]({place})"

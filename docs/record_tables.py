@@ -1,8 +1,7 @@
-"""Tables of the record for the pages on measuring, between markers: <!-- states -->, <!-- graphs --> and <!-- ceilings -->."""
+"""Tables of the record for the pages on measuring: between <!-- states --> and <!-- /states -->, graphs, and ceilings."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from kernelmux.docs import rungs
@@ -12,6 +11,7 @@ from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import groups, large_groups
 from kernelmux.perf.result import Timed
+from kernelmux.registry.files import between
 
 SHOWN = ("add", "transpose", "softmax", "matmul", "attention")  # from few operations for each byte to many
 SHORTEST = 8
@@ -20,8 +20,9 @@ SHORTEST = 8
 def filled(text: str) -> str:
     """A page with the tables that its markers ask for."""
     for name, made in TABLES.items():
-        form = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-        text = form.sub(lambda m, made=made: m[1] + _everywhere(made) + m[2], text)  # type: ignore[misc]
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if begin in text:
+            text = between(text, begin, end, _everywhere(made))
     return text
 
 
@@ -45,7 +46,7 @@ def states(record: GpuRecord) -> str:
 def _state(row: Timed) -> list[str]:
     held = row.held_us or row.median_us
     clocks = [f"{mhz:.0f}" for mhz in (row.mhz or 0.0, row.held_mhz or 0.0)]
-    longer = wording.percent(held / row.median_us - 1)
+    longer = wording.percent(max(held / row.median_us - 1, 0.0))
     return [wording.microseconds(row.median_us), clocks[0], wording.microseconds(held), clocks[1], longer]
 
 

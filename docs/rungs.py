@@ -23,13 +23,18 @@ from kernelmux.registry import catalog, machines
 from kernelmux.registry.dtypes import SHORT, parse
 
 GPU = "sm_90"  # asked for what can run on recorded GPUs
-MARKER = re.compile(r"(<!-- rungs (\S+) ?(.*?) ?-->\n).*?(\n<!-- /rungs -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- rungs (\S+) ?(.*?) ?-->\n).*?(<!-- /rungs -->)", re.DOTALL)
 HEAD = ("variant", "idea", "us", "of the floor", "times torch", "times the rung before")
 
 
 def filled(text: str) -> str:
     """A page with the tables that its markers ask for."""
-    return MARKER.sub(lambda m: m[1] + "\n\n".join(table_of(r, m[2], m[3]) for r in records.recorded()) + m[4], text)
+
+    def made(m: re.Match[str]) -> str:
+        tables = "\n\n".join(table_of(record, m[2], m[3]) for record in records.recorded())
+        return f"{m[1]}{tables}\n{m[4]}"
+
+    return MARKER.sub(made, text)
 
 
 def table_of(record: GpuRecord, op: str, which: str = "") -> str:

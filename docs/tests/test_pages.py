@@ -1,9 +1,9 @@
 """The pages that teach, typed in by a machine: snippets print what the page shows, links and tables are there."""
 
 import contextlib
-import importlib.util
 import io
 import re
+import runpy
 import shlex
 import warnings
 from pathlib import Path
@@ -56,9 +56,8 @@ def printed(page: str, folder: Path) -> list[str]:
     """What each snippet of a page prints; they run in their order as one file: Triton reads the sources of kernels."""
     path = folder / f"{page}.py"
     path.write_text(f"\nprint({BREAK!r}, end='')\n".join(code for code, _ in shown(page)), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"page_{page}", path)
     with contextlib.redirect_stdout(io.StringIO()) as told:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        runpy.run_path(str(path))
     return told.getvalue().split(BREAK)
 
 
