@@ -42,7 +42,9 @@ def differing(wanted: dict[Path, str]) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = terminal.Parser(
-        prog="python -m kernelmux.docs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m kernelmux.docs",
+        description=(__doc__ or "").partition(": ")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")

@@ -30,7 +30,6 @@ from kernelmux.registry.spec import OpSpec
 
 TOP = Path(__file__).parents[1]
 SWEEPS = TOP / "perf/results/sweeps"  # <gpu>-<op>-<axis>.csv, and pictures of the same names
-GPU = "sm_90"
 
 
 def page(op: str) -> str:
@@ -94,14 +93,14 @@ def _rules(spec: OpSpec) -> Iterator[str]:
 
 
 def _support(op: str) -> str:
-    matrix = support.support_matrix(GPU, op)
+    matrix = support.support_matrix(rungs.GPU, op)
     entries = [e for name in backends() for e in matrix.of(op, name)]
     rows = []
     for entry in entries:
         found = registered.variants(entry.backend, op)[entry.variant]
         rows.append((f"{entry.backend}/{entry.variant}", found.idea, "/".join(entry.dtypes) or "-", _needs(entry),
                      _status(op, entry)))  # fmt: skip
-    head = ("variant", "idea", f"dtypes on {GPU}", "needs", "verified")
+    head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "verified")
     return (
         f"{table(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies a"
         " variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
