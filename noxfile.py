@@ -18,8 +18,8 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "examples")
-DOCUMENTS = ("README.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs", "examples")
+DOCUMENTS = ("docs/performance.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
 TUNED = "docs/tuning.md"
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
@@ -116,14 +116,15 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write anew the tables of documents and the types of the public face (-- --check fails if that changes them)."""
+    """Write the generated pages and tables, and the types of the public face (-- --check fails if that changes them)."""
     python = pinned(session)
+    check = ["--check"] if "--check" in session.posargs else []
     session.run(python, "-m", "kernelmux.registry.stubs")
-    session.run(python, "-m", "kernelmux.conformance", "--matrix", "README.md")
     for document in DOCUMENTS:
         session.run(python, "-m", "kernelmux.perf", "--update", document)
     session.run(python, "-m", "kernelmux.tune", "--update", TUNED)
-    if "--check" in session.posargs:
+    session.run(python, "-m", "kernelmux.docs", *check)
+    if check:
         session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "registry/public", external=True)
 
 

@@ -13,7 +13,7 @@ from kernelmux.registry.spec import OpSpec, Output
 def documentation(spec: OpSpec) -> str:
     """The docstring of a public operator, from its spec."""
     lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
-    lines += [f"    {i.name}: {_kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
+    lines += [f"    {i.name}: {kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
     lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
     lines += [_output(o) for o in spec.outputs if not o.saved]
     if saved := [_output(o) for o in spec.outputs if o.saved]:
@@ -24,7 +24,12 @@ def documentation(spec: OpSpec) -> str:
 
 
 def _output(output: Output) -> str:
-    return f"    {output.name}: {_dtype(output)}, {_shape(output)}{'; ' + output.doc if output.doc else ''}"
+    return f"    {output.name}: {form(output)}{'; ' + output.doc if output.doc else ''}"
+
+
+def form(output: Output) -> str:
+    """The dtype and the shape of an output."""
+    return f"{_dtype(output)}, {_shape(output)}"
 
 
 def _dtype(output: Output) -> str:
@@ -39,7 +44,8 @@ def _shape(output: Output) -> str:
     return f"[{output.dims}]" if isinstance(output.dims, str) else "the reduced shape"
 
 
-def _kind(item: Any) -> str:
+def kind(item: Any) -> str:
+    """What an argument may be: shapes and dtypes of a tensor, the type of a scalar."""
     if hasattr(item, "dims"):
         kinds = f"like {item.like}" if item.like else "/".join(SHORT[d] for d in item.dtypes)
         return f"{item.shapes} {kinds}{' or None' if item.optional else ''}{', in host memory' if item.host else ''}"

@@ -215,7 +215,7 @@ def _variants(matrix: SupportMatrix, width: int) -> str:
             f"{e.backend}/{e.variant}" if e.variant else e.backend,
             "/".join(e.dtypes) or "-",
             "\n".join(e.conditions) if e.able else f"cannot run: {e.problem}",
-            _layout(e) if e.able else "",
+            read_in_place(e) if e.able else "",
         )
         for e in matrix.entries
     ]
@@ -233,7 +233,7 @@ _STRIDES = {
 }
 
 
-def _layout(entry: Support) -> str:
+def read_in_place(entry: Support) -> str:
     """What tensors must have to be read where they are, those with the same needs in one line."""
     names: dict[str, list[str]] = {}
     for name, layout in entry.layout:

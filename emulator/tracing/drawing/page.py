@@ -66,6 +66,7 @@ PAGE = """<!doctype html>
 body {{ margin: 0; background: #f1f4f7 }}
 main {{ max-width: 1220px; margin: 24px auto; background: #fff; box-shadow: 0 1px 6px #0002 }}
 svg {{ display: block; width: 100%; height: auto }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #010409 }} main {{ background: #0d1117 }} }}
 </style></head>
 <body><main>
 {image}

@@ -1,0 +1,47 @@
+"""docs/operators/README.md: every operator by family, who computes it, and how fast."""
+
+from __future__ import annotations
+
+from kernelmux.conformance import ledger
+from kernelmux.docs import rungs
+from kernelmux.docs.families import by_family
+from kernelmux.docs.markdown import backends, table
+from kernelmux.perf import records
+from kernelmux.perf.report import wording
+from kernelmux.perf.report.groups import ResultGroup, large_groups
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+
+HEAD = """# Operators
+
+An operator's page has its formula, its arguments, who computes it under which conditions, its error bound, its gradient
+and its times. A cell below has the variants of a backend in ladder order.
+
+{marks[verified]} passed the whole suite on {gpus} as it stands. stale: passed before its last change. emulated: passes on
+the emulator, no GPU has run it. -: neither.
+
+The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice: its time, and what
+share of it the machine needs at least. Times of sources that have changed since are left out.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    gpus = ", ".join(book["gpu"] for book in ledger.books()) or "no GPU yet"
+    parts = [HEAD.format(marks=ledger.MARKS, gpus=gpus).rstrip()]
+    fresh = [row for record in records.recorded() for row in rungs.rows(record) if not row.stale]
+    speeds = {group.op: _speed(group) for group in large_groups(fresh)}
+    for family, ops in by_family(catalog.names()).items():
+        rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]
+        parts += [f"## {family}", table(("operator", *backends(), "best, us"), rows)]
+    return "\n\n".join([*parts, "Written by `nox -s docs` from the specs and the records."]) + "\n"
+
+
+def _cell(op: str, backend: str) -> str:
+    found = registered.variants(backend, op) if registered.implements(backend, op) else {}
+    return ", ".join(f"{name} {ledger.MARKS[ledger.status(op, backend, name)[0]]}" for name in found) or "-"
+
+
+def _speed(group: ResultGroup) -> str:
+    best = group.best
+    return f"{wording.microseconds(best.median_us)}, {wording.share(best)} {best.label}" if best else "-"

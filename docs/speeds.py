@@ -1,0 +1,73 @@
+"""docs/images/speeds.svg: of every operator the best variant of each backend, as a share of the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from kernelmux.docs import rungs
+from kernelmux.docs.families import by_family
+from kernelmux.docs.markdown import backends
+from kernelmux.perf import records
+from kernelmux.perf.report import wording
+from kernelmux.perf.report.groups import ResultGroup, large_groups
+
+WIDTH, TOP, HEIGHT, LABELS, LEFT = 1000, 58, 270, 150, 52  # pixels; LABELS: room for the names below
+ASIDE = {"triton": -3, "cuda": 3}  # pixels, so that neither hides the other
+STYLE = (
+    "text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;font-size:11px;fill:#1f2933}"
+    ".title{font-size:15px;font-weight:600}.grey{fill:#616e7c}.paper{fill:#fff}.rule{stroke:#d9dee3}.roof{stroke:#1f2933}"
+    ".torch_ref{fill:#8a94a0}.triton{fill:#2563eb}.cuda{fill:#15803d}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grey{fill:#9da7b3}.paper{fill:#0d1117}.rule{stroke:#30363d}"
+    ".roof{stroke:#e6edf3}.torch_ref{fill:#7d8590}.triton{fill:#6ea8fe}.cuda{fill:#3fb950}}"
+)
+
+
+def picture() -> str:
+    """The picture as SVG text: the first GPU on record, rows that are not stale."""
+    record = next(iter(records.recorded()), None)
+    rows = [row for row in rungs.rows(record) if not row.stale] if record else []
+    groups = {group.op: group for group in large_groups(rows) if group.best and group.best.point}
+    title = f"{record.gpu}: time that the machine allows / time taken" if record else "No GPU is on record yet"
+    height = TOP + HEIGHT + LABELS
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+        f' role="img" aria-label="{escape(title)}"><style>{STYLE}</style>',
+        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
+        f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
+        *_key(), *_rules(), *_columns(groups),
+    ]  # fmt: skip
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _y(share: float) -> float:
+    return round(TOP + HEIGHT * (1 - min(share, 1.05)), 1)
+
+
+def _key() -> Iterator[str]:
+    for i, name in enumerate(backends()):
+        x = WIDTH - 90 * (len(backends()) - i)
+        yield f'<circle class="{name}" cx="{x}" cy="20" r="5"/><text x="{x + 10}" y="24">{name}</text>'
+
+
+def _rules() -> Iterator[str]:
+    for percent in range(0, 101, 25):
+        y = _y(percent / 100)
+        kind = "roof" if percent == 100 else "rule"
+        yield f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - 8}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="grey" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{percent}%</text>'
+
+
+def _columns(groups: dict[str, ResultGroup]) -> Iterator[str]:
+    ops = [op for names in by_family(groups).values() for op in names]
+    step = (WIDTH - LEFT - 16) / max(len(ops), 1)
+    for i, op in enumerate(ops):
+        x, foot = round(LEFT + step * (i + 0.5), 1), TOP + HEIGHT
+        yield f'<line class="rule" x1="{x}" x2="{x}" y1="{TOP}" y2="{foot}"/>'
+        yield f'<text x="{x}" y="{foot + 12}" text-anchor="end" transform="rotate(-55 {x} {foot + 12})">{op}</text>'
+        for name in backends():
+            row = groups[op].best_of(name)
+            if row and row.point:
+                told = f"{op} {row.label} {wording.microseconds(row.median_us)} us, {wording.share(row)}"
+                place = f'cx="{x + ASIDE.get(name, 0):.1f}" cy="{_y(row.point.share)}"'
+                yield f'<circle class="{name}" {place} r="5"><title>{told}</title></circle>'

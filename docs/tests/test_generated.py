@@ -1,0 +1,67 @@
+"""The generated pages are those of the specs and the records as they are, and hold what a reader looks for."""
+
+from pathlib import Path
+
+import pytest
+
+from kernelmux.docs import __main__ as docs
+from kernelmux.docs import operator_page, rungs, speeds
+from kernelmux.docs.families import FAMILIES, OTHERS, by_family, family
+from kernelmux.perf import records
+from kernelmux.registry import catalog
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[Path, str]:
+    return docs.made()
+
+
+def test_what_is_committed_is_what_is_generated(made: dict[Path, str]) -> None:
+    wrong = [str(path.relative_to(docs.HOME.parent)) for path in docs.differing(made)]
+    assert not wrong, f"run `nox -s docs`, which writes anew: {', '.join(wrong)}"
+
+
+def test_every_operator_has_a_page_with_every_part(made: dict[Path, str]) -> None:
+    for op in catalog.names():
+        text, spec = made[docs.PAGES / f"{op}.md"], catalog.spec(op)
+        assert spec.math in text and all(f"`{i.name}`" in text for i in spec.inputs)
+        assert text.count("\n## ") == 6, op
+        assert "torch_ref/" in text and "cuda/" in text and "triton/" in text
+        assert f"({op}.md)" in made[docs.PAGES / "README.md"]
+
+
+def test_an_operator_belongs_to_the_family_with_the_longest_beginning() -> None:
+    assert family("add") == "Element by element" and family("add_rms_norm_backward") == "Rows"
+    assert family("attention_backward") == "Attention" and family("sort") == OTHERS
+    assert sum(map(len, by_family(catalog.names()).values())) == len(catalog.names())
+    assert list(by_family(["sort", "matmul"])) == ["Products", OTHERS] and OTHERS not in FAMILIES
+
+
+def test_a_marker_is_filled_and_what_is_not_on_record_says_so() -> None:
+    text = "before\n<!-- rungs softmax x=3x5 fp32 -->\nold\n<!-- /rungs -->\nafter\n"
+    found = rungs.filled(text)
+    assert found.startswith("before\n<!-- rungs softmax x=3x5 fp32 -->\n`x=3x5` fp32 on ") and found.endswith("after\n")
+    assert "old" not in found and "| cuda/naive | three passes, one element per access | not recorded |" in found
+    assert '--op softmax --dtype fp32 --workload "x=3x5" --record' in found
+    assert rungs.filled(found) == found
+
+
+def test_stale_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "stale", lambda row: True)
+    rungs._rows.cache_clear()
+    try:
+        assert ", stale | " in "".join(operator_page._speeds("softmax"))
+        assert 'class="cuda" cx="' in (drawn := speeds.picture()) and drawn.count("<circle") == 3  # the key alone
+    finally:
+        rungs._rows.cache_clear()
+
+
+def test_a_check_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(docs, "HOME", tmp_path / "docs")
+    monkeypatch.setattr(docs, "made", lambda: {tmp_path / "docs/operators/add.md": "text\n"})
+    monkeypatch.setattr(docs, "PAGES", tmp_path / "docs/operators")
+    (tmp_path / "docs/operators").mkdir(parents=True)
+    (tmp_path / "docs/operators/gone.md").write_text("of an operator that was removed\n")
+    assert docs.main(["--check"]) == 1 and "docs/operators/add.md" in capsys.readouterr().out
+    assert docs.main([]) == 0 and docs.main(["--check"]) == 0
+    assert [path.name for path in (tmp_path / "docs/operators").iterdir()] == ["add.md"]
