@@ -169,7 +169,12 @@ def options_of(args: argparse.Namespace) -> Options:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     if args.impl:
         guests.check_ops(tuple(args.op))
-        beside = {"--record": args.record, "--overhead": args.overhead, "--sweep": args.sweep, "--against": args.against}
+        beside = {
+            "--record": args.record,
+            "--overhead": args.overhead,
+            "--sweep": args.sweep,
+            "--against": args.against,
+        }
         if wrong := [name for name, given in beside.items() if given]:
             raise ArgumentError(f"--impl cannot be combined with {wrong[0]}")
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)

@@ -146,7 +146,9 @@ def _time_row(
     prepared = ready(inputs, implementation, clock)
     call, copies, sample = prepared.call, prepared.copies, prepared.sample
     library = row.backend == peers.NAME
-    oracle = shared.known if library else shared.oracle  # before the timing: a call that changes inputs changes no oracle
+    oracle = (
+        shared.known if library else shared.oracle
+    )  # before the timing: a call that changes inputs changes no oracle
     if library:
         _prove(call, copies, implementation, oracle)
     on_gpu = inputs.call.device.type == "cuda"
