@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 
-from kernelmux.conformance import expected, ledger, plan, spelt
+from kernelmux.conformance import expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, dtypes, guests
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 
@@ -22,14 +23,15 @@ examples:
   python -m kernelmux.conformance --tier smoke                         everything on small cases
   python -m kernelmux.conformance --op softmax --backend triton        one operator on one backend
   python -m kernelmux.conformance --backend cuda/tiled --check layout  one variant, one check, all operators
+  python -m kernelmux.conformance --impl mine.py:softmax --op softmax  one function from any file
   python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
   python -m kernelmux.conformance --list                               what would run
 
 Without a GPU the CUDA and Triton kernels run on the emulator, with all of its checks.
 
-A run of everything writes results.jsonl and matrix.md into the --out folder (results-TIER.jsonl and matrix-TIER.md for
-another tier than ci). A run of a part, or one that was stopped, writes results-partial.jsonl and matrix-partial.md, so
-that it never replaces the results of a whole one. Each file is replaced at once, when the run ends.
+A run of everything writes results.jsonl, matrix.md and report.html into the --out folder (results-TIER.jsonl and so on for
+another tier than ci). A run of a part, or one that was stopped, writes results-partial.jsonl and so on, so that it never
+replaces the results of a whole one. Each file is replaced at once, when the run ends.
 
 Exit status: 0 all passed, 1 something failed, 2 usage error or nothing ran, 130 interrupted.
 """
@@ -77,6 +79,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")
     backends = 'backends "cuda" or variants "cuda/tiled"; "spec" judges the specs'
     made.add_argument("--backend", **many, metavar="B", help=backends)
+    impl = "a function from any file, as the one operator of --op; without --backend nothing else runs"
+    made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
@@ -93,6 +97,9 @@ def _running(made: argparse.ArgumentParser) -> None:
     count = "worker processes, or auto (default: by the size of the run)"
     made.add_argument("-n", dest="workers", type=workers, metavar="N", help=count)
     made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
+    made.add_argument("--last-failed", action="store_true", help="only items that failed when they last ran")
+    made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
+    made.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
     out = "for the reports (default: build/conformance)"
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
@@ -118,6 +125,7 @@ def options_of(args: argparse.Namespace) -> Options:
         args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
         seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants,
     )  # fmt: skip
+    chosen = _with_impl(chosen, args) if args.impl else chosen
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
     for name in chosen.dtypes:
@@ -125,11 +133,30 @@ def options_of(args: argparse.Namespace) -> Options:
     if chosen.mutants:
         _check_mutants(chosen)
         return chosen
-    plan.check_names(chosen)
+    chosen = replace(chosen, saves=True, pdb=args.pdb, only=_last_failed(chosen) if args.last_failed else ())
+    with guests.joined(chosen.impl, "".join(chosen.ops)):
+        plan.check_names(chosen)
     _check_cases(chosen)
     expected.books(chosen)
     plain = chosen.everything and not (args.tier or args.seed or args.list)
     return replace(chosen, verified=ledger.verified()) if plain and chosen.device == "cpu" else chosen
+
+
+def _last_failed(chosen: Options) -> tuple[str, ...]:
+    """What failed when it last ran; ArgumentError if nothing did."""
+    if found := report.last_failed(report.folder(chosen)):
+        return found
+    raise ArgumentError(f"--last-failed: nothing is known to fail ({report.folder(chosen) / report.LAST_FAILED})")
+
+
+def _with_impl(chosen: Options, args: argparse.Namespace) -> Options:
+    """With the function of --impl, by its whole path; "reproduce:" repeats it."""
+    if args.mutants or args.record:
+        raise ArgumentError(f"--impl cannot be combined with {'--mutants' if args.mutants else '--record'}")
+    guests.check_ops(chosen.ops)
+    path, name = guests.located(args.impl)
+    program = f"{chosen.program} --impl {shlex.quote(f'{args.impl}')}"
+    return replace(chosen, backends=chosen.backends or (guests.NAME,), program=program, impl=f"{path}:{name}")
 
 
 def _check_mutants(chosen: Options) -> None:

@@ -6,15 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from pathlib import Path
 
 from rich.console import Console
 
-from kernelmux.conformance import arguments, files, ledger, mutation, plan, report, run
+from kernelmux.conformance import arguments, files, junit, ledger, mutation, plan, report, run
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
+from kernelmux.registry import conduct, guests
 from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
@@ -50,7 +52,11 @@ def _main(given: Sequence[str] | None, console: Console) -> int:
     chosen = arguments.options_of(args)
     if args.record:
         ledger.check_recordable(chosen)
-    with mutation.registration() if chosen.mutants else nullcontext():
+    with ExitStack() as registered:
+        if chosen.mutants:
+            registered.enter_context(mutation.registration())
+        registered.enter_context(conduct.watched())
+        registered.enter_context(guests.joined(chosen.impl, "".join(chosen.ops)))
         items = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
         if args.list:
             return _list(console, items)
@@ -62,10 +68,13 @@ def _main(given: Sequence[str] | None, console: Console) -> int:
 
 
 def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, console: Console) -> int:
-    names = (*report.names(chosen, True), *report.names(chosen, False), report.DURATIONS)
+    known = (report.DURATIONS, report.LAST_FAILED)
+    names = (*report.names(chosen, True), *report.names(chosen, False), *known)
     files.prepare(report.folder(chosen), names)
     found = run.run(chosen, items, args.workers or "", args.exitfirst, console)
     try:
+        if args.junit:
+            junit.write(Path(args.junit), found.outcomes, found.seconds)
         status = (
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )

@@ -11,11 +11,11 @@ from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import contrast, failures, origins, rungs
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
-from kernelmux.conformance.probe import Enough, Probe, Record, raised
+from kernelmux.conformance.probe import MUTANTS, Enough, Probe, raised
+from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, conduct
 
-MUTANTS = "mutants_"  # how the backends of `mutation` are called
 # What is asked, emulated, of a variant that passed on a GPU: where the emulator sees more than that, or compilers and
 # torch of this machine decide.
 EMULATED_TOO = frozenset(
@@ -98,6 +98,9 @@ def _run(item: Item, options: Options) -> Outcome:
         pass
     except Exception as error:
         probe.records.append(_crash(probe, error))
+    if found := conduct.patched(item.backend):
+        text = f"patches {', '.join(found)}: what judges a call must stay as it is (it was put back)"
+        probe.records.insert(0, _outside(probe, text))
     return _judge(item, probe)
 
 
@@ -108,9 +111,13 @@ def _by_name_alone(item: Item) -> bool:
 
 def _crash(probe: Probe, error: Exception) -> Record:
     """A failure outside of all trials."""
-    text = failures.text(probe.place, None, f"{raised(error, probe.home)}\n{traceback.format_exc(limit=-4)}")
-    cause = origins.cause(error, probe.home)
-    return Record("", "", "", probe.options.seed, "failed", text=text, cause=cause)
+    text = f"{raised(error, probe.home)}\n{traceback.format_exc(limit=-4)}"
+    return _outside(probe, text, origins.cause(error, probe.home))
+
+
+def _outside(probe: Probe, text: str, cause: str = "") -> Record:
+    told = failures.text(probe.place, None, text)
+    return Record("", "", "", probe.options.seed, "failed", text=told, cause=cause)
 
 
 def _skip_text(records: list[Record], probe: Probe) -> str:

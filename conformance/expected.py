@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Record
+from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import SpecError

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutants, plan
-from kernelmux.conformance.execute import MUTANTS, Outcome, execute
+from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
+from kernelmux.conformance.probe import MUTANTS
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog, guests
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,9 @@ def families() -> dict[str, str]:
 
 @contextmanager
 def registration() -> Iterator[None]:
-    """The mutants are a backend like any other while this lasts, as if a distribution had announced them."""
-    listed = registered._packages
-    every = {**listed(), **families()}
-    registered._packages = lambda: every
-    try:
+    """The mutants are a backend like any other while this lasts."""
+    with guests.announced(families()):
         yield
-    finally:
-        registered._packages = listed
-        for cached in (registered.backend, registered.unavailable, registered.variants):
-            cached.cache_clear()
-        dispatch._plans.clear()
 
 
 def population(device: str = "") -> list[Mutant]:

@@ -26,7 +26,8 @@ class Options:
     seeds: where there are several, an item for each; `seed` is then that of the item at hand. expected: files of
     expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
     of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
-    less is asked of them.
+    less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
+    only: ids of items; nothing else runs. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     """
 
     ops: tuple[str, ...] = ()
@@ -43,6 +44,10 @@ class Options:
     program: str = PROGRAM
     mutants: bool = False
     verified: tuple[str, ...] = ()
+    impl: str = ""
+    only: tuple[str, ...] = ()
+    saves: bool = False
+    pdb: bool = False
 
     @property
     def where(self) -> torch.device:
@@ -57,7 +62,7 @@ class Options:
     @property
     def everything(self) -> bool:
         """Whether every item of the suite runs."""
-        return self.complete and not (self.ops or self.backends or self.mutants)
+        return self.complete and not (self.ops or self.backends or self.mutants or self.only)
 
     def own_cases(self, spec: OpSpec) -> list[Case]:
         """Cases that were spelt out, if the operator can be called so: x=5x1025,axis=0."""

@@ -51,7 +51,8 @@ def items(options: Options) -> list[Item]:
     """The items of a run in a fixed order: operator, backend, variant in ladder order, check, seed."""
     check_names(options)
     found = [item for op in options.ops or catalog.names() for item in _of_op(op, options)]
-    return [one for item in found for one in seeded(item, options)]
+    every = (one for item in found for one in seeded(item, options))
+    return [one for one in every if not options.only or one.id in options.only]
 
 
 def seeded(item: Item, options: Options) -> list[Item]:

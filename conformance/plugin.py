@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import expected, mutation, options, plan
+from kernelmux.conformance import expected, gpus, mutation, options, plan
 from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.registry import conduct, guests
 
 PLAN = "plan.json"
 PROPERTY = "kernelmux"
@@ -25,7 +26,7 @@ COLLECT = (
     20,
     100,
 )  # compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run
-DONE, SECONDS = "done", "seconds"  # beside the options in the plan: finished items; seconds per item in earlier runs
+DONE, SECONDS, GPUS = "done", "seconds", "gpus"  # in the plan: finished items, what items took, the GPUs to share
 
 
 class Wrong(Exception):
@@ -37,10 +38,12 @@ class Suite(pytest.File):
 
     def collect(self) -> Iterator[PlanItem]:
         chosen = options.load(self.path)
+        registered = ExitStack()
+        self.config.add_cleanup(registered.close)
         if chosen.mutants:
-            registered = ExitStack()
             registered.enter_context(mutation.registration())
-            self.config.add_cleanup(registered.close)
+        registered.enter_context(conduct.watched())
+        registered.enter_context(guests.joined(chosen.impl, "".join(chosen.ops)))
         if chosen.device == "cpu":
             self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
             gc.set_threshold(*COLLECT)
@@ -98,4 +101,5 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Suite | No
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         torch.set_num_threads(1)  # the workers share the cores
+        gpus.take(options.saved(config.rootpath / PLAN, GPUS), config.workerinput["workerid"])
         (config.rootpath / f"{os.getpid()}{WORKER}").touch()

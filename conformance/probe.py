@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pdb
+import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import failures, generate, origins, trials
+from kernelmux.conformance import explained, failures, generate, origins, saved, trials
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, numerics
+from kernelmux.registry import conduct, dispatch, numerics
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
@@ -26,8 +29,10 @@ from kernelmux.registry.errors import FallbackWarning
 from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec, Scalar
 
+KEPT = 16  # trials whose results are recognised in a later call
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
 PATIENCE = {"full": 600, "huge": 3600}  # seconds for one emulated launch
+MUTANTS = "mutants_"  # how the backends of `mutation` are called
 FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
 
@@ -37,27 +42,6 @@ class Failed(Exception):
 
 class Enough(Exception):
     """An item has failed so often that more would teach nothing."""
-
-
-@dataclass
-class Record:
-    """What came out of one trial. status: passed, failed or skipped; budget: the largest share of the bound used.
-
-    axes: lengths and scalars of the call. cause: where an exception came from and what kind it was, else "".
-    """
-
-    case: str
-    dtype: str
-    note: str
-    seed: int
-    status: str = "passed"
-    assertions: int = 0
-    budget: float = 0.0
-    seconds: float = 0.0
-    text: str = ""
-    remarks: list[str] = field(default_factory=list)
-    axes: dict[str, Any] = field(default_factory=dict)
-    cause: str = ""
 
 
 class Judge:
@@ -136,7 +120,20 @@ class Judge:
                 continue
             found = numerics.compare(got, ref, limit.total)
             self.record.budget = max(self.record.budget, found.budget)
-            self.require(found.passed, partial(failures.inaccurate, output.name, got, ref, limit, found, left))
+            told = partial(failures.inaccurate, output.name, got, ref, limit, found, left)
+            self.require(found.passed, lambda: self._explained(told(), i, outputs, limit.total))  # noqa: B023
+        if self.trial.size <= trials.SMALL:
+            self.probe.earlier.append(self.trial)
+
+    def _explained(self, text: str, i: int, outputs: Sequence[torch.Tensor], limit: torch.Tensor) -> str:
+        """The text with what explains it; the tensors of an item's first failure are kept."""
+        probe, name = self.probe, self.trial.spec.outputs[i].name
+        lines = [text, explained.earlier(probe.earlier, probe.arithmetics, i, outputs[i])]
+        if probe.options.saves and not probe.saved:
+            home, how = probe.options.out, probe.implementation
+            self.record.saved = probe.saved = saved.keep(home, probe.place, self.trial, how, outputs, name, limit, text)
+            lines.append(f"tensors: {probe.saved}" if probe.saved else "")
+        return "\n  ".join(filter(None, lines))
 
     def equal(self, name: str, got: torch.Tensor, want: torch.Tensor, poison: torch.Tensor | None = None) -> None:
         """Two tensors have the same bits."""
@@ -166,6 +163,9 @@ class Probe:
         self.place = failures.Place(spec.name, self.label, check, options.device, options.program, options.tier)
         self.device = options.where
         self.records: list[Record] = []
+        self.saved = ""  # the folder with the tensors of the first failure
+        self.earlier: deque[Trial] = deque(maxlen=KEPT)  # trials whose results were right
+        self._listens = bool(variant) and not (self.emulated or backend.startswith(MUTANTS))
 
     @property
     def implementation(self) -> Implementation:
@@ -212,10 +212,13 @@ class Probe:
 
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
-        with self.environment():
+        with self.environment(), conduct.Alarm(self.spec, self.backend) if self._listens else nullcontext() as alarm:
+            self._listens = False  # one call tells, and hearing takes time
             result = dispatch.call(self.spec, tuple(values), self.label)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+        if alarm and alarm.heard:
+            raise Failed(alarm.heard)
         if problem := origins.malformed(self.spec, result):
             raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
@@ -373,6 +376,9 @@ class Probe:
 
     def _fail(self, record: Record, trial: Trial, message: str) -> None:
         record.status, record.text = "failed", failures.text(self.place, trial, message)
+        if self.options.pdb:
+            print(f"{record.text}\n  up: the frames of the judge, with got, ref, limit and self.trial; c: on; q: end")
+            pdb.post_mortem(sys.exc_info()[2])
 
     def skip_all(self, reason: str) -> None:
         """The whole item does not apply, for a declared reason."""

@@ -81,8 +81,12 @@ class Reporter:
         seconds: dict[str, float] | None = None,
         workers: int = 1,
         together: bool = False,
+        quiet: bool = False,
     ) -> None:
-        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process."""
+        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process.
+
+        quiet: no bar, which would stand in the way of a debugger.
+        """
         self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
         self.together = together and spread.pays(self.items, workers)
@@ -95,7 +99,7 @@ class Reporter:
         self.bar = Progress(
             TextColumn("conformance"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
             TimeElapsedColumn(), TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[last]}", markup=True),
-            console=console, transient=True, disable=not console.is_terminal,
+            console=console, transient=True, disable=not console.is_terminal or quiet,
         )  # fmt: skip
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 

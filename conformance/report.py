@@ -21,7 +21,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
 SCHEMA = 1
-DURATIONS = "durations.json"
+DURATIONS, LAST_FAILED = "durations.json", "last_failed.json"
 PACKAGES = ("torch", "triton", "cupy", "cupy-cuda13x", "numpy", "nvidia-cuda-nvrtc")
 
 
@@ -59,23 +59,34 @@ def folder(options: Options) -> Path:
     return Path(options.out)
 
 
-def names(options: Options, whole: bool) -> tuple[str, str]:
+def names(options: Options, whole: bool) -> tuple[str, str, str]:
     """The files of a run: of all items (of the default tier, or of another), or of a part, which never replaces those."""
     tier = "" if options.tier == Options.tier else f"-{options.tier}"
     kind = tier if whole else "-partial"
-    return f"results{kind}.jsonl", f"matrix{kind}.md"
+    return f"results{kind}.jsonl", f"matrix{kind}.md", f"report{kind}.html"
 
 
-def write(options: Options, outcomes: list[Outcome], table: str, seconds: float, whole: bool) -> Path:
+def write(options: Options, outcomes: list[Outcome], table: str, html: str, seconds: float, whole: bool) -> Path:
     """Write all reports of a run into its folder; whole: every item of the suite has reported."""
     home = folder(options)
     lines = [_head(options, outcomes), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
-    results, matrix = names(options, whole)
+    results, matrix, page = names(options, whole)
     files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
     files.write(home / matrix, table)
     known = durations(home, warn=False) | {o.item.id: round(o.seconds, 3) for o in outcomes}
     files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
+    ran, now = {o.item.id for o in outcomes}, [o.item.id for o in outcomes if o.status == "failed"]
+    files.write(home / LAST_FAILED, json.dumps([*(i for i in last_failed(home) if i not in ran), *now], indent=0))
+    files.write(home / page, html)
     return home / results
+
+
+def last_failed(home: Path) -> tuple[str, ...]:
+    """The ids of items that failed when they last ran, () where none is known."""
+    try:
+        return tuple(map(str, json.loads((home / LAST_FAILED).read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError):
+        return ()
 
 
 def durations(home: Path, warn: bool = True) -> dict[str, float]:

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kernelmux.conformance import expected, matrix, mutation, report
+from kernelmux.conformance import expected, gpus, matrix, mutation, page, report
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.conformance.plugin import DONE, PLAN, SECONDS
+from kernelmux.conformance.plugin import DONE, GPUS, PLAN, SECONDS
 from kernelmux.conformance.progress import MutantReporter, Reporter, duration
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
-SHARE_GPU = 8  # processes on one GPU: most of the time goes into compiling, and a context takes half a GiB
+SHARE_GPU = 8  # processes on each GPU: most of the time goes into compiling, and a context takes half a GiB
 
 
 @dataclass
@@ -65,7 +65,7 @@ def _reporter(
 ) -> Reporter:
     together = chosen.device == "cpu"  # on a GPU there is less to share, and a process may lose its context
     if not chosen.mutants:
-        return Reporter(items, console, seconds, workers, together)
+        return Reporter(items, console, seconds, workers, together, chosen.pdb)
     broken = {(m.op, m.backend, m.variant) for m in mutation.chosen(chosen) if m.check}
     return MutantReporter(broken, items, console, seconds, workers, together)
 
@@ -90,10 +90,11 @@ def _rounds(
 ) -> None:
     """Run the items; where a kernel took the CUDA context with it, run what is left in new processes."""
     (scratch / "pytest.ini").write_text("[pytest]\n")  # no other configuration
+    shared = gpus.visible() if chosen.device == "cuda" else []
     while True:
         before = len(reporter.outcomes)
-        chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds})
-        pytest.main(_pytest_arguments(scratch, workers, exitfirst, chosen.device), plugins=[reporter])
+        chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds, GPUS: shared})
+        pytest.main(_pytest_arguments(scratch, workers, exitfirst, chosen), plugins=[reporter])
         progress = before < len(reporter.outcomes) < len(items)
         if exitfirst or reporter.interrupted or chosen.device == "cpu" or not progress:
             return
@@ -105,14 +106,16 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     if count < PARALLEL_FROM and not asked:
         return 1
     cores = os.cpu_count() or 1
-    return min(cores, SHARE_GPU) if chosen.device == "cuda" else cores
+    return min(cores, SHARE_GPU * len(gpus.visible())) if chosen.device == "cuda" else cores
 
 
-def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, device: str) -> list[str]:
+def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, chosen: Options) -> list[str]:
     path = str(scratch.resolve())
     quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest"]
     own = ["-c", f"{path}/pytest.ini", "--rootdir", path, "-p", "kernelmux.conformance.plugin"]
-    apart = workers > 1 or device == "cuda"  # a lost CUDA context must not be this process's
+    if chosen.pdb:
+        return [f"{path}/{PLAN}", *quiet, *own, "-s", *(["-x"] if exitfirst else [])]
+    apart = workers > 1 or chosen.device == "cuda"  # a lost CUDA context must not be this process's
     spread = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
     return [f"{path}/{PLAN}", *quiet, *own, *spread, *(["-x"] if exitfirst else [])]
 
@@ -121,8 +124,9 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
     """Write the reports, show what came out, and return the exit status."""
     title = _title(chosen, found)
     if found.outcomes:
-        table = matrix.markdown(found.outcomes, title)
-        path = report.write(chosen, found.outcomes, table, found.seconds, chosen.everything and found.whole)
+        table, html = matrix.markdown(found.outcomes, title), page.html(chosen, found.outcomes, title)
+        whole = chosen.everything and found.whole
+        path = report.write(chosen, found.outcomes, table, html, found.seconds, whole)
     if not found.closed:
         if found.outcomes:
             matrix.show(console, found.outcomes, title)
@@ -130,7 +134,8 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
         for error in found.errors:
             console.print(error, style="red", markup=False)
         if found.outcomes:
-            console.print(f"\nresults: {path}", markup=False, soft_wrap=True)
+            at = path.with_name(report.names(chosen, whole)[2])
+            console.print(f"\nresults: {at}; {path}", markup=False, soft_wrap=True)
     counts = report.counts(found.outcomes)
     if not found.interrupted and not counts["passed"] and not counts["failed"]:
         print("conformance: every item was skipped: nothing was checked", file=sys.stderr)

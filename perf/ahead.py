@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from kernelmux.perf.json_form import decode
 from kernelmux.perf.options import from_dict
 from kernelmux.perf.plan import Row
 from kernelmux.registry import backend as registered
+from kernelmux.registry import guests
 from kernelmux.registry.spec import Call
 
 LIMIT = 150.0  # seconds; the timing worker compiles what is left
@@ -53,6 +54,7 @@ def main(folder: Path, share: int, of: int) -> None:
     options = from_dict(told["options"])
     if options.peers:
         peers.join()
+    ExitStack().enter_context(guests.joined(options.impl, "".join(options.ops)))  # until the process ends
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in (decode(Row, fields, PLAN) for fields in told["rows"]):
         groups.setdefault(row.group, []).append(row)

@@ -17,7 +17,7 @@ from kernelmux.perf.against import command as against
 from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import terminal
+from kernelmux.registry import conduct, guests, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
@@ -31,6 +31,7 @@ examples:
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
   python -m kernelmux.perf --op softmax --peers                   beside torch.compile, QuACK, Liger, FlagGems
   python -m kernelmux.perf --op attention --peers                 beside cuDNN and FlashAttention
+  python -m kernelmux.perf --op softmax --impl mine.py:softmax    one function from any file
   python -m kernelmux.perf --sweep softmax:N=256..65536 --plot    time and rate over the length of rows: picture, CSV
   python -m kernelmux.perf --sweep matmul:M=N=K=256..8192:x2      each length twice the last, for all three axes
   python -m kernelmux.perf --show-sweeps                          the curves on record
@@ -61,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _selection(made)
+    impl = "a function from any file, as the one operator of --op, beside torch and the best variant of each backend"
+    made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     made.add_argument(
         "--samples",
@@ -164,12 +167,23 @@ def options_of(args: argparse.Namespace) -> Options:
         raise ArgumentError("--plot: expected --sweep or --show-sweeps beside it, whose curves it draws")
     if args.record and args.peers and not args.sweep:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
+    if args.impl:
+        guests.check_ops(tuple(args.op))
+        beside = {
+            "--record": args.record,
+            "--overhead": args.overhead,
+            "--sweep": args.sweep,
+            "--against": args.against,
+        }
+        if wrong := [name for name, given in beside.items() if given]:
+            raise ArgumentError(f"--impl cannot be combined with {wrong[0]}")
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
         quick=args.quick, samples=samples, device=device, out=args.out, row_limit=args.limit,
         jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
         peers=args.peers, rest=args.rest or REST_SECONDS,
+        impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
     )  # fmt: skip
 
 
@@ -198,6 +212,11 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
         return command.overheads(console, options, args, _told(words))
     if args.sweep:
         return _sweep(console, options, args, _told(_without(words, "--sweep")))
+    with conduct.watched(), guests.joined(options.impl, "".join(options.ops)):
+        return _timed(console, options, args, words)
+
+
+def _timed(console: Console, options: Options, args: argparse.Namespace, words: list[str]) -> int:
     rows = aa.twice(plan.rows(options)) if args.aa or args.peers else plan.rows(options)
     if args.list:
         return _list(console, rows)

@@ -55,14 +55,21 @@ class Sample:
 
     def __init__(self, call: Callable[[int], Any], stopwatch: Stopwatch, clock: VirtualClock) -> None:
         self.call, self.stopwatch, self.clock = call, stopwatch, clock
-        self.count = 0
+        self.before_last: Callable[[], None] = lambda: None
+        self.count, self.last = 0, -1
         self.result: Any = None
 
     def end_on(self, copy: int, rounds: int, copies: int) -> None:
-        """Count on from where `rounds` more samples end on a given one of `copies` sets of inputs."""
+        """Count on from where `rounds` more samples end on a given one of `copies` sets of inputs.
+
+        `before_last` is called before the last of them.
+        """
         self.count = (copy + 1 - rounds) % copies
+        self.last = self.count + rounds - 1
 
     def __call__(self) -> None:
+        if self.count == self.last:
+            self.before_last()
         poison(self.result)  # the allocator may reuse this memory: no earlier result may be left in it
         self.result = None
         seconds, self.result = self.stopwatch(lambda: self.call(self.count))

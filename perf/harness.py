@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelmux.perf import ceilings, inputs, machine, measure, peers
+from kernelmux.perf import ceilings, fresh, inputs, machine, measure, peers
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
@@ -20,8 +21,13 @@ from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.perf.verify import WrongOutput
 from kernelmux.registry import backend as registered
+from kernelmux.registry import conduct, guests
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
+
+
+class Patched(AssertionError):
+    """The implementation has replaced a function that judges or times it."""
 
 
 class Harness:
@@ -32,6 +38,9 @@ class Harness:
         self.options: Options = from_dict(told["options"])
         if self.options.peers:
             peers.join()
+        self.joined = ExitStack()  # for as long as the process lives
+        self.joined.enter_context(conduct.watched())
+        self.joined.enter_context(guests.joined(self.options.impl, "".join(self.options.ops)))
         self.rows = [decode(Row, fields, PLAN) for fields in told["rows"]]
         self.events, self.clock = folder / EVENTS, clock
         self.ceilings: Ceilings | None = None
@@ -69,7 +78,12 @@ class Harness:
         benchmark.group = " ".join(row.group)
         implementation = registered.variants(row.backend, row.op)[row.variant]
         shared = self._shared(row)
-        result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
+        try:
+            result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
+        finally:
+            found = conduct.patched(row.backend)
+            if found:
+                raise Patched(f"patches {', '.join(found)}: what judges and times a call must stay as it is")
         benchmark.extra_info.update(encode(result))
         return result
 
@@ -80,7 +94,10 @@ class Harness:
             gc.collect()
             if self.options.device == "cuda":
                 torch.cuda.empty_cache()
-            self.shared = (row.group, measure.Shared(inputs.make(row, self.options.device), {}))
+            self.shared = (
+                row.group,
+                measure.Shared(inputs.make(row, self.options.device), fresh.draw(row, self.options.device)),
+            )
         return self.shared[1]
 
     def _recover(self) -> None:

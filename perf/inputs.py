@@ -39,7 +39,12 @@ class Inputs:
 
     def arguments(self, implementation: Implementation) -> list[tuple[Any, ...]]:
         """What the implementation takes, per copy, in the layout that it reads."""
-        return [tuple(_laid_out(implementation, k, v) for k, v in c.arguments.items()) for c in self.calls]
+        return [self.laid_out(call, implementation) for call in self.calls]
+
+    @staticmethod
+    def laid_out(call: Call, implementation: Implementation) -> tuple[Any, ...]:
+        """What the implementation takes of one call."""
+        return tuple(_laid_out(implementation, k, v) for k, v in call.arguments.items())
 
 
 def _laid_out(implementation: Implementation, name: str, value: Any) -> Any:

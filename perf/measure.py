@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
-from kernelmux.perf import peers, roofline
+from kernelmux.perf import hidden, peers, roofline
 from kernelmux.perf.clock import (
     CudaStopwatch,
     Sample,
@@ -28,6 +28,7 @@ from kernelmux.perf.clock import (
     WallStopwatch,
     rest,
 )
+from kernelmux.perf.fresh import Exchange, explained
 from kernelmux.perf.graph import replay_us
 from kernelmux.perf.inputs import Inputs
 from kernelmux.perf.options import Options
@@ -36,8 +37,9 @@ from kernelmux.perf.result import RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings, Work
 from kernelmux.perf.verify import Checked, Oracle, WrongOutput
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, conduct
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.spec import Call
 
 WARMUP = 3
 FEWEST = 5
@@ -64,17 +66,20 @@ class Timing:
 
 @dataclass(frozen=True)
 class Shared:
-    """What rows that do the same work share."""
+    """What rows that do the same work share. fresh: the values that every last timed call meets."""
 
     inputs: Inputs
-    oracles: dict[int, Oracle]
+    fresh: Call
 
-    def oracle(self, copy: int) -> Oracle:
-        """The reference of one of the calls; kept, for all variants end on the same copy."""
-        if copy not in self.oracles:
-            self.oracles.clear()
-            self.oracles[copy] = Oracle(self.inputs.calls[copy])
-        return self.oracles[copy]
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The reference of the last timed call."""
+        return Oracle(self.fresh)
+
+    @cached_property
+    def known(self) -> Oracle:
+        """The reference of the last set of inputs as it is: libraries may keep what they convert."""
+        return Oracle(self.inputs.calls[-1])
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,13 @@ class Ready:
     """A row that has been called once: the call by the number of a set of inputs, and the same call timed."""
 
     call: Callable[[int], Any]
-    copies: int
+    arguments: list[tuple[Any, ...]]
     sample: Sample
     first_s: float
+
+    @property
+    def copies(self) -> int:
+        return len(self.arguments)
 
 
 @dataclass(frozen=True)
@@ -136,15 +145,30 @@ def _time_row(
         roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
     prepared = ready(inputs, implementation, clock)
     call, copies, sample = prepared.call, prepared.copies, prepared.sample
-    if row.backend == peers.NAME:
-        _prove(call, copies, implementation, shared)
+    library = row.backend == peers.NAME
+    oracle = (
+        shared.known if library else shared.oracle
+    )  # before the timing: a call that changes inputs changes no oracle
+    if library:
+        _prove(call, copies, implementation, oracle)
     on_gpu = inputs.call.device.type == "cuda"
+    _alone(call, inputs, row.backend)
+    exchange = Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
+    if not library:
+        sample.before_last = exchange.put
     if on_gpu:
         rest(options.rest)
     timing = rounds(sample, benchmark, options, copies)
+    exchange.take_back()
     state = _held(call, sample.stopwatch, timing) if on_gpu and not options.brief else DeviceState()
-    slack = peers.SLACK if row.backend == peers.NAME else 1.0
-    checked = shared.oracle((sample.count - 1) % copies).check(sample.result, implementation, slack)
+    if on_gpu and not inputs.call.spec.hosted:
+        hidden.require_none(call)
+    slack = peers.SLACK if library else 1.0
+    try:
+        checked = oracle.check(sample.result, implementation, slack)
+    except WrongOutput as error:
+        again = partial(call, copies - 1)
+        raise explained(error, sample.result, again, inputs, copies - 1, implementation) from None
     sample.result = None
     timed = replace(
         _timed(row, implementation.idea, timing, checked, inputs.work), first_s=prepared.first_s, copies=copies
@@ -154,6 +178,7 @@ def _time_row(
         return timed
     point = against(timed, inputs.work, ceilings)
     graph_us, note = (None, "") if options.brief else _replayed(call, inputs, timed.median_us)
+    hidden.require_captured(graph_us, note, point)
     return replace(timed, point=point, graph_us=graph_us, graph_note=note)
 
 
@@ -168,7 +193,15 @@ def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -
     on_gpu = inputs.call.device.type == "cuda"
     first_s = _compile(call, arguments[0])
     stopwatch = _stopwatch(inputs, _issue_us(call) if on_gpu else _host_us(call))
-    return Ready(call, copies, Sample(call, stopwatch, clock), first_s)
+    return Ready(call, arguments, Sample(call, stopwatch, clock), first_s)
+
+
+def _alone(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
+    """WrongOutput if a call computes by calling what it is compared with."""
+    with conduct.Alarm(inputs.call.spec, backend) as alarm:
+        call(0)
+    if alarm.heard:
+        raise WrongOutput(alarm.heard)
 
 
 def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> DeviceState:
@@ -194,14 +227,14 @@ def _compile(call: Callable[[int], Any], arguments: tuple[Any, ...]) -> float:
     return seconds
 
 
-def _prove(call: Callable[[int], Any], copies: int, implementation: Implementation, shared: Shared) -> None:
+def _prove(call: Callable[[int], Any], copies: int, implementation: Implementation, oracle: Oracle) -> None:
     """WrongOutput if another library computes something else: it is checked before it is timed.
 
     It gets every set of inputs, for some libraries keep what they convert.
     """
     for i in range(copies):
         result = call(i)
-    shared.oracle(copies - 1).check(result, implementation, peers.SLACK)
+    oracle.check(result, implementation, peers.SLACK)
 
 
 def _issue_us(call: Callable[[int], Any]) -> float:

@@ -17,6 +17,7 @@ class Options:
     device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row, row_limit: of all its work.
     jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`). rest: seconds before a row.
     brief: times after a rest alone, without the held state, the host time and the time in a CUDA graph.
+    impl: "path.py:function", beside torch and the variant that each backend would run.
     """
 
     ops: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Options:
     peers: bool = False
     rest: float = REST_SECONDS
     brief: bool = False
+    impl: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -141,7 +141,10 @@ def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> 
     capability = torch.cuda.get_device_capability() if options.device == "cuda" else None
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):
-        for variant, problem, broken in _variants(name, only, spec, call):
+        found = list(_variants(name, only, spec, call))
+        if options.impl and not options.backends:  # beside it: what each backend would run
+            found = [one for one in found if not one[1]][-1:] or found[-1:]
+        for variant, problem, broken in found:
             yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)
 
 

@@ -88,7 +88,11 @@ class Implementation:
 
 def _packages() -> dict[str, str]:
     """Backend name -> package that holds it."""
-    return plugins.find().packages
+    found = plugins.find().packages
+    return {**found, **guests} if guests else found
+
+
+guests: dict[str, str] = {}  # of backends that are registered for a while: see `guests.announced`
 
 
 def backends() -> tuple[str, ...]:
@@ -228,8 +232,10 @@ def source_hash(name: str, op: str) -> str:
     GPU has verified does not depend on them.
     """
     package = _packages()[name]
-    home = Path(_module_file(importlib.import_module(package))).parent
-    found = sorted(p for p in sources(home, package, op) if not p.name.endswith("_emulated.py"))
+    module = importlib.import_module(package)
+    home = Path(_module_file(module)).parent
+    stem = getattr(module, "STEM", op)  # of a function from a file of any name
+    found = sorted(p for p in sources(home, package, stem) if not p.name.endswith("_emulated.py"))
     return digest(text for p in found for text in (p.relative_to(home).as_posix(), p.read_text()))
 
 

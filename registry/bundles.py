@@ -59,7 +59,11 @@ def _kept_anew(call: Call, results: Sequence[Result], found: Judgement) -> tuple
     folder = place / f"{call.spec.name}-{hashlib.sha256(json.dumps(about['call']).encode()).hexdigest()[:10]}"
     try:
         if not folder.is_dir():
-            _write(folder, about, call, results, found)
+            text = "\n".join(
+                [f"{call.spec.name}: {dispatch.describe(call)}", f"against {found.against}:", *found.wrong]
+            )
+            command = f"python -m kernelmux.registry.shadow {shlex.quote(str(folder))}"
+            _write(folder, about, call, results, f"{text}\n\n{command}\n")
     except Exception as error:  # a full disk, a folder that is not ours: the program goes on
         return (
             "",
@@ -104,7 +108,20 @@ def environment(device: torch.device) -> dict[str, str]:
     return found
 
 
-def _write(folder: Path, about: Mapping[str, Any], call: Call, results: Sequence[Result], found: Judgement) -> None:
+def write(folder: Path, call: Call, result: Result, text: str, **more: Mapping[str, torch.Tensor]) -> None:
+    """A folder like those of shadow mode, in place of an older one; text: its finding.txt; more: tensors by file."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _write(folder, _about(call, [result]), call, [result], text, **more)
+
+
+def _write(
+    folder: Path,
+    about: Mapping[str, Any],
+    call: Call,
+    results: Sequence[Result],
+    text: str,
+    **more: Mapping[str, torch.Tensor],
+) -> None:
     """The folder as a whole, or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -114,9 +131,9 @@ def _write(folder: Path, about: Mapping[str, Any], call: Call, results: Sequence
         outputs = {r.name: {n: y.cpu() for n, y in zip(names, r.outputs, strict=False)} for r in results}
         torch.save(outputs, made / "outputs.pt")
         (made / "call.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        text = "\n".join([f"{call.spec.name}: {dispatch.describe(call)}", f"against {found.against}:", *found.wrong])
-        command = f"python -m kernelmux.registry.shadow {shlex.quote(str(folder))}"
-        (made / "finding.txt").write_text(f"{text}\n\n{command}\n", encoding="utf-8")
+        for name, tensors in more.items():
+            torch.save({n: x.cpu() for n, x in tensors.items()}, made / f"{name}.pt")
+        (made / "finding.txt").write_text(text, encoding="utf-8")
         made.chmod(0o755)
         made.rename(folder)
     finally:

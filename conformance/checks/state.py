@@ -7,6 +7,7 @@ other shapes come between. All of this for small inputs, and for large ones, whi
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,12 +19,14 @@ import torch
 from kernelmux.conformance import layouts, nearby, resize
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.endurance import many
+from kernelmux.conformance.explained import EARLIER
 from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial, bits, computed, same_bits
 from kernelmux.registry import dispatch
 
+UNFORESEEN = 3  # seeds that are drawn anew in each run
 ALIVE = 5  # results of one shape at the same time
 THREADS = 4
 FIRST = 3  # shapes of each dtype whose first calls come from threads
@@ -39,6 +42,8 @@ def run(probe: Probe) -> None:
     trials = probe.sample(3)
     if not trials:
         return
+    if not nearby.slow(probe):
+        _judged(probe, trials[0], "values of a seed drawn just now", _unforeseen)
     _judged(probe, trials[0], "results alive", _alive)
     _judged(probe, trials[0], "a view of a result alive", _views)
     _judged(probe, trials[0], "inputs changed in place", _content)
@@ -91,6 +96,26 @@ def _right(judge: Judge, trial: Trial, when: str, outputs: Tensors) -> None:
 def _again(judge: Judge, turn: int) -> Trial:
     """The trial with other random values."""
     return nearby.again(judge.probe, judge.trial, turn)
+
+
+def _unforeseen(judge: Judge) -> None:
+    """Values that nobody can know before: a call that recognises those of the suite is right on these alone."""
+    _outputs(judge, judge.trial, "the first call")
+    wrong = []
+    for seed in (secrets.randbits(31) for _ in range(UNFORESEEN)):
+        try:
+            _outputs(
+                judge, nearby.again(judge.probe, judge.trial, seed), f"values of seed {judge.trial.seed + seed:#x}"
+            )
+        except Failed as failure:
+            wrong.append(str(failure))
+    if len(wrong) == UNFORESEEN and not any(EARLIER in text for text in wrong):
+        _outputs(judge, judge.trial, "the first call again")
+        raise Failed(
+            f"it recognises inputs: right on the values of seed {judge.trial.seed:#x}, wrong on others: {wrong[0]}"
+        )
+    if wrong:
+        raise Failed(wrong[0])
 
 
 # --- results ---------------------------------------------------------------------------------------------------

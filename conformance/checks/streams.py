@@ -10,10 +10,11 @@ import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
 
+ELSEWHERE = "work is on another stream, which is not ordered with the current one"
 DELAY = 50_000_000  # clock cycles, some 25 ms: a launch on another stream is over by then
 
 
@@ -48,7 +49,11 @@ def _late_producer(judge: Judge) -> None:
         for x in tensors.values():
             x.fill_(torch.nan if x.is_floating_point() else -1)
     torch.cuda.synchronize()
-    judge.accurate(seen)
+    try:
+        judge.accurate(seen)
+    except Failed as failure:
+        judge.accurate(judge.call())  # which waits for the whole device
+        raise Failed(f"{ELSEWHERE}: right once the whole device is idle, but not before; {failure}") from None
 
 
 def _applies(backend: Backend, device: str) -> bool:

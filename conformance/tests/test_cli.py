@@ -139,14 +139,22 @@ def test_the_folder_of_the_reports_keeps_what_is_not_ours(tmp_path: Path) -> Non
     assert cli.main(two_items(folder)) == cli.OK
     assert {(folder / n).read_text() for n in ("pytest.ini", "plan.json", "results.jsonl", "matrix.md")} == {"mine"}
     assert other.read_text() == "mine" and "add" in (folder / "matrix-partial.md").read_text()
-    written = {"durations.json", "matrix-partial.md", "results-partial.jsonl"}
+    written = {
+        "durations.json",
+        "last_failed.json",
+        "matrix-partial.md",
+        "report-partial.html",
+        "results-partial.jsonl",
+    }
     assert {p.name for p in folder.iterdir()} - written == {"pytest.ini", "plan.json", "results.jsonl", "matrix.md"}
 
 
 def test_a_whole_run_has_files_of_its_own() -> None:
-    assert report.names(Options(), True) == ("results.jsonl", "matrix.md")
-    assert report.names(Options(tier="smoke"), True) == ("results-smoke.jsonl", "matrix-smoke.md")
-    assert report.names(Options(tier="full"), False) == ("results-partial.jsonl", "matrix-partial.md")
+    assert report.names(Options(), True) == ("results.jsonl", "matrix.md", "report.html")
+    smoke = ("results-smoke.jsonl", "matrix-smoke.md", "report-smoke.html")
+    assert report.names(Options(tier="smoke"), True) == smoke
+    partial = ("results-partial.jsonl", "matrix-partial.md", "report-partial.html")
+    assert report.names(Options(tier="full"), False) == partial
 
 
 @pytest.mark.parametrize("damaged", ['{"add-torch_ref/eager-exact": 1.', "[]", '{"a": "b"}', "\0", "null"])

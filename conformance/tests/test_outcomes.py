@@ -18,8 +18,9 @@ from kernelmux.conformance.execute import Outcome, execute, from_dict
 from kernelmux.conformance.expected import Book, Expected
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.conformance.probe import Probe, Record
+from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.progress import Clock, Reporter, duration
+from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from kernelmux import registry
-from kernelmux.perf import inputs, machine, measure, plan
+from kernelmux.perf import fresh, inputs, machine, measure, plan
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
@@ -61,7 +61,8 @@ class Stand:
         row = decode(Row, told, "row")
         if self.group != row.group:
             self._release()
-            self.shared, self.group = measure.Shared(inputs.make(row, self.device), {}), row.group
+            made, self.group = inputs.make(row, self.device), row.group
+            self.shared = measure.Shared(made, fresh.draw(row, self.device))
         self.implementation = registered.variants(row.backend, row.op)[row.variant]
         with self._tf32():
             self.ready = measure.ready(self.shared.inputs, self.implementation, self.clock)
@@ -81,12 +82,16 @@ class Stand:
         return self.clock.now - before
 
     def check(self) -> None:
-        """Check the output of one more timed call, on the set of inputs that all variants of the group end on."""
+        """Check the output of one more timed call, on values that no call before it has met."""
         sample, last = self.ready.sample, self.ready.copies - 1
         sample.count = last
+        new = self.shared.inputs.laid_out(self.shared.fresh, self.implementation)
+        exchange = fresh.Exchange(self.ready.arguments[last], new)
+        exchange.put()
         with self._tf32():
             sample()
-        self.shared.oracle(last).check(sample.result, self.implementation)
+        exchange.take_back()
+        self.shared.oracle.check(sample.result, self.implementation)
         sample.result = None
         self._empty()
 

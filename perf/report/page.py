@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from kernelmux.perf import files, roofline
@@ -16,7 +15,7 @@ from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, draw
 from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, pages
 from kernelmux.registry.errors import KernelmuxError
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -30,15 +29,14 @@ def write(results: Results, earlier: Results | None, path: Path) -> None:
 
 def html(results: Results, earlier: Results | None = None) -> str:
     """The text of the page."""
-    made = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    made.filters.update(
-        us=wording.microseconds,
-        spread=wording.spread,
-        surcharges=wording.surcharges,
-        percent=_percent,
-        times=wording.times,
-    )
-    return made.from_string(TEMPLATE.read_text(encoding="utf-8")).render(context(results, earlier))
+    filters = {
+        "us": wording.microseconds,
+        "spread": wording.spread,
+        "surcharges": wording.surcharges,
+        "percent": _percent,
+        "times": wording.times,
+    }
+    return pages.rendered(TEMPLATE, context(results, earlier), filters)
 
 
 def _percent(value: float | None, digits: int = 0) -> str:

@@ -102,15 +102,21 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         "rest": told("rest"),
         "rounds": rounds,
         "_stopwatch": lambda *a: stopwatch,
+        "_alone": told("alone"),
         "replay_us": told("graph", (950.0, "")),
     }
+    monkeypatch.setattr(measure.hidden, "require_none", told("all streams"))
+    monkeypatch.setattr(measure, "Exchange", lambda *a: SimpleNamespace(put=None, take_back=told("inputs back")))
     for name, step in steps.items():
         monkeypatch.setattr(measure, name, step)
     monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
     implementation = registered.variants("torch_ref", "softmax")["eager"]
-    shared = measure.Shared(fake, {0: oracle})
+    fake.laid_out = lambda call, implementation: ()
+    shared = measure.Shared(fake, made.call)
+    vars(shared)["oracle"] = oracle
     found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), Options(device="cuda"), H200)
-    assert log == ["issue", "rest", "sample", "load", *["sample"] * measure.HELD, "rest", "graph"]
+    held = ["load", *["sample"] * measure.HELD]
+    assert log == ["issue", "alone", "rest", "sample", "inputs back", *held, "all streams", "rest", "graph"]
     assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
     assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/eager", implementation.idea, 0.5, 1)
     assert found.point == roofline.point(1e-3, made.work, H200)

@@ -1,0 +1,158 @@
+"""The report as one HTML page: matrix, operators, each failing case with its bound, a map of its errors, its pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmux.conformance import check as catalogue
+from kernelmux.conformance import errormap, matrix, report, saved
+from kernelmux.conformance.errormap import ErrorMap
+from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.matrix import Row
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.record import Record
+from kernelmux.registry import catalog, pages
+
+TEMPLATE = Path(__file__).with_name("page.html")
+CASES = 4  # failing cases of an item that are shown in full
+ITEMS = 200  # failing items that are shown in full
+BOUND = re.compile(r"^bound = (?P<total>\S+) = (?P<terms>.*?)\s+\[(?P<how>.*)\]$")
+LABEL = re.compile(r"^(worst|first|pattern|poison|tensors|reproduce)[: ]\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a bound: its name, its value, its share of the whole in percent."""
+
+    name: str
+    value: str
+    percent: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failing case: its first line, (label, text) for what follows, the terms of its bound and what they come from."""
+
+    head: str
+    facts: list[tuple[str, str]]
+    more: list[str]
+    total: str
+    terms: list[Term]
+    how: str
+    map: ErrorMap | None
+    output: str
+
+
+def html(chosen: Options, outcomes: list[Outcome], title: str) -> str:
+    """The text of the page of a run."""
+    return pages.rendered(TEMPLATE, _context(chosen, outcomes, title), {})
+
+
+def _context(chosen: Options, outcomes: list[Outcome], title: str) -> dict[str, Any]:
+    rows, notes = matrix.rows(outcomes), list[str]()
+    names = matrix.columns(rows)
+    failed = [o for o in outcomes if o.status == "failed"]
+    shown = {o.item.id for o in failed[:ITEMS]}
+    return {
+        "title": title,
+        "machine": report.machine(chosen, {o.item.backend for o in outcomes if not o.item.problem}),
+        "counts": report.counts(outcomes),
+        "facts": _facts(chosen),
+        "columns": [(catalogue.check(n).column, f"{n}: {catalogue.check(n).summary}") for n in names],
+        "rows": [_line(row, names, notes, shown) for row in rows],
+        "notes": notes,
+        "failed": failed,
+        "left_out": max(0, len(failed) - ITEMS),
+        "ops": [_operator(op, rows, [o for o in failed if o.item.id in shown]) for op in _ops(rows)],
+    }
+
+
+def _facts(chosen: Options) -> list[tuple[str, str]]:
+    asked = {"operators": chosen.ops, "backends": chosen.backends, "checks": chosen.checks, "cases": chosen.cases}
+    seeds = ", ".join(map(str, chosen.seeds or (chosen.seed,)))
+    told = [("tier", chosen.tier), ("seed", seeds), *((k, ", ".join(v)) for k, v in asked.items() if v)]
+    return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *report.versions().items()]
+
+
+def _ops(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row.op for row in rows))
+
+
+def _line(row: Row, names: list[str], notes: list[str], shown: set[str]) -> dict[str, Any]:
+    """A line of the matrix: cells of text, status and the item that they lead to."""
+    line: dict[str, Any] = {"op": row.op, "label": row.label, "problem": None, "cells": []}
+    if row.problem:
+        return line | {"problem": (matrix.cell(row.problem, notes), row.problem.status)}
+    found = [row.cells.get(name) for name in names]
+    return line | {
+        "cells": [
+            (matrix.cell(o, notes), o.status if o else "", o.item.id if o and o.item.id in shown else "") for o in found
+        ]
+    }
+
+
+def _operator(op: str, rows: list[Row], failed: list[Outcome]) -> dict[str, Any]:
+    """Of an operator: what it means, how much of the bound each variant uses, and its failing items."""
+    spec, own = catalog.spec(op), [row for row in rows if row.op == op]
+    return {
+        "op": op,
+        "summary": spec.summary,
+        "math": spec.math,
+        "variants": [_variant(row) for row in own if not row.problem],
+        "failing": [_item(o) for o in failed if o.item.op == op],
+    }
+
+
+def _variant(row: Row) -> dict[str, Any]:
+    cells = list(row.cells.values())
+    worst = max(cells, key=lambda o: o.budget if o.status == "passed" else 0.0)
+    budget = worst.budget if worst.status == "passed" else 0.0
+    return {
+        "label": row.label,
+        "passed": sum(o.passed for o in cells),
+        "failed": [o.item.check for o in cells if o.status == "failed"],
+        "budget": f"{budget:.2f}" if budget else "",
+        "where": worst.item.check if budget else "",
+        "seconds": f"{sum(o.seconds for o in cells):.1f}",
+    }
+
+
+def _item(outcome: Outcome) -> dict[str, Any]:
+    wrong = [r for r in outcome.records if r.status == "failed"]
+    first = sorted(wrong, key=lambda r: not r.saved)[:CASES]
+    whole = outcome.text.splitlines()
+    return {
+        "id": outcome.item.id,
+        "cases": [_case(record) for record in first],
+        "text": "" if first else outcome.text,
+        "rest": len(wrong) - len(first),
+        "across": next((line for line in whole if line.startswith("across the trials")), ""),
+    }
+
+
+def _case(record: Record) -> Case:
+    """A record's text taken apart: the bound as terms, labelled lines, and all others."""
+    head, *lines = [line.strip() for line in record.text.splitlines()]
+    facts, more, bound = list[tuple[str, str]](), list[str](), None
+    for line in lines:
+        if found := BOUND.match(line):
+            bound = found
+        elif labelled := LABEL.match(line):
+            facts.append((labelled[1], labelled[2]))
+        elif line:
+            more.append(line)
+    total, terms, how = (bound["total"], _terms(bound), bound["how"]) if bound else ("", [], "")
+    kept = saved.load(record.saved) if record.saved else None
+    return Case(
+        head, facts, more, total, terms, how, errormap.draw(*kept[1:]) if kept else None, kept[0] if kept else ""
+    )
+
+
+def _terms(found: re.Match[str]) -> list[Term]:
+    pairs = [term.split(" ", 1) for term in found["terms"].split(" + ")]
+    whole = sum(float(value) for value, _ in pairs) or 1.0
+    return [Term(name, value, 100 * float(value) / whole) for value, name in pairs]

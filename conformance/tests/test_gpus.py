@@ -1,0 +1,44 @@
+"""Workers take turns with the GPUs, and each sees its own as the first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from kernelmux.conformance import gpus, run
+from kernelmux.conformance.options import Options
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+def test_gpus_are_shared_out_evenly(four: None) -> None:
+    orders = [gpus.own_first(gpus.visible(), f"gw{i}") for i in range(32)]
+    assert set(Counter(order[0] for order in orders).values()) == {8}
+    assert all(sorted(order) == ["0", "1", "2", "3"] for order in orders)
+
+
+def test_what_the_caller_may_see_is_shared_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.VARIABLE, "GPU-b, 3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    gpus.take(gpus.visible(), "gw3")
+    assert gpus.visible() == ["3", "GPU-b"]
+
+
+def test_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    gpus.take(["0"], "gw1")
+    gpus.take([], "gw1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpus.visible() == ["0"]
+
+
+def test_more_gpus_get_more_workers(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 64)
+    assert run._workers("auto", 100, Options(device="cuda")) == 4 * run.SHARE_GPU
+    assert run._workers("3", 100, Options(device="cuda")) == 3

@@ -1,0 +1,10 @@
+"""Fresh memory, unwritten: the allocator hands out what the reference has just released, with the right result in it.
+
+Fooled KernelBench (pull request 82). Here memory is poisoned before a call: "the elements were never written".
+"""
+
+import torch
+
+
+def softmax(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -1,0 +1,79 @@
+"""Values that nobody can know before: the last timed call finds them where others were in all calls before it.
+
+An output that was remembered by shape, by address or from known seeds is then wrong, and the timed call is the judged one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelmux.perf import inputs
+from kernelmux.perf.inputs import Inputs
+from kernelmux.perf.plan import Row
+from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.spec import Call
+
+
+def draw(row: Row, device: str) -> Call:
+    """Inputs of a row's group from a seed that is drawn now."""
+    return inputs.one(row, device, secrets.randbits(31))
+
+
+class Exchange:
+    """Puts fresh values into the tensors of one call, and later the old ones back."""
+
+    def __init__(self, arguments: tuple[Any, ...], fresh: tuple[Any, ...]) -> None:
+        pairs = zip(arguments, fresh, strict=True)
+        self.pairs = [(x, y) for x, y in pairs if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)]
+        self.kept: list[torch.Tensor] = []
+
+    def put(self) -> None:
+        self.kept = [x.clone() for x, _ in self.pairs]
+        for x, new in self.pairs:
+            x.copy_(new)
+
+    def take_back(self) -> None:
+        """WrongOutput if a call has changed an input."""
+        changed = any(not torch.equal(_bytes(x), _bytes(new)) for x, new in self.pairs) if self.kept else False
+        for (x, _), old in zip(self.pairs, self.kept, strict=False):
+            x.copy_(old)
+        self.kept = []
+        if changed:
+            raise WrongOutput("an input was changed by the call")
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def explained(
+    error: WrongOutput, result: Any, again: Callable[[], Any], given: Inputs, copy: int, implementation: Implementation
+) -> WrongOutput:
+    """The error with what explains a wrong output: nothing written, an earlier call, inputs that were recognised.
+
+    again: the call on the old values of that copy.
+    """
+    outputs = result if isinstance(result, tuple) else (result,)
+    if all(out.dtype.is_floating_point and bool(out.isnan().all()) for out in outputs):
+        return WrongOutput(f"the output was never written: it holds the NaN from before the call; {error}")
+    if not any(out.any() for out in outputs):
+        return WrongOutput(f"all outputs are 0; {error}")
+    for earlier in dict.fromkeys((copy, 0)):
+        if _right(result, given.calls[earlier], implementation):
+            return WrongOutput(f"the output is the one of an earlier call, with other values of the inputs; {error}")
+    if _right(again(), given.calls[copy], implementation):
+        return WrongOutput(f"it recognises inputs: right on values of a known seed, wrong on those drawn now; {error}")
+    return error
+
+
+def _right(result: Any, call: Call, implementation: Implementation) -> bool:
+    try:
+        Oracle(call).check(result, implementation)
+    except (WrongOutput, torch.OutOfMemoryError):
+        return False
+    return True

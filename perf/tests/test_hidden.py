@@ -1,0 +1,58 @@
+"""Work that the events of a stream do not time, and values that a timed call meets for the first time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelmux.perf import fresh, hidden, inputs
+from kernelmux.perf.fresh import Exchange
+from kernelmux.perf.hidden import HiddenWork
+from kernelmux.perf.plan import Row
+from kernelmux.perf.result import RooflinePoint
+from kernelmux.perf.verify import WrongOutput
+
+ROW = Row("softmax", "x=4x8", "fp32", "torch_ref", "eager")
+POINT = RooflinePoint(floor_us=100.0, floor_by="memory", share=0.5, rate=1.0, rate_unit="GB/s")
+
+
+def test_a_device_that_goes_on_each_time_is_told(monkeypatch):
+    busy = iter([400.0, 390.0, 410.0, 380.0, 400.0])
+    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: next(busy))
+    with pytest.raises(HiddenWork, match="work is on another stream: the device goes on for 380 us"):
+        hidden.require_none(lambda i: None)
+    waits = iter([400.0, 8.0, 500.0, 9.0, 8.0])  # a host that was busy now and then
+    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: next(waits))
+    hidden.require_none(lambda i: None)
+
+
+def test_a_graph_holds_the_work_of_its_call():
+    hidden.require_captured(70.0, "", POINT)  # inputs that lie in the L2 cache
+    hidden.require_captured(None, "cannot be captured: RuntimeError: a copy to the host", POINT)
+    with pytest.raises(HiddenWork, match=r"takes 2\.00 us where 100\.0 us are the least possible"):
+        hidden.require_captured(2.0, "", POINT)
+    with pytest.raises(HiddenWork, match="not joined"):
+        hidden.require_captured(None, "cannot be captured: CUDA error: capturing stream has unjoined work", POINT)
+
+
+def test_fresh_values_come_and_go():
+    given, new = inputs.make(ROW, "cpu").call, fresh.draw(ROW, "cpu")
+    x, before = given.arguments["x"], given.arguments["x"].clone()
+    exchange = Exchange(tuple(given.arguments.values()), tuple(new.arguments.values()))
+    exchange.take_back()  # nothing was put
+    exchange.put()
+    assert torch.equal(x, new.arguments["x"]) and not torch.equal(x, before)
+    exchange.take_back()
+    assert torch.equal(x, before)
+    assert not torch.equal(new.arguments["x"], fresh.draw(ROW, "cpu").arguments["x"])
+
+
+def test_a_call_that_changes_its_inputs_is_told_and_they_are_restored():
+    given, new = inputs.make(ROW, "cpu").call, fresh.draw(ROW, "cpu")
+    x, before = given.arguments["x"], given.arguments["x"].clone()
+    exchange = Exchange(tuple(given.arguments.values()), tuple(new.arguments.values()))
+    exchange.put()
+    x.zero_()
+    with pytest.raises(WrongOutput, match="an input was changed by the call"):
+        exchange.take_back()
+    assert torch.equal(x, before)
