@@ -37,7 +37,7 @@ def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant:
     plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)
     tensors = [x.contiguous(memory_format=form) for x, form in zip(plain, formats, strict=True)]
-    given = dict(zip((t.name for t in catalog.spec(op).tensors), tensors, strict=False)) | along
+    given: dict[str, Any] = dict(zip((t.name for t in catalog.spec(op).tensors), tensors, strict=False)) | along
     call = catalog.spec(op).bind(**given)
     (want,) = call.spec.evaluate(call)
     got = dispatch.call(call.spec, tuple(call.arguments.values()), variant)
