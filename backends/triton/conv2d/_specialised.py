@@ -222,7 +222,7 @@ def rule(p: Problem) -> Config:
     def microseconds(tile: tuple[int, int, float]) -> float:
         places, o, rate = tile
         count = covering(box_of(places, p.lengths), p.lengths) * cdiv(out_channels, o)
-        return cdiv(count, sms) * (0.5 + places * o * p.terms / rate)
+        return cdiv(count, sms) * (1 + places * o * p.terms / rate)
 
     places, o, _ = min(TILES, key=microseconds)
     whole = p.windows[1].stride > 1  # behind the channels of a phase of columns lie those of the next one
