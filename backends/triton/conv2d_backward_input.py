@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
@@ -29,8 +31,21 @@ def conv2d_backward_input(
     return grad_x
 
 
+def specialised(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    over = windows(weight.shape, stride, padding, dilation)
+    lengths = (o.length(n) for o, n in zip(over, grad_out.shape[2:], strict=True))
+    shape = (len(grad_out), weight.shape[1], *lengths)
+    return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
+
+
 VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_input, "for each residue of the stride a product on tensor cores", arithmetic="mma"
-    )
-}
+    ),
+    "specialised": Implementation(
+        specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
+        _specialised.requires("grad_out", OneOf("stride", (1, 1))), arithmetic="mma",
+    ),
+}  # fmt: skip

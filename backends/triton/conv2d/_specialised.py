@@ -1,0 +1,340 @@
+"""The convolution as a product of matrices whose left factor the copy engine (TMA) finds in x.
+
+A tile of places is a box of images, rows and columns. The places of x that they meet at one element of the kernels are a
+box as well, which the copy engine brings without any arithmetic on addresses; what of it lies in the padding is zero.
+With a stride that H and W are multiples of, x [N H/stride stride W/stride stride*C] has such boxes: its phases.
+The gradient of x for a stride of 1 is such a product too, with boxes that lie on the other side of their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d._order import channels_first, channels_last
+from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
+from kernelmux.backends.triton.matmul._blocked import tile_of
+from kernelmux.backends.triton.matmul._epilogue import Vector, biased
+from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Window
+
+PLACES = gl.constexpr(64)  # of a box, per multiplier
+# Registers per thread: the multipliers hold the sums, the loader next to nothing.
+MULTIPLIER_REGISTERS = gl.constexpr(240)
+LOADER_REGISTERS = gl.constexpr(24)
+# Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
+TILES = ((128, 256, 2.9e6), (128, 128, 2.75e6), (64, 256, 2.7e6), (64, 128, 2.15e6), (128, 64, 1.7e6), (64, 64, 1.55e6))
+RING = 192 * 1024  # bytes of shared memory
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Images are whole numbers of strides high and wide. channels: of which C must be a multiple where columns have one."""
+
+    channels: int = 1
+
+    @property
+    def text(self) -> str:
+        lines = f", and C of {self.channels} where stride[1] > 1" if self.channels > 1 else ""
+        return f"H and W multiples of stride{lines}"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what is not a multiple."""
+        stride, h, w, c = call.scalars["stride"], call.axes["H"], call.axes["W"], call.axes["C"]
+        if h % stride[0] or w % stride[1]:
+            return f"H = {h} and W = {w} with stride = {stride}, needs {self.text}"
+        return f"C = {c} with stride = {stride}, needs {self.text}" if stride[1] > 1 and c % self.channels else None
+
+
+def requires(x: str, *more: Condition) -> tuple[Condition, ...]:
+    """What a call must meet. x: the name of the images that are read."""
+    halves = Dtypes(x, torch.float16, torch.bfloat16)
+    lines = (c for axis in "CO" for c in (Multiple(axis, VECTOR), AtLeast(axis, VECTOR)))
+    return Capability((9, 0), below=(10, 0)), halves, *lines, *more
+
+
+@gluon.jit
+def _place(tile, images, rows, columns, out_channels, BOX: gl.constexpr, BLOCK_O: gl.constexpr, GROUP: gl.constexpr):
+    """The first image, row, column and channel of a tile."""
+    tiles_h = gl.cdiv(rows, BOX[1])
+    tiles_w = gl.cdiv(columns, BOX[2])
+    box, tile_o = tile_of(tile, gl.cdiv(images, BOX[0]) * tiles_h * tiles_w, out_channels, 1, BLOCK_O, GROUP)
+    n = box // (tiles_h * tiles_w) * BOX[0]
+    return n, box // tiles_w % tiles_h * BOX[1], box % tiles_w * BOX[2], tile_o * BLOCK_O
+
+
+@gluon.jit
+def copy_box(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w, ready, slot, STRIDED: gl.constexpr):
+    """The box of x that the box of places from (n, p, q) on meets h rows and w columns from its first element."""
+    if STRIDED:
+        at = w % stride_w * channels + c
+        copy_in(x_desc, [n, p + h // stride_h, h % stride_h, q + w // stride_w, at], ready, slot)
+    else:
+        copy_in(x_desc, [n, p + h, q + w, c], ready, slot)
+
+
+@gluon.jit
+def _load(
+    x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels, channels,
+    taps_h, taps_w, first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
+    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    step = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        for r in range(taps_h):
+            h = first_h + r * step_h
+            for s in range(taps_w):
+                w = first_w + s * step_w
+                for c in range(0, channels, BLOCK_K):
+                    slot = step % STAGES
+                    mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
+                    ready = full.index(slot)
+                    mbarrier.expect(ready, (BOX[0] * BOX[1] * BOX[2] + BLOCK_O) * BLOCK_K * 2)
+                    p0 = p - lift_h
+                    q0 = q - lift_w
+                    to = x_ring.index(slot)
+                    copy_box(x_desc, n, p0, q0, c, h, w, channels, stride_h, stride_w, ready, to, STRIDED)
+                    outer = c if TRANSPOSED else o
+                    copy_in(weight_desc, [outer, r, s, o if TRANSPOSED else c], ready, weight_ring.index(slot))
+                    step += 1
+
+
+@gluon.jit
+def _store(y_desc, n, p, q, o, sums, half, BLOCK_O: gl.constexpr):
+    """Sums [PLACES, BLOCK_O] to a box of y, half at a time: the rest of that memory is worth more in the ring."""
+    flat = half.reshape([PLACES, BLOCK_O // 2])
+    left, right = gl.split(gl.permute(gl.reshape(sums, (PLACES, 2, BLOCK_O // 2)), (0, 2, 1)))
+    for side in gl.static_range(2):
+        copy_out_wait(0)
+        flat.store((left if side == 0 else right).to(half.dtype))
+        fence_async_shared()
+        copy_out(y_desc, [n, p, q, o + side * (BLOCK_O // 2)], half)
+
+
+@gluon.jit
+def _multiply(
+    y_desc, bias_ptr, x_ring, weight_ring, y_half, full, empty, tiles, steps, images, rows, columns, out_channels,
+    PART: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The places from PART * PLACES on of each box, which are a box of y as large as y_half."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
+    step = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        # [PLACES, BLOCK_O]
+        acc = gl.zeros([PLACES, BLOCK_O], gl.float32, layout)
+        for k in range(steps):
+            slot = step % STAGES
+            mbarrier.wait(full.index(slot), (step // STAGES) & 1)
+            x = x_ring.index(slot).reshape([BOX[0] * BOX[1] * BOX[2], BLOCK_K]).slice(PART * PLACES, PLACES, 0)
+            if TRANSPOSED:
+                weight = weight_ring.index(slot).reshape([BLOCK_K, BLOCK_O])
+            else:
+                weight = weight_ring.index(slot).reshape([BLOCK_O, BLOCK_K]).permute((1, 0))
+            acc = warpgroup_mma(x, weight, acc, is_async=True)
+            # The product of the step before is done, so its slot may be filled again.
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
+            step += 1
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
+
+        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        n += 0 if y_half.shape[0] == BOX[0] else PART * y_half.shape[0]
+        p += 0 if y_half.shape[1] == BOX[1] else PART * y_half.shape[1]
+        q += 0 if y_half.shape[2] == BOX[2] else PART * y_half.shape[2]
+        acc = biased(acc, bias_ptr, o + gl.arange(0, BLOCK_O, layout=gl.SliceLayout(0, layout)), out_channels, BIAS)
+        _store(y_desc, n, p, q, o, acc, y_half, BLOCK_O)
+    copy_out_wait(0)
+
+
+@gluon.jit(do_not_specialize=range(4, 19))
+def conv2d_specialised_kernel(
+    y_desc, x_desc, weight_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+    first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
+    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
+    first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there."""
+    PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
+    boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
+    tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
+    steps = taps_h * taps_w * gl.cdiv(channels, BLOCK_K)
+    x_ring = ring(x_desc, STAGES)
+    weight_ring = ring(weight_desc, STAGES)
+    y_halves = ring(y_desc, PARTS)
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, PARTS)
+    if PARTS == 1:
+        gl.warp_specialize(
+            [
+                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
+                         out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
+                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+            ],
+            [1],
+            [LOADER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 1, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
+                         out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
+                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+            ],
+            [4, 1],
+            [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
+        )  # fmt: skip
+
+
+def rule(p: Problem) -> Config:
+    """The tile with which whole rounds of all SMs take the least time. H200, fp16, 32x256x56x56 by 256x256x3x3: 157 us,
+    178 with boxes that do not end where the rows do, cuDNN 161."""
+    out_channels, channels, *_ = p.weight.shape
+    sms = processors(p.device)
+
+    def microseconds(tile: tuple[int, int, float]) -> float:
+        places, o, rate = tile
+        count = covering(box_of(places, p.lengths), p.lengths) * cdiv(out_channels, o)
+        return cdiv(count, sms) * (1 + places * o * p.terms / rate)
+
+    places, o, _ = min(TILES, key=microseconds)
+    whole = p.windows[1].stride > 1  # behind the channels of a phase of columns lie those of the next one
+    steps = (k for k in (64, 32, 16) if not whole or channels % k == 0)
+    k = min(steps, key=lambda k: cdiv(channels, k) * (k + 16))
+    return _tile(places, o, k, min(12, RING // ((places + o) * k * 2)))
+
+
+def _tile(places: int, o: int, k: int, stages: int) -> Config:
+    return {"PLACES": places, "BLOCK_O": o, "BLOCK_K": k, "STAGES": stages}
+
+
+def box_of(places: int, lengths: Ints) -> Ints:
+    """Images, rows and columns, powers of two, of the box of so many places of which the fewest cover all lengths."""
+    return min(boxes(places), key=lambda box: covering(box, lengths))
+
+
+def boxes(places: int) -> Iterator[Ints]:
+    """Images, rows and columns of every box of so many places, each a power of two."""
+    sides = [1 << i for i in range(places.bit_length())]
+    yield from ((n, h, w) for n, h, w in product(sides, repeat=3) if n * h * w == places)
+
+
+def covering(box: Ints, lengths: Ints) -> int:
+    """How many boxes cover all lengths."""
+    return prod(cdiv(length, side) for length, side in zip(lengths, box, strict=True))
+
+
+@plan
+def specialised(p: Problem, transposed: bool = False) -> Launch:
+    """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
+    config = dict(rule(p))
+    out_channels, channels, *taps = p.weight.shape
+    places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
+    box = config.pop("BOX", None) or box_of(places, p.lengths)
+    maps: tuple[Any, ...] = (
+        map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
+        map_of(p.weight, (block_k, 1, 1, block_o) if transposed else (block_o, 1, 1, block_k), p.dtype, transposed),
+        Vector(),
+    )
+    tiles = covering(box, p.lengths) * cdiv(out_channels, block_o)
+    return Launch(
+        conv2d_specialised_kernel, (min(processors(p.device), tiles),), *p.lengths, out_channels, channels, *taps,
+        *walk(p, transposed), maps=maps, STRIDED=strided(p), TRANSPOSED=transposed, BIAS=p.bias, BOX=box, GROUP=8,
+        num_warps=4, **config,
+    )  # fmt: skip
+
+
+def strided(p: Problem) -> bool:
+    """Whether the places have any stride but 1."""
+    return any(w.stride > 1 for w in p.windows)
+
+
+def walk(p: Problem, transposed: bool = False) -> Ints:
+    """Of rows and columns: first, step, by how many strides the first place lies above them (lift), and stride."""
+    if transposed:
+        each = [(w.padding, -w.dilation, 0, 1) for w in p.windows]
+    else:
+        lifts = [cdiv(w.padding, w.stride) for w in p.windows]
+        each = [(n * w.stride - w.padding, w.dilation, n, w.stride) for n, w in zip(lifts, p.windows, strict=True)]
+    return tuple(n for pair in zip(*each, strict=True) for n in pair)
+
+
+def phases_of(p: Problem, block: Ints) -> Map:
+    """Images as [N H/stride stride W/stride stride*C]."""
+    (n, c, h, w), (along_n, _, along_h, along_w) = p.x.shape, p.x.strides
+    rows, columns = (window.stride for window in p.windows)
+    shape = (n, h // rows, rows, w // columns, columns * c)
+    strides = (along_n, rows * along_h, along_h, columns * along_w)
+    box = (*block[:2], 1, *block[2:])
+    apart = (s if length > 1 else VECTOR for s, length in zip(strides, shape, strict=False))
+    return Map(shape, (*apart, 1), box, layout_of(box, p.dtype))
+
+
+def _shared(box: Ints, parts: int) -> Ints:
+    """The boxes, one after the other, that are a box in one or two parts."""
+    outermost = next((axis for axis, side in enumerate(box) if side > 1), 2)
+    return tuple(side // parts if axis == outermost else side for axis, side in enumerate(box))
+
+
+def map_of(x: Images, block: Ints, dtype: torch.dtype, turned: bool = False) -> Map:
+    """Images or kernels as [N H W C]; turned: as [C H W N]."""
+    axes = (1, 2, 3, 0) if turned else (0, 2, 3, 1)
+    strides = (x.strides[a] if x.shape[a] > 1 or a == axes[3] else VECTOR for a in axes)
+    return Map([x.shape[a] for a in axes], list(strides), block, layout_of(block, dtype))
+
+
+def layout_of(block: Ints, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    """How a block lies in shared memory."""
+    element = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}[dtype]
+    return gl.NVMMASharedLayout.get_default_for(list(block), element)
+
+
+def readable(x: torch.Tensor, joined: bool = False) -> torch.Tensor:
+    """Images or kernels as the copy engine can read them: themselves, or a channels-last copy. joined: with no gap between
+    the channels of a column and those of the next one."""
+    apart = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s != 1]
+    whole = not any(s % VECTOR or s == 0 or s >= 2**39 for s in apart) and x.data_ptr() % 16 == 0
+    lines = x.stride(1) == 1 and len(apart) >= sum(n > 1 for n in x.shape) - 1
+    return x if whole and lines and not (joined and x.stride(3) != x.shape[1]) else channels_last(x)
+
+
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window],
+    transposed: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Images of this shape in the order of x, computed as channels-last ones."""
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    if y.numel():
+        left, right = readable(x, over[1].stride > 1), readable(weight)
+        kernels = images(right.transpose(0, 1) if transposed else right)
+        p = Problem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
+        specialised(p, transposed)(y, left, right, y if bias is None else bias)
+    return y if format_of(x) == torch.channels_last else channels_first(y)
