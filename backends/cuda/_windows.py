@@ -35,6 +35,11 @@ class Windows(NamedTuple):
         oh, ow = (Window(k, s, p).places(n) for n, k, s, p in sides)
         return oh, ow
 
+    @property
+    def small(self) -> bool:
+        """Whether the kernels know a window's size and unroll its loops."""
+        return self.kernel[0] * self.kernel[1] <= UNROLLED
+
     def geometry(self, strides: Strides) -> bytes:
         """The kernels' Geometry struct, for tensors of these four strides."""
         numbers = (self.channels, *self.size, *self.counts, *self.kernel, *self.stride, *self.padding)
@@ -42,9 +47,10 @@ class Windows(NamedTuple):
 
     def defines(self, dtype: torch.dtype, **more: object) -> dict[str, object]:
         """What the kernels are compiled with."""
-        small = self.kernel[0] * self.kernel[1] <= UNROLLED
-        names = zip(("KH", "KW", "SH", "SW"), (*self.kernel, *self.stride), strict=True)
-        return {"ELEMENT": ctype(dtype), "BLOCK": BLOCK, **(dict(names) if small else {}), **more}
+        numbers = (*self.kernel, *self.stride, self.padding[1])
+        names = zip(("KH", "KW", "SH", "SW", "PW"), numbers, strict=True)
+        keyed = {"KEYED": int(dtype.itemsize == 2)}
+        return {"ELEMENT": ctype(dtype), "BLOCK": BLOCK, **({**dict(names), **keyed} if self.small else {}), **more}
 
     def tile(self, together: int, rows: int, per_plane: int) -> bytes:
         """The kernels' Tile struct: planes and rows of a block, and blocks of a plane."""

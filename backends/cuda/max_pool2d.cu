@@ -2,12 +2,42 @@
 // fit into. The first of equals stays, a NaN beats whatever came before.
 #include "windows.cuh"
 
+#if KEYED
+// What a thread of the staged kernel does with one window, in 32-bit reads of keys that lie at any element of shared memory.
+template <typename Element>
+__device__ __forceinline__ Found largest_of_staged(const Geometry& g, const T* plane, int top, int left, Element element) {
+    int best[KW ? KW : 1];
+#pragma unroll
+    for (int& key : best) key = LowestKey;
+#pragma unroll
+    for (int i = 0; i < KH; ++i) {
+        const T* const from = plane + min(max(top + i, 0), g.h - 1) * g.w + left;
+        const unsigned address = (unsigned)__cvta_generic_to_shared(from), odd = address % 4 * 8;
+        unsigned words[KW / 2 + 1];
+#pragma unroll
+        for (int k = 0; k <= KW / 2; ++k) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[k]) : "r"(address / 4 * 4 + 4 * k));
+#pragma unroll
+        for (int j = 0; j < KW; ++j) {
+            const unsigned pair = __funnelshift_r(words[j / 2], words[min(j / 2 + 1, KW / 2)], odd);
+            best[j] = max(best[j], key_of(pair, j % 2, i, j));
+        }
+    }
+    int key = LowestKey;
+#pragma unroll
+    for (int j = 0; j < KW; ++j) {
+        const bool inside = PW == 0 || (left + j >= 0 && left + j < g.w);
+        key = max(key, inside ? best[j] : LowestKey);
+    }
+    return Found(g, key, top, left, top, left, element);
+}
+#endif
+
 // A block copies the rows of its windows to shared memory, 16 bytes at a time and each once: they are one run of memory,
 // whatever the length of a row. Its results are one run too.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Tile tile) {
     extern __shared__ uint4 memory[];
-    T* const staged = reinterpret_cast<T*>(memory);
+    T* const staged = reinterpret_cast<T*>(memory + 1);
     const i64 plane = (i64)(blockIdx.x / tile.per_plane) * tile.together;
     const int planes = (int)min((i64)tile.together, tile.planes - plane);
     const int first = blockIdx.x % tile.per_plane * tile.rows, rows = min(tile.rows, g.oh - first);
@@ -22,6 +52,18 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     if (threadIdx.x < peel.few) staged[shift + peel.beside(threadIdx.x)] = from[peel.beside(threadIdx.x)];
     copy_async_commit();
     copy_async_wait<0>();
+#if KEYED
+    {  // each thread what it copied
+        for (int i = peel.head + threadIdx.x * Wide; i < peel.tail; i += BLOCK * Wide) {
+            uint4* const held = reinterpret_cast<uint4*>(staged + shift + i);
+            *held = {ordered(held->x), ordered(held->y), ordered(held->z), ordered(held->w)};
+        }
+        if (threadIdx.x < peel.few) {
+            unsigned short* const held = reinterpret_cast<unsigned short*>(staged + shift + peel.beside(threadIdx.x));
+            *held = (unsigned short)ordered(*held);
+        }
+    }
+#endif
     __syncthreads();
 
     const i64 out = (plane * g.oh + first) * g.ow;
@@ -30,6 +72,16 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
         const int row = quotient(own, tile.reciprocal_of_row), column = own - row * g.ow;
         const int top = g.top(first + row), left = g.left(column);
         const int origin = shift - skipped + p * g.h * g.w;  // where element 0 of the plane would be
+#if KEYED
+        {
+            const Found found = largest_of_staged(g, staged + origin, top, left, [&](int h, int w) {
+                return from[p * g.h * g.w - skipped + h * g.w + w];
+            });
+            y[out + i] = found.value;
+            index[out + i] = found.at;
+            continue;
+        }
+#endif
         int at = origin + max(top, 0) * g.w + max(left, 0);
         float best = -infinity();
         each_of_window(g, top, left, [&](int h, int w) {
@@ -44,6 +96,84 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     }
 }
 
+#if KEYED
+#ifndef ROWS  // of results of a thread, each of 8
+#define ROWS 1
+#define PIECE 1  // results of one access
+#endif
+
+// A thread makes ROWS x 8 results from aligned rows: all of its elements come in accesses of 16 bytes, and of 4 beside them.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, i64 units) {
+    constexpr int Lines = (ROWS - 1) * SH + KH, Columns = 7 * SW + KW, Before = cdiv(PW, 2) * 2, Skipped = Before - PW;
+    constexpr int Four = PIECE < 4 ? PIECE : 4, Words = cdiv(Skipped + Columns, 2), Chunks = SW;  // 8 results are SW accesses of 8 elements further
+    const INDEX unit = (INDEX)blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int across = cdiv(g.ow, 8), down = cdiv(g.oh, ROWS);
+    const INDEX line = unit / across, plane = line / down;
+    const int column = (int)(unit - line * across) * 8, row = (int)(line - plane * down) * ROWS;
+    const T* const image = x + plane / g.channels * g.strides[0] + plane % g.channels * g.strides[1];
+    const int top = g.top(row), left = column * SW;
+    const unsigned outside = lowest_pair(T());  // the first elements of a window of -inf alone are in the image, or before it
+    int best[ROWS][Columns];
+#pragma unroll
+    for (int i = 0; i < ROWS * Columns; ++i) best[i / Columns][i % Columns] = LowestKey;
+#pragma unroll
+    for (int l = 0; l < Lines; ++l) {
+        const T* const from = image + min(max(top + l, 0), g.h - 1) * g.strides[2] + left;
+        unsigned words[Before / 2 + 4 * Chunks + KW];
+#pragma unroll
+        for (int i = 0; i < Before / 2; ++i) words[i] = left > 0 ? bits<unsigned>(load_constant<2>(from - Before + 2 * i)) : outside;
+#pragma unroll
+        for (int i = 0; i < Chunks; ++i) {
+            uint4 four = {outside, outside, outside, outside};
+            if (left + 8 * i < g.w) four = bits<uint4>(load_constant<8>(from + 8 * i));
+            unsigned* const to = words + Before / 2 + 4 * i;
+            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+        }
+#pragma unroll
+        for (int i = Before / 2 + 4 * Chunks; i < Words; ++i) {
+            const int w = 2 * i - Before;
+            words[i] = left + w < g.w ? bits<unsigned>(load_constant<2>(from + w)) : outside;
+        }
+#pragma unroll
+        for (int i = 0; i < Words; ++i) {
+            const unsigned pair = ordered(words[i]);
+#pragma unroll
+            for (int j = 2 * i - Skipped; j < 2 * i - Skipped + 2; ++j) {
+                if (j < 0 || j >= Columns) continue;
+                const int key = key_of(pair, (j + Skipped) % 2, l, j);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r)
+                    if (l >= r * SH && l < r * SH + KH) best[r][j] = max(best[r][j], key);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (row + r >= g.oh) break;
+        Vec<T, PIECE> values[8 / PIECE];
+        Vec<int, Four> places[8 / Four];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            int key = LowestKey;
+#pragma unroll
+            for (int j = 0; j < KW; ++j) key = max(key, best[r][i * SW + j]);
+            const Found found(g, key, top, left - PW, top + r * SH, left + i * SW - PW, [&](int h, int w) { return image[h * g.strides[2] + w]; });
+            values[i / PIECE].v[i % PIECE] = found.value;
+            places[i / Four].v[i % Four] = found.at;
+        }
+        const i64 out = ((i64)plane * g.oh + row + r) * g.ow + column;
+#pragma unroll
+        for (int i = 0; i < 8 / PIECE; ++i)
+            if (column + i * PIECE < g.ow) store(y + out + i * PIECE, values[i]);
+#pragma unroll
+        for (int i = 0; i < 8 / Four; ++i)
+            if (column + i * Four < g.ow) store(index + out + i * Four, places[i]);
+    }
+}
+
+#endif
 // A thread takes WIDTH channels of one window, where they lie. Images of any strides; overlaps come from the caches.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, i64 units) {
@@ -58,6 +188,40 @@ max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     const int top = g.top(row), left = g.left(column);
     float best[WIDTH];
     int at[WIDTH];
+#if KEYED && WIDTH > 1
+    {
+        int keys[WIDTH];
+#pragma unroll
+        for (int& key : keys) key = LowestKey;
+#pragma unroll
+        for (int i = 0; i < KH; ++i)
+#pragma unroll
+            for (int j = 0; j < KW; ++j) {
+                const int h = min(max(top + i, 0), g.h - 1), w = min(max(left + j, 0), g.w - 1);
+                const Vec<T, WIDTH> held = load_constant<WIDTH>(image + h * g.strides[2] + w * g.strides[3]);
+                unsigned words[WIDTH / 2];
+                memcpy(words, &held, sizeof(held));
+#pragma unroll
+                for (int k = 0; k < WIDTH / 2; ++k) {
+                    const unsigned pair = ordered(words[k]);
+                    keys[2 * k] = max(keys[2 * k], key_of(pair, false, i, j));
+                    keys[2 * k + 1] = max(keys[2 * k + 1], key_of(pair, true, i, j));
+                }
+            }
+        Vec<T, WIDTH> values;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            const Found found(g, keys[i], top, left, top, left, [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
+            values.v[i] = found.value, at[i] = found.at;
+        }
+        constexpr int Four = WIDTH < 4 ? WIDTH : 4;
+        store(y + (i64)unit * WIDTH, values);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += Four)
+            store(index + (i64)unit * WIDTH + i, *reinterpret_cast<const Vec<int, Four>*>(at + i));
+        return;
+    }
+#endif
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) best[i] = -infinity(), at[i] = max(top, 0) * g.w + max(left, 0);
     each_of_window(g, top, left, [&](int h, int w) {

@@ -22,6 +22,8 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
+RESULTS = 8  # of a thread, side by side
+ROWS_OF_A_THREAD = 2
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -39,16 +41,37 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 @lru_cache(maxsize=4096)
 def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
     width = windows.size[1]
+    if not last and _aligned(windows, strides, dtype.itemsize, offset):
+        return _rows(windows, strides, dtype)
     rows_are_dense = (width == 1 or strides[3] == 1) and (windows.size[0] == 1 or strides[2] == width)
     if not last and rows_are_dense and (tile := _tile(windows, strides, dtype.itemsize)):
         return _staged(windows, strides, dtype, tile)
     return _direct(windows, strides, dtype, offset, last)
 
 
+def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
+    """Whether all rows of 16-bit elements start at multiples of 16 bytes and a thread's columns fit in its registers."""
+    (kh, kw), (_, sw) = windows.kernel, windows.stride
+    lines = (windows.size[1], *strides[:3])
+    dense = windows.size[1] == 1 or strides[3] == 1
+    return size == 2 and dense and not offset and not any(n % RESULTS for n in lines) and windows.small and sw <= 2 and kw <= 8
+
+
+def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
+    oh, ow = windows.counts
+    rows = ROWS_OF_A_THREAD
+    units = windows.images * windows.channels * cdiv(oh, rows) * cdiv(ow, RESULTS)
+    more = {"ROWS": rows, "PIECE": gcd(RESULTS, ow), "INDEX": counter(units)}
+    signature = "x* y* index* geometry:struct units:i64"
+    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, **more))
+    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
+    return lambda x, y, index: launch(x, y, index, geometry)
+
+
 def _tile(windows: Windows, strides: Strides, size: int) -> tuple[int, int] | None:
     """Planes and rows of windows of a block; None where the rows of one window are too many for shared memory."""
     (h, w), (oh, ow), planes = windows.size, windows.counts, windows.images * windows.channels
-    elements = STAGED_BYTES // size - ACCESS_BYTES // size  # what lies before the first aligned address stays free
+    elements = (STAGED_BYTES - 3 * ACCESS_BYTES) // size  # what lies before the first aligned address stays free
     if h * w <= elements and oh * ow <= MOST_WINDOWS:
         dense = strides[1] == h * w and (windows.images == 1 or strides[0] == windows.channels * h * w)
         most = min(elements // (h * w), MOST_WINDOWS // (oh * ow), max(planes // BLOCKS, 1))

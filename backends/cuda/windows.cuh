@@ -19,11 +19,15 @@
 #ifndef WIDTH  // channels of a thread
 #define WIDTH 1
 #endif
+#ifndef KEYED  // whether elements have 16 bits and the size of a window is known
+#define KEYED 0
+#endif
 #ifndef KH  // rows and columns of a window and from one to the next; 0 where these are known at run time alone
 #define KH 0
 #define KW 0
 #define SH 0
 #define SW 0
+#define PW 0  // columns of padding, known where KW is
 #endif
 
 using T = ELEMENT;
@@ -79,6 +83,58 @@ __device__ __forceinline__ bool beats(float best, float x) {
         : "f"(best), "f"(x));
     return found;
 }
+
+#if KEYED
+// ---- elements of 16 bits as integers: one comparison finds the largest and the first of equals
+//
+// A key is an element, as a signed integer in its order, above 16 bits that are smaller the later the element comes in its
+// window, row by row: the complement of row * KeyRow + column.
+__device__ __forceinline__ constexpr unsigned lowest_pair(__half) { return 0xfc00fc00u; }  // -inf, twice
+__device__ __forceinline__ constexpr unsigned lowest_pair(__nv_bfloat16) { return 0xff80ff80u; }
+constexpr int KeyRow = 64, LowestKey = -1 - 0x7fffffff;
+
+// Two elements as signed 16-bit integers in their order: -0 is 0, NaN is above infinity.
+__device__ __forceinline__ unsigned ordered(unsigned pair, __half) {
+    return bits<unsigned>(__hadd2(bits<__half2>(pair), bits<__half2>(0u)));
+}
+__device__ __forceinline__ unsigned ordered(unsigned pair, __nv_bfloat16) {
+    return bits<unsigned>(__hadd2(bits<__nv_bfloat162>(pair), bits<__nv_bfloat162>(0u)));
+}
+__device__ __forceinline__ unsigned ordered(unsigned pair) {
+    const unsigned sum = ordered(pair, T());
+    unsigned negative;  // each half all ones or all zeros
+    asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(negative) : "r"(sum));
+    return sum ^ (negative & 0x7fff7fffu);
+}
+
+// The key of one half of such a pair.
+__device__ __forceinline__ int key_of(unsigned pair, bool upper, int row, int column) {
+    const unsigned place = 0xffffu - (unsigned)(row * KeyRow + column);
+    return (int)((upper ? pair & 0xffff0000u : pair << 16) | place);
+}
+
+// What the largest key of a window names: the element and its position. The rows and columns of keys are counted from (top,
+// left); those before the image stand for its first ones. The window begins at (own_top, own_left).
+struct Found {
+    T value;
+    int at;
+
+    template <typename At>  // element(h, w)
+    __device__ __forceinline__ Found(const Geometry& g, int key, int top, int left, int own_top, int own_left, At element) {
+        const int place = ~key & 0xffff, number = key >> 16;
+        at = max(top + place / KeyRow, 0) * g.w + max(left + place % KeyRow, 0);
+        value = bits<T>((unsigned short)(number ^ (number >> 31 & 0x7fff)));
+        if (number == 0) value = element(at / g.w, at % g.w);  // of either sign
+        if (number == 0x7fff)                                  // the last NaN, not the first
+            for (int h = max(own_top, 0); h < min(own_top + g.kh(), g.h); ++h)
+                for (int w = max(own_left, 0); w < min(own_left + g.kw(), g.w); ++w) {
+                    const T x = element(h, w);
+                    if (isnan(to_float(x))) value = x, at = h * g.w + w;
+                }
+    }
+};
+
+#endif
 
 // The first and the last of the windows that have elements of [begin, end), for one axis.
 __device__ __forceinline__ int first_window(int begin, int kernel, int stride, int padding) {
