@@ -2,6 +2,11 @@
 // fit into. The first of equals stays, a NaN beats whatever came before.
 #include "windows.cuh"
 
+#ifndef ROWS  // of results of a thread, each of 8
+#define ROWS 0
+#define PIECE 1  // results of one access
+#endif
+
 #if KEYED
 // What a thread of the staged kernel does with one window, in 32-bit reads of keys that lie at any element of shared memory.
 template <typename Element>
@@ -28,7 +33,7 @@ __device__ __forceinline__ Found largest_of_staged(const Geometry& g, const T* p
         const bool inside = PW == 0 || (left + j >= 0 && left + j < g.w);
         key = max(key, inside ? best[j] : LowestKey);
     }
-    return Found(g, key, top, left, top, left, element);
+    return Found(g, key, top, left, element);
 }
 #endif
 
@@ -74,11 +79,11 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
         const int origin = shift - skipped + p * g.h * g.w;  // where element 0 of the plane would be
 #if KEYED
         {
-            const Found found = largest_of_staged(g, staged + origin, top, left, [&](int h, int w) {
-                return from[p * g.h * g.w - skipped + h * g.w + w];
-            });
+            const auto element = [&](int h, int w) { return from[p * g.h * g.w - skipped + h * g.w + w]; };
+            const Found found = largest_of_staged(g, staged + origin, top, left, element);
             y[out + i] = found.value;
             index[out + i] = found.at;
+            if (found.nan) last_nan(y + out + i, index + out + i, g, top, left, element);
             continue;
         }
 #endif
@@ -96,11 +101,7 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     }
 }
 
-#if KEYED
-#ifndef ROWS  // of results of a thread, each of 8
-#define ROWS 1
-#define PIECE 1  // results of one access
-#endif
+#if KEYED && ROWS
 
 // A thread makes ROWS x 8 results from aligned rows: all of its elements come in accesses of 16 bytes, and of 4 beside them.
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -149,6 +150,9 @@ max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ in
             }
         }
     }
+    const auto element = [&](int h, int w) { return image[h * g.strides[2] + w]; };
+    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
+    bool nan = false;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;
@@ -159,21 +163,28 @@ max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ in
             int key = LowestKey;
 #pragma unroll
             for (int j = 0; j < KW; ++j) key = max(key, best[r][i * SW + j]);
-            const Found found(g, key, top, left - PW, top + r * SH, left + i * SW - PW, [&](int h, int w) { return image[h * g.strides[2] + w]; });
+            const Found found(g, key, top, left - PW, element);
+            nan |= found.nan;
             values[i / PIECE].v[i % PIECE] = found.value;
             places[i / Four].v[i % Four] = found.at;
         }
-        const i64 out = ((i64)plane * g.oh + row + r) * g.ow + column;
+        const i64 to = out + r * g.ow;
 #pragma unroll
         for (int i = 0; i < 8 / PIECE; ++i)
-            if (column + i * PIECE < g.ow) store(y + out + i * PIECE, values[i]);
+            if (column + i * PIECE < g.ow) store(y + to + i * PIECE, values[i]);
 #pragma unroll
         for (int i = 0; i < 8 / Four; ++i)
-            if (column + i * Four < g.ow) store(index + out + i * Four, places[i]);
+            if (column + i * Four < g.ow) store(index + to + i * Four, places[i]);
     }
+    if (!nan) return;
+#pragma unroll 1
+    for (int r = 0; r < min(ROWS, g.oh - row); ++r)
+#pragma unroll 1
+        for (int i = 0; i < min(8, g.ow - column); ++i)
+            last_nan(y + out + r * g.ow + i, index + out + r * g.ow + i, g, top + r * SH, left + i * SW - PW, element);
 }
-
 #endif
+
 // A thread takes WIDTH channels of one window, where they lie. Images of any strides; overlaps come from the caches.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, i64 units) {
@@ -209,16 +220,22 @@ max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
                 }
             }
         Vec<T, WIDTH> values;
+        bool nan = false;
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {
-            const Found found(g, keys[i], top, left, top, left, [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
-            values.v[i] = found.value, at[i] = found.at;
+            const Found found(g, keys[i], top, left, [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
+            values.v[i] = found.value, at[i] = found.at, nan |= found.nan;
         }
         constexpr int Four = WIDTH < 4 ? WIDTH : 4;
         store(y + (i64)unit * WIDTH, values);
 #pragma unroll
         for (int i = 0; i < WIDTH; i += Four)
             store(index + (i64)unit * WIDTH + i, *reinterpret_cast<const Vec<int, Four>*>(at + i));
+        if (nan)
+#pragma unroll 1
+            for (int i = 0; i < WIDTH; ++i)
+                last_nan(y + (i64)unit * WIDTH + i, index + (i64)unit * WIDTH + i, g, top, left,
+                         [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
         return;
     }
 #endif

@@ -113,27 +113,34 @@ __device__ __forceinline__ int key_of(unsigned pair, bool upper, int row, int co
     return (int)((upper ? pair & 0xffff0000u : pair << 16) | place);
 }
 
-// What the largest key of a window names: the element and its position. The rows and columns of keys are counted from (top,
-// left); those before the image stand for its first ones. The window begins at (own_top, own_left).
+// What the largest key of a window names: the element, and its position h * W + w. Rows and columns of keys are counted from
+// (top, left); those before the image stand for its first ones. element(h, w) says which of the zeros a zero is.
 struct Found {
     T value;
     int at;
+    bool nan;  // the first one, where the last is asked for
 
-    template <typename At>  // element(h, w)
-    __device__ __forceinline__ Found(const Geometry& g, int key, int top, int left, int own_top, int own_left, At element) {
+    template <typename Element>
+    __device__ __forceinline__ Found(const Geometry& g, int key, int top, int left, Element element) {
         const int place = ~key & 0xffff, number = key >> 16;
-        at = max(top + place / KeyRow, 0) * g.w + max(left + place % KeyRow, 0);
-        value = bits<T>((unsigned short)(number ^ (number >> 31 & 0x7fff)));
-        if (number == 0) value = element(at / g.w, at % g.w);  // of either sign
-        if (number == 0x7fff)                                  // the last NaN, not the first
-            for (int h = max(own_top, 0); h < min(own_top + g.kh(), g.h); ++h)
-                for (int w = max(own_left, 0); w < min(own_left + g.kw(), g.w); ++w) {
-                    const T x = element(h, w);
-                    if (isnan(to_float(x))) value = x, at = h * g.w + w;
-                }
+        const int h = max(top + place / KeyRow, 0), w = max(left + place % KeyRow, 0);
+        at = h * g.w + w;
+        nan = number == 0x7fff;
+        value = number ? bits<T>((unsigned short)(number ^ (number >> 31 & 0x7fff))) : element(h, w);
     }
 };
 
+// Of a window with NaN: the last one.
+template <typename Element>
+__device__ __forceinline__ void last_nan(T* y, int* index, const Geometry& g, int top, int left, Element element) {
+#pragma unroll 1
+    for (int h = max(top, 0); h < min(top + g.kh(), g.h); ++h)
+#pragma unroll 1
+        for (int w = max(left, 0); w < min(left + g.kw(), g.w); ++w) {
+            const T x = element(h, w);
+            if (isnan(to_float(x))) *y = x, *index = h * g.w + w;
+        }
+}
 #endif
 
 // The first and the last of the windows that have elements of [begin, end), for one axis.
