@@ -104,11 +104,11 @@ def fp8_blocked_kernel(
 def fp8_persistent_kernel(
     c_ptr, a_desc, b_desc, scale_a_ptr, scale_b_ptr, M, N, K,
     SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, PROMOTES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
+    GROUP_M: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     # Flattened, the loop over tiles and the loop over K are one, whose pipeline does not drain between tiles.
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
         tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -200,17 +200,20 @@ def blocked_rule(p: Problem) -> Config:
 def _persistent(p: Problem) -> Launch:
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
-    programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
+    programs = min(processors(p.device) * config.pop("PROGRAMS"), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
     given = maps((p.M, p.N, p.K), p.a_strides, p.b_strides, block)
     return Launch(fp8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=given, **p.meta, **config)
 
 
 def persistent_rule(p: Problem) -> Config:
-    """Promoted sums take twice the registers, and so half the columns."""
+    """Promoted sums take twice the registers, and so half the columns; while one program adds, another multiplies."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}
-    columns = 128 if p.promotes else 256
-    return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
+        return {**_tile(64, 64, 4, 4), "PROGRAMS": 1}
+    return {**_tile(128, 128, 8, 3), "PROGRAMS": 2} if p.promotes else {**_tile(128, 256, 8, 4), "PROGRAMS": 1}
+
+
+def _tile(rows: int, columns: int, warps: int, stages: int) -> Config:
+    return {"BLOCK_M": rows, "BLOCK_N": columns, "GROUP_M": 8, "FLATTEN": True, "num_warps": warps, "num_stages": stages}
 
 
 VARIANTS = {
