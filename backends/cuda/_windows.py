@@ -47,8 +47,8 @@ class Windows(NamedTuple):
 
     def defines(self, dtype: torch.dtype, **more: object) -> dict[str, object]:
         """What the kernels are compiled with."""
-        numbers = (*self.kernel, *self.stride, self.padding[1])
-        names = zip(("KH", "KW", "SH", "SW", "PW"), numbers, strict=True)
+        numbers = (*self.kernel, *self.stride, *self.padding)
+        names = zip(("KH", "KW", "SH", "SW", "PH", "PW"), numbers, strict=True)
         keyed = {"KEYED": int(dtype.itemsize == 2)}
         return {"ELEMENT": ctype(dtype), "BLOCK": BLOCK, **({**dict(names), **keyed} if self.small else {}), **more}
 

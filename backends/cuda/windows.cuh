@@ -27,7 +27,8 @@
 #define KW 0
 #define SH 0
 #define SW 0
-#define PW 0  // columns of padding, known where KW is
+#define PH 0  // rows and columns of padding, known where the window's are
+#define PW 0
 #endif
 
 using T = ELEMENT;
