@@ -37,12 +37,14 @@ __device__ __forceinline__ Found largest_of_staged(const Geometry& g, const T* p
 }
 #endif
 
+constexpr int Margin = KEYED ? 24 : 0;  // elements before and behind the rows, that windows may reach into
+
 // A block copies the rows of its windows to shared memory, 16 bytes at a time and each once: they are one run of memory,
 // whatever the length of a row. Its results are one run too.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Tile tile) {
     extern __shared__ uint4 memory[];
-    T* const staged = reinterpret_cast<T*>(memory + 1);
+    T* const staged = reinterpret_cast<T*>(memory) + Margin;
     const i64 plane = (i64)(blockIdx.x / tile.per_plane) * tile.together;
     const int planes = (int)min((i64)tile.together, tile.planes - plane);
     const int first = blockIdx.x % tile.per_plane * tile.rows, rows = min(tile.rows, g.oh - first);
@@ -57,6 +59,9 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     if (threadIdx.x < peel.few) staged[shift + peel.beside(threadIdx.x)] = from[peel.beside(threadIdx.x)];
     copy_async_commit();
     copy_async_wait<0>();
+    const int i = threadIdx.x;
+    if (i < shift + Margin) staged[i - Margin] = T();
+    if (i < Margin) staged[shift + count + i] = T();
 #if KEYED
     {  // each thread what it copied
         for (int i = peel.head + threadIdx.x * Wide; i < peel.tail; i += BLOCK * Wide) {

@@ -71,7 +71,7 @@ def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
 def _tile(windows: Windows, strides: Strides, size: int) -> tuple[int, int] | None:
     """Planes and rows of windows of a block; None where the rows of one window are too many for shared memory."""
     (h, w), (oh, ow), planes = windows.size, windows.counts, windows.images * windows.channels
-    elements = (STAGED_BYTES - 3 * ACCESS_BYTES) // size  # what lies before the first aligned address stays free
+    elements = (STAGED_BYTES - 7 * ACCESS_BYTES) // size  # what lies before the first aligned address stays free
     if h * w <= elements and oh * ow <= MOST_WINDOWS:
         dense = strides[1] == h * w and (windows.images == 1 or strides[0] == windows.channels * h * w)
         most = min(elements // (h * w), MOST_WINDOWS // (oh * ow), max(planes // BLOCKS, 1))
