@@ -65,6 +65,12 @@ def counter(units: int) -> str:
     return "int" if units + BLOCK < 2**31 else "i64"
 
 
+def divisor(n: int) -> bytes:
+    """The kernels' Divisor struct, that divides numbers below 2^31 by n."""
+    shift = 31 + (n - 1).bit_length()
+    return struct.pack("Ii", -(-(1 << shift) // n), shift)
+
+
 def balanced(length: int, most: int) -> int:
     """Rows of each of the fewest tiles of at most `most` rows, all about as long."""
     return cdiv(length, cdiv(length, most))

@@ -9,8 +9,7 @@
 
 #if KEYED
 // What a thread of the staged kernel does with one window, in 32-bit reads of keys that lie at any element of shared memory.
-template <typename Element>
-__device__ __forceinline__ Found largest_of_staged(const Geometry& g, const T* plane, int top, int left, Element element) {
+__device__ __forceinline__ int largest_of_staged(const Geometry& g, const T* plane, int top, int left) {
     int best[KW ? KW : 1];
 #pragma unroll
     for (int& key : best) key = LowestKey;
@@ -33,7 +32,7 @@ __device__ __forceinline__ Found largest_of_staged(const Geometry& g, const T* p
         const bool inside = PW == 0 || (left + j >= 0 && left + j < g.w);
         key = max(key, inside ? best[j] : LowestKey);
     }
-    return Found(g, key, top, left, element);
+    return key;
 }
 #endif
 
@@ -84,11 +83,11 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
         const int origin = shift - skipped + p * g.h * g.w;  // where element 0 of the plane would be
 #if KEYED
         {
-            const auto element = [&](int h, int w) { return from[p * g.h * g.w - skipped + h * g.w + w]; };
-            const Found found = largest_of_staged(g, staged + origin, top, left, element);
-            y[out + i] = found.value;
-            index[out + i] = found.at;
-            if (found.nan) last_nan(y + out + i, index + out + i, g, top, left, element);
+            const T* const own_plane = from + p * g.h * g.w - skipped;
+            const int key = largest_of_staged(g, staged + origin, top, left), at = position(g, key, top, left);
+            y[out + i] = is_zero(key) ? own_plane[at] : element(key);
+            index[out + i] = at;
+            if (key >= FirstNaN) last_nan(y + out + i, index + out + i, g, top, left, [&](int h, int w) { return own_plane[h * g.w + w]; });
             continue;
         }
 #endif
@@ -108,43 +107,52 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
 
 #if KEYED && ROWS
 
-// A thread makes ROWS x 8 results from aligned rows: all of its elements come in accesses of 16 bytes, and of 4 beside them.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, i64 units) {
+struct Split {  // of the threads: groups of 8 results in a row, groups of ROWS rows in a plane
+    Divisor across, down;
+    int columns, rows;
+};
+
+// A thread makes ROWS x 8 results of aligned planes without gaps, which lie `strides[1]` apart: all of its elements come in
+// accesses of 16 bytes, and of 4 beside them.
+extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
+    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
     constexpr int Lines = (ROWS - 1) * SH + KH, Columns = 7 * SW + KW, Before = cdiv(PW, 2) * 2, Skipped = Before - PW;
-    constexpr int Four = PIECE < 4 ? PIECE : 4, Words = cdiv(Skipped + Columns, 2), Chunks = SW;  // 8 results are SW accesses of 8 elements further
-    const INDEX unit = (INDEX)blockIdx.x * BLOCK + threadIdx.x;
+    constexpr int Words = cdiv(Skipped + Columns, 2), Chunked = Before / 2 + 4 * SW;  // 8 results further are SW accesses
+    constexpr int Four = PIECE < 4 ? PIECE : 4;
+    const int unit = blockIdx.x * BLOCK + threadIdx.x;
     if (unit >= units) return;
-    const int across = cdiv(g.ow, 8), down = cdiv(g.oh, ROWS);
-    const INDEX line = unit / across, plane = line / down;
-    const int column = (int)(unit - line * across) * 8, row = (int)(line - plane * down) * ROWS;
-    const T* const image = x + plane / g.channels * g.strides[0] + plane % g.channels * g.strides[1];
+    const int line = split.across.of(unit), plane = split.down.of(line);
+    const int column = (unit - line * split.columns) * 8, row = (line - plane * split.rows) * ROWS;
+    const T* const image = x + plane * g.strides[1];
     const int top = g.top(row), left = column * SW;
-    const unsigned outside = lowest_pair(T());  // the first elements of a window of -inf alone are in the image, or before it
+    unsigned words[Lines][Chunked + KW];
+#pragma unroll
+    for (int l = 0; l < Lines; ++l) {
+        const T* const from = image + (min(max(top + l, 0), g.h - 1) * g.w + left);
+        unsigned* const to = words[l];
+#pragma unroll
+        for (int i = 0; i < Before / 2; ++i)
+            if (left > 0) to[i] = bits<unsigned>(load_constant<2>(from - Before + 2 * i));
+#pragma unroll
+        for (int i = 0; i < SW; ++i) {
+            uint4 four = {lowest_pair(T()), lowest_pair(T()), lowest_pair(T()), lowest_pair(T())};
+            if (left + 8 * i < g.w) four = bits<uint4>(load_constant<8>(from + 8 * i));
+            unsigned* const chunk = to + Before / 2 + 4 * i;
+            chunk[0] = four.x, chunk[1] = four.y, chunk[2] = four.z, chunk[3] = four.w;
+        }
+#pragma unroll
+        for (int i = Chunked; i < Words; ++i)
+            to[i] = left + 2 * i - Before < g.w ? bits<unsigned>(load_constant<2>(from + 2 * i - Before)) : lowest_pair(T());
+    }
     int best[ROWS][Columns];
 #pragma unroll
     for (int i = 0; i < ROWS * Columns; ++i) best[i / Columns][i % Columns] = LowestKey;
 #pragma unroll
-    for (int l = 0; l < Lines; ++l) {
-        const T* const from = image + min(max(top + l, 0), g.h - 1) * g.strides[2] + left;
-        unsigned words[Before / 2 + 4 * Chunks + KW];
-#pragma unroll
-        for (int i = 0; i < Before / 2; ++i) words[i] = left > 0 ? bits<unsigned>(load_constant<2>(from - Before + 2 * i)) : outside;
-#pragma unroll
-        for (int i = 0; i < Chunks; ++i) {
-            uint4 four = {outside, outside, outside, outside};
-            if (left + 8 * i < g.w) four = bits<uint4>(load_constant<8>(from + 8 * i));
-            unsigned* const to = words + Before / 2 + 4 * i;
-            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-        }
-#pragma unroll
-        for (int i = Before / 2 + 4 * Chunks; i < Words; ++i) {
-            const int w = 2 * i - Before;
-            words[i] = left + w < g.w ? bits<unsigned>(load_constant<2>(from + w)) : outside;
-        }
+    for (int l = 0; l < Lines; ++l)
 #pragma unroll
         for (int i = 0; i < Words; ++i) {
-            const unsigned pair = ordered(words[i]);
+            unsigned pair = ordered(words[l][i]);
+            if (i < Before / 2 && left == 0) pair = 0x80008000u;  // below all elements
 #pragma unroll
             for (int j = 2 * i - Skipped; j < 2 * i - Skipped + 2; ++j) {
                 if (j < 0 || j >= Columns) continue;
@@ -154,25 +162,29 @@ max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ in
                     if (l >= r * SH && l < r * SH + KH) best[r][j] = max(best[r][j], key);
             }
         }
-    }
-    const auto element = [&](int h, int w) { return image[h * g.strides[2] + w]; };
     const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
-    bool nan = false;
+    int largest = LowestKey;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;
+        int keys[8];
         Vec<T, PIECE> values[8 / PIECE];
         Vec<int, Four> places[8 / Four];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            int key = LowestKey;
+            keys[i] = best[r][i * SW];
 #pragma unroll
-            for (int j = 0; j < KW; ++j) key = max(key, best[r][i * SW + j]);
-            const Found found(g, key, top, left - PW, element);
-            nan |= found.nan;
-            values[i / PIECE].v[i % PIECE] = found.value;
-            places[i / Four].v[i % Four] = found.at;
+            for (int j = 1; j < KW; ++j) keys[i] = max(keys[i], best[r][i * SW + j]);
+            largest = max(largest, keys[i]);
+            places[i / Four].v[i % Four] = position(g, keys[i], top, left - PW);
         }
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pairs[i] = elements(keys[2 * i], keys[2 * i + 1]);
+        memcpy(values, pairs, sizeof(values));
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            if (is_zero(keys[i])) values[i / PIECE].v[i % PIECE] = image[places[i / Four].v[i % Four]];  // of either sign
         const i64 to = out + r * g.ow;
 #pragma unroll
         for (int i = 0; i < 8 / PIECE; ++i)
@@ -181,12 +193,13 @@ max_pool2d_rows(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ in
         for (int i = 0; i < 8 / Four; ++i)
             if (column + i * Four < g.ow) store(index + to + i * Four, places[i]);
     }
-    if (!nan) return;
+    if (largest < FirstNaN) return;
 #pragma unroll 1
     for (int r = 0; r < min(ROWS, g.oh - row); ++r)
 #pragma unroll 1
         for (int i = 0; i < min(8, g.ow - column); ++i)
-            last_nan(y + out + r * g.ow + i, index + out + r * g.ow + i, g, top + r * SH, left + i * SW - PW, element);
+            last_nan(y + out + r * g.ow + i, index + out + r * g.ow + i, g, top + r * SH, left + i * SW - PW,
+                     [&](int h, int w) { return image[h * g.w + w]; });
 }
 #endif
 
@@ -225,22 +238,29 @@ max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
                 }
             }
         Vec<T, WIDTH> values;
-        bool nan = false;
+        int largest = LowestKey;
+        unsigned pairs[WIDTH / 2];
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; ++i) pairs[i] = elements(keys[2 * i], keys[2 * i + 1]);
+        memcpy(&values, pairs, sizeof(values));
+        const auto element = [&](int h, int w) { return image + h * g.strides[2] + w * g.strides[3]; };
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {
-            const Found found(g, keys[i], top, left, [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
-            values.v[i] = found.value, at[i] = found.at, nan |= found.nan;
+            const int h = max(top + (~keys[i] >> 6 & 0x3ff), 0), w = max(left + (~keys[i] & KeyRow - 1), 0);
+            at[i] = h * g.w + w;
+            largest = max(largest, keys[i]);
+            if (is_zero(keys[i])) values.v[i] = element(h, w)[i];  // of either sign
         }
         constexpr int Four = WIDTH < 4 ? WIDTH : 4;
         store(y + (i64)unit * WIDTH, values);
 #pragma unroll
         for (int i = 0; i < WIDTH; i += Four)
             store(index + (i64)unit * WIDTH + i, *reinterpret_cast<const Vec<int, Four>*>(at + i));
-        if (nan)
+        if (largest >= FirstNaN)
 #pragma unroll 1
             for (int i = 0; i < WIDTH; ++i)
                 last_nan(y + (i64)unit * WIDTH + i, index + (i64)unit * WIDTH + i, g, top, left,
-                         [&](int h, int w) { return image[h * g.strides[2] + w * g.strides[3] + i]; });
+                         [&](int h, int w) { return element(h, w)[i]; });
         return;
     }
 #endif

@@ -1,5 +1,6 @@
 """Largest elements of windows on CUDA: rows through shared memory, or 16 bytes of channels per access."""
 
+import struct
 from functools import lru_cache
 from math import gcd
 
@@ -16,6 +17,7 @@ from kernelmux.backends.cuda._windows import (
     Windows,
     balanced,
     counter,
+    divisor,
 )
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
@@ -23,7 +25,7 @@ from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
 RESULTS = 8  # of a thread, side by side
-ROWS_OF_A_THREAD = 2
+ROWS_OF_A_THREAD = 1
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -50,22 +52,23 @@ def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
 
 
 def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
-    """Whether all rows of 16-bit elements start at multiples of 16 bytes and a thread's columns fit in its registers."""
-    (kh, kw), (_, sw) = windows.kernel, windows.stride
-    lines = (windows.size[1], *strides[:3])
-    dense = windows.size[1] == 1 or strides[3] == 1
-    return size == 2 and dense and not offset and not any(n % RESULTS for n in lines) and windows.small and sw <= 2 and kw <= 8
+    """Whether planes of 16-bit elements have no gaps, all rows start at multiples of 16 bytes, and threads can be counted."""
+    (h, w), (_, kw), (_, sw) = windows.size, windows.kernel, windows.stride
+    even = windows.images == 1 or strides[0] == windows.channels * strides[1]
+    planes = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
+    small = windows.small and sw <= 2 and kw <= RESULTS and windows.images * windows.channels * h * w < 2**34
+    return size == 2 and planes and small
 
 
 def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
-    oh, ow = windows.counts
-    rows = ROWS_OF_A_THREAD
-    units = windows.images * windows.channels * cdiv(oh, rows) * cdiv(ow, RESULTS)
-    more = {"ROWS": rows, "PIECE": gcd(RESULTS, ow), "INDEX": counter(units)}
-    signature = "x* y* index* geometry:struct units:i64"
-    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, **more))
+    (oh, ow), rows = windows.counts, ROWS_OF_A_THREAD
+    across, down = cdiv(ow, RESULTS), cdiv(oh, rows)
+    units = windows.images * windows.channels * across * down
+    signature = "x* y* index* geometry:struct split:struct units:i32"
+    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, ROWS=rows, PIECE=gcd(RESULTS, ow)))
     launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
-    return lambda x, y, index: launch(x, y, index, geometry)
+    split = divisor(across) + divisor(down) + struct.pack("2i", across, down)
+    return lambda x, y, index: launch(x, y, index, geometry, split)
 
 
 def _tile(windows: Windows, strides: Strides, size: int) -> tuple[int, int] | None:

@@ -54,6 +54,14 @@ struct Tile {
     unsigned reciprocal_of_row, reciprocal_of_plane;  // of the windows of a row and of a plane
 };
 
+// Division of numbers below 2^31 by one that the host knows: 2^shift / n, rounded up.
+struct Divisor {
+    unsigned factor;
+    int shift;
+
+    __device__ __forceinline__ int of(int i) const { return (int)((unsigned long long)(unsigned)i * factor >> shift); }
+};
+
 // i / n for i * n < 2^31.
 __device__ __forceinline__ int quotient(int i, unsigned reciprocal) {
     return (int)(((unsigned long long)(unsigned)i * reciprocal) >> 31);
@@ -114,22 +122,24 @@ __device__ __forceinline__ int key_of(unsigned pair, bool upper, int row, int co
     return (int)((upper ? pair & 0xffff0000u : pair << 16) | place);
 }
 
-// What the largest key of a window names: the element, and its position h * W + w. Rows and columns of keys are counted from
-// (top, left); those before the image stand for its first ones. element(h, w) says which of the zeros a zero is.
-struct Found {
-    T value;
-    int at;
-    bool nan;  // the first one, where the last is asked for
+constexpr int FirstNaN = 0x7fff0000;  // and every key above it: a NaN, but the first where the last is asked for
+__device__ __forceinline__ bool is_zero(int key) { return (unsigned)key < 0x10000u; }
 
-    template <typename Element>
-    __device__ __forceinline__ Found(const Geometry& g, int key, int top, int left, Element element) {
-        const int place = ~key & 0xffff, number = key >> 16;
-        const int h = max(top + place / KeyRow, 0), w = max(left + place % KeyRow, 0);
-        at = h * g.w + w;
-        nan = number == 0x7fff;
-        value = number ? bits<T>((unsigned short)(number ^ (number >> 31 & 0x7fff))) : element(h, w);
-    }
-};
+// Position h * W + w of the element of a key whose row and column are counted from (top, left). Rows before the image stand for
+// its first one.
+__device__ __forceinline__ int position(const Geometry& g, int key, int top, int left) {
+    const int row = ~key >> 6 & 0x3ff, column = ~key & (KeyRow - 1);
+    return max(top + row, 0) * g.w + (left + column);
+}
+
+// The elements of two keys, low half first; of zeros the positive one.
+__device__ __forceinline__ unsigned elements(int low, int high) {
+    const unsigned pair = __byte_perm((unsigned)low, (unsigned)high, 0x7632);
+    unsigned negative;
+    asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(negative) : "r"(pair));
+    return pair ^ (negative & 0x7fff7fffu);
+}
+__device__ __forceinline__ T element(int key) { return bits<T>((unsigned short)elements(key, 0)); }
 
 // Of a window with NaN: the last one.
 template <typename Element>
