@@ -123,7 +123,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
     if (unit >= units) return;
     const int line = split.across.of(unit), plane = split.down.of(line);
     const int column = (unit - line * split.columns) * 8, row = (line - plane * split.rows) * ROWS;
-    const T* const image = x + plane * g.strides[1];
+    const T* image = x + plane * g.strides[1];
+    asm volatile("" : "+l"(image));  // one sum from here to an address, not three
     const int top = g.top(row), left = column * SW;
     unsigned words[Lines][Chunked + KW];
 #pragma unroll
@@ -184,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
         memcpy(values, pairs, sizeof(values));
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-            if (is_zero(keys[i])) values[i / PIECE].v[i % PIECE] = image[places[i / Four].v[i % Four]];  // of either sign
+            if (is_zero(keys[i])) values[i / PIECE].v[i % PIECE] = load_constant<1>(image + places[i / Four].v[i % Four]).v[0];  // of either sign
         const i64 to = out + r * g.ow;
 #pragma unroll
         for (int i = 0; i < 8 / PIECE; ++i)
@@ -203,6 +204,66 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
 }
 #endif
 
+#if KEYED && CHANNELS && WIDTH > 1
+struct Places {  // of the threads: vectors of channels, windows of a row, rows
+    Divisor vectors, columns, rows;
+    int each, across, down;
+};
+
+// A thread takes WIDTH channels of one window. The elements of rows and columns outside of the image are its nearest ones.
+extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_channels(
+    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Places places, int units) {
+    const int unit = blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int window = places.vectors.of(unit), line = places.columns.of(window), n = places.rows.of(line);
+    const int c = (unit - window * places.each) * WIDTH, column = window - line * places.across, row = line - n * places.down;
+    const int top = g.top(row), left = g.left(column);
+    const T* const image = x + n * g.strides[0] + c * g.strides[1];
+    i64 along[KW];
+#pragma unroll
+    for (int j = 0; j < KW; ++j) along[j] = min(max(left + j, 0), g.w - 1) * g.strides[3];
+    int keys[WIDTH];
+#pragma unroll
+    for (int& key : keys) key = LowestKey;
+#pragma unroll
+    for (int i = 0; i < KH; ++i) {
+        const T* const from = image + min(max(top + i, 0), g.h - 1) * g.strides[2];
+#pragma unroll
+        for (int j = 0; j < KW; ++j) {
+            const Vec<T, WIDTH> held = load_constant<WIDTH>(from + along[j]);
+            unsigned words[WIDTH / 2];
+            memcpy(words, &held, sizeof(held));
+#pragma unroll
+            for (int k = 0; k < WIDTH; ++k) keys[k] = max(keys[k], key_of(ordered(words[k / 2]), k % 2, i, j));
+        }
+    }
+    const auto at = [&](int h, int w) { return image + h * g.strides[2] + w * g.strides[3]; };
+    Vec<T, WIDTH> values;
+    constexpr int Four = WIDTH < 4 ? WIDTH : 4;
+    Vec<int, Four> positions[WIDTH / Four];
+    unsigned pairs[WIDTH / 2];
+    int largest = LowestKey;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2; ++i) pairs[i] = elements(keys[2 * i], keys[2 * i + 1]);
+    memcpy(&values, pairs, sizeof(values));
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        const int h = max(top + (~keys[i] & 0xffff) / KeyRow, 0), w = max(left + (~keys[i] & (KeyRow - 1)), 0);
+        positions[i / Four].v[i % Four] = h * g.w + w;
+        largest = max(largest, keys[i]);
+        if (is_zero(keys[i])) values.v[i] = load_constant<1>(at(h, w) + i).v[0];  // of either sign
+    }
+    const i64 to = (i64)unit * WIDTH;
+    store(y + to, values);
+#pragma unroll
+    for (int i = 0; i < WIDTH / Four; ++i) store(index + to + i * Four, positions[i]);
+    if (largest < FirstNaN) return;
+#pragma unroll 1
+    for (int i = 0; i < WIDTH; ++i)
+        last_nan(y + to + i, index + to + i, g, top, left, [&](int h, int w) { return at(h, w)[i]; });
+}
+#endif
+
 // A thread takes WIDTH channels of one window, where they lie. Images of any strides; overlaps come from the caches.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, i64 units) {
@@ -217,53 +278,6 @@ max_pool2d_direct(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     const int top = g.top(row), left = g.left(column);
     float best[WIDTH];
     int at[WIDTH];
-#if KEYED && WIDTH > 1
-    {
-        int keys[WIDTH];
-#pragma unroll
-        for (int& key : keys) key = LowestKey;
-#pragma unroll
-        for (int i = 0; i < KH; ++i)
-#pragma unroll
-            for (int j = 0; j < KW; ++j) {
-                const int h = min(max(top + i, 0), g.h - 1), w = min(max(left + j, 0), g.w - 1);
-                const Vec<T, WIDTH> held = load_constant<WIDTH>(image + h * g.strides[2] + w * g.strides[3]);
-                unsigned words[WIDTH / 2];
-                memcpy(words, &held, sizeof(held));
-#pragma unroll
-                for (int k = 0; k < WIDTH / 2; ++k) {
-                    const unsigned pair = ordered(words[k]);
-                    keys[2 * k] = max(keys[2 * k], key_of(pair, false, i, j));
-                    keys[2 * k + 1] = max(keys[2 * k + 1], key_of(pair, true, i, j));
-                }
-            }
-        Vec<T, WIDTH> values;
-        int largest = LowestKey;
-        unsigned pairs[WIDTH / 2];
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; ++i) pairs[i] = elements(keys[2 * i], keys[2 * i + 1]);
-        memcpy(&values, pairs, sizeof(values));
-        const auto element = [&](int h, int w) { return image + h * g.strides[2] + w * g.strides[3]; };
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-            const int h = max(top + (~keys[i] >> 6 & 0x3ff), 0), w = max(left + (~keys[i] & KeyRow - 1), 0);
-            at[i] = h * g.w + w;
-            largest = max(largest, keys[i]);
-            if (is_zero(keys[i])) values.v[i] = element(h, w)[i];  // of either sign
-        }
-        constexpr int Four = WIDTH < 4 ? WIDTH : 4;
-        store(y + (i64)unit * WIDTH, values);
-#pragma unroll
-        for (int i = 0; i < WIDTH; i += Four)
-            store(index + (i64)unit * WIDTH + i, *reinterpret_cast<const Vec<int, Four>*>(at + i));
-        if (largest >= FirstNaN)
-#pragma unroll 1
-            for (int i = 0; i < WIDTH; ++i)
-                last_nan(y + (i64)unit * WIDTH + i, index + (i64)unit * WIDTH + i, g, top, left,
-                         [&](int h, int w) { return element(h, w)[i]; });
-        return;
-    }
-#endif
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) best[i] = -infinity(), at[i] = max(top, 0) * g.w + max(left, 0);
     each_of_window(g, top, left, [&](int h, int w) {

@@ -100,11 +100,24 @@ def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
     oh, ow = windows.counts
     units = windows.images * windows.channels * oh * ow // width
     more = {"CHANNELS": int(last), "WIDTH": width, "INDEX": counter(units)}
+    if width > 1 and dtype.itemsize == 2 and windows.small and units < 2**31 - BLOCK:
+        return _channels(windows, strides, dtype, units, more)
     kernel = SOURCE.kernel(
         "max_pool2d_direct", "x* y* index* geometry:struct units:i64", **windows.defines(dtype, **more)
     )
     launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
     return lambda x, y, index: launch(x, y, index, geometry)
+
+
+def _channels(
+    windows: Windows, strides: Strides, dtype: torch.dtype, units: int, more: dict[str, object]
+) -> Launch:
+    numbers = (windows.channels // int(str(more["WIDTH"])), windows.counts[1], windows.counts[0])
+    signature = "x* y* index* geometry:struct places:struct units:i32"
+    kernel = SOURCE.kernel("max_pool2d_channels", signature, **windows.defines(dtype, **more))
+    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
+    places = b"".join(divisor(n) for n in numbers) + struct.pack("3i", *numbers)
+    return lambda x, y, index: launch(x, y, index, geometry, places)
 
 
 VARIANTS = {

@@ -119,7 +119,7 @@ __device__ __forceinline__ unsigned ordered(unsigned pair) {
 // The key of one half of such a pair.
 __device__ __forceinline__ int key_of(unsigned pair, bool upper, int row, int column) {
     const unsigned place = 0xffffu - (unsigned)(row * KeyRow + column);
-    return (int)((upper ? pair & 0xffff0000u : pair << 16) | place);
+    return (int)(upper ? __byte_perm(pair, place, 0x3254) : __byte_perm(pair, place, 0x1054));
 }
 
 constexpr int FirstNaN = 0x7fff0000;  // and every key above it: a NaN, but the first where the last is asked for
@@ -128,7 +128,7 @@ __device__ __forceinline__ bool is_zero(int key) { return (unsigned)key < 0x1000
 // Position h * W + w of the element of a key whose row and column are counted from (top, left). Rows before the image stand for
 // its first one.
 __device__ __forceinline__ int position(const Geometry& g, int key, int top, int left) {
-    const int row = ~key >> 6 & 0x3ff, column = ~key & (KeyRow - 1);
+    const int row = (~key & 0xffff) / KeyRow, column = ~key & (KeyRow - 1);
     return max(top + row, 0) * g.w + (left + column);
 }
 
