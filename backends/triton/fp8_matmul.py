@@ -7,19 +7,22 @@ persistent  the copy engine (TMA) does the loads of operands that have K contigu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._byte_products import BLOCKS, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._fp8_specialised import specialised
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
+ELEMENTS = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
+ENOUGH_TILES = 100  # of 128 x 256 sums, for a program on most multiprocessors
 LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after which sums are promoted
 
 
@@ -141,6 +144,7 @@ class Problem(NamedTuple):
     scale_a: int
     scale_b: int
     promotes: bool
+    formats: tuple[Any, Any]
 
     @property
     def meta(self) -> Config:
@@ -170,7 +174,8 @@ def _run(
     if c.numel():
         kinds = _kind(scale_a, (M, 1)), _kind(scale_b, (1, N))
         promotes = accumulation == "full" or BLOCKS.value in kinds
-        launch = make(Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes))
+        formats = ELEMENTS[a.dtype], ELEMENTS[b.dtype]
+        launch = make(Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats))
         launch(c, a, b, scale_a, scale_b)
     return c
 
@@ -198,6 +203,9 @@ def blocked_rule(p: Problem) -> Config:
 
 @plan
 def _persistent(p: Problem) -> Launch:
+    tiles = cdiv(p.M, 128) * cdiv(p.N, 256)
+    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and tiles >= ENOUGH_TILES:
+        return specialised(p.device, (p.M, p.N, p.K), (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b))
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
     programs = min(processors(p.device) * config.pop("PROGRAMS"), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
@@ -209,7 +217,7 @@ def persistent_rule(p: Problem) -> Config:
     """Promoted sums take twice the registers, and so half the columns; while one program adds, another multiplies."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
         return {**_tile(64, 64, 4, 4), "PROGRAMS": 1}
-    return {**_tile(128, 128, 8, 3), "PROGRAMS": 2} if p.promotes else {**_tile(128, 256, 8, 4), "PROGRAMS": 1}
+    return {**(_tile(128, 128, 8, 4) if p.promotes else _tile(128, 256, 8, 4)), "PROGRAMS": 1}
 
 
 def _tile(rows: int, columns: int, warps: int, stages: int) -> Config:
