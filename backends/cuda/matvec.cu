@@ -17,25 +17,26 @@ constexpr int PIECE = sizeof(T) * WIDTH <= 16 ? WIDTH : 16 / (int)sizeof(T);  //
 
 __device__ __forceinline__ float to_float(signed char x) { return x; }
 
-using Raw = typename Vec<W, WIDTH>::Raw;  // what an access brings, as words: bytes would take a register each
-
-// Count elements from `from` on. Four bytes with 128 added to each stand as the last digits of 2^23 + byte, a permutation and a
-// subtraction each: conversions of integers have an eighth of their rate.
-template <int Count>
-__device__ __forceinline__ void piece_to_floats(float (&y)[Count], const Raw& x, int from) {
-    if constexpr (sizeof(W) == 1 && Count % 4 == 0) {
-        unsigned words[sizeof(Raw) / 4];
-        memcpy(words, &x, sizeof(Raw));
+// The numbers of a piece of a vector. Four bytes with 128 added to each stand as the last digits of 2^23 + byte, one permutation
+// each: conversions of integers have an eighth of its rate.
+template <int Count, typename Any, int Width>
+__device__ __forceinline__ void piece_to_floats(float (&y)[Count], const Vec<Any, Width>& x, int from) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) y[i] = to_float(x.v[from + i]);
+}
+template <int Count, int Width>
+__device__ __forceinline__ void piece_to_floats(float (&y)[Count], const Vec<signed char, Width>& x, int from) {
+    if constexpr (Count % 4 == 0) {
+        unsigned words[Count / 4];
+        memcpy(words, x.v + from, Count);
 #pragma unroll
         for (int i = 0; i < Count; ++i) {
-            const unsigned digits = __byte_perm(words[(from + i) / 4] ^ 0x80808080u, 0x4b000000u, 0x7440 + i % 4);
+            const unsigned digits = __byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7440 + i % 4);
             y[i] = __uint_as_float(digits) - (0x1p23f + 128.0f);
         }
     } else {
-        float all[WIDTH];
-        to_floats(all, bits<Vec<W, WIDTH>>(x));
 #pragma unroll
-        for (int i = 0; i < Count; ++i) y[i] = all[from + i];
+        for (int i = 0; i < Count; ++i) y[i] = to_float(x.v[from + i]);
     }
 }
 
@@ -56,11 +57,7 @@ __device__ __forceinline__ void scatter_sums(float* x, int lane) {
     }
 }
 
-// Few sums leave registers for many threads: what hides the latency of memory.
-#ifndef RESIDENT
-#define RESIDENT 1024
-#endif
-extern "C" __global__ void __launch_bounds__(32 * WARPS, SUMS <= 8 ? RESIDENT / (32 * WARPS) : 1) matvec_rows(
+extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
     const W* __restrict__ weight, const T* __restrict__ x, const float* __restrict__ scale, T* __restrict__ y, int N, int K,
     i64 weight_row, i64 x_row) {
     constexpr int EACH = WHOLE > 32 ? WHOLE / 32 : 1;
@@ -68,18 +65,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, SUMS <= 8 ? RESIDENT / 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 first = blockIdx.x * (i64)ROWS;
     float sums[WHOLE] = {};
-    const auto fetch = [&](Raw(&held)[ROWS], int k) {
+    for (int k = threadIdx.x * WIDTH; k < K; k += 32 * WARPS * WIDTH) {
+        Vec<W, WIDTH> held[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-            held[r] = bits<Raw>(load_streaming<WIDTH>(weight + min(first + r, (i64)N - 1) * weight_row + k));
-    };
-    Raw held[ROWS], next[ROWS];  // the next ones are on their way while the last ones are multiplied
-    const int begin = threadIdx.x * WIDTH;
-    if (begin < K) fetch(next, begin);
-    for (int k = begin; k < K; k += 32 * WARPS * WIDTH) {
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) held[r] = next[r];
-        if (K - k > 32 * WARPS * WIDTH) fetch(next, k + 32 * WARPS * WIDTH);
+        for (int r = 0; r < ROWS; ++r) held[r] = load_streaming<WIDTH>(weight + min(first + r, (i64)N - 1) * weight_row + k);
 #pragma unroll
         for (int piece = 0; piece < WIDTH; piece += PIECE) {
             float numbers[ROWS][PIECE];
@@ -101,7 +90,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, SUMS <= 8 ? RESIDENT / 
 #pragma unroll
     for (int i = 0; i < EACH; ++i) partial[warp][lane * EACH + i] = sums[i];
     __syncthreads();
-#pragma unroll 1
     for (int i = threadIdx.x; i < SUMS; i += 32 * WARPS) {
         const int r = i / BATCH, b = i % BATCH;
         if (first + r >= N) continue;

@@ -12,6 +12,7 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
+    RESULTS,
     Launch,
     Strides,
     Windows,
@@ -24,8 +25,6 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
-RESULTS = 8  # of a thread, side by side
-ROWS_OF_A_THREAD = 1
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -52,16 +51,16 @@ def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
 
 
 def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
-    """Whether planes of 16-bit elements have no gaps, all rows start at multiples of 16 bytes, and threads can be counted."""
+    """Whether planes of 16-bit elements have no gaps, and all rows start at multiples of 16 bytes."""
     (h, w), (_, kw), (_, sw) = windows.size, windows.kernel, windows.stride
     even = windows.images == 1 or strides[0] == windows.channels * strides[1]
-    planes = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
+    dense = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
     small = windows.small and sw <= 2 and kw <= RESULTS and windows.images * windows.channels * h * w < 2**34
-    return size == 2 and planes and small
+    return size == 2 and dense and small
 
 
 def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
-    (oh, ow), rows = windows.counts, ROWS_OF_A_THREAD
+    (oh, ow), rows = windows.counts, windows.rows_of_a_thread
     across, down = cdiv(ow, RESULTS), cdiv(oh, rows)
     units = windows.images * windows.channels * across * down
     signature = "x* y* index* geometry:struct split:struct units:i32"
@@ -74,7 +73,7 @@ def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
 def _tile(windows: Windows, strides: Strides, size: int) -> tuple[int, int] | None:
     """Planes and rows of windows of a block; None where the rows of one window are too many for shared memory."""
     (h, w), (oh, ow), planes = windows.size, windows.counts, windows.images * windows.channels
-    elements = (STAGED_BYTES - 7 * ACCESS_BYTES) // size  # what lies before the first aligned address stays free
+    elements = STAGED_BYTES // size - ACCESS_BYTES // size  # what lies before the first aligned address stays free
     if h * w <= elements and oh * ow <= MOST_WINDOWS:
         dense = strides[1] == h * w and (windows.images == 1 or strides[0] == windows.channels * h * w)
         most = min(elements // (h * w), MOST_WINDOWS // (oh * ow), max(planes // BLOCKS, 1))
@@ -100,24 +99,11 @@ def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
     oh, ow = windows.counts
     units = windows.images * windows.channels * oh * ow // width
     more = {"CHANNELS": int(last), "WIDTH": width, "INDEX": counter(units)}
-    if width > 1 and dtype.itemsize == 2 and windows.small and units < 2**31 - BLOCK:
-        return _channels(windows, strides, dtype, units, more)
     kernel = SOURCE.kernel(
         "max_pool2d_direct", "x* y* index* geometry:struct units:i64", **windows.defines(dtype, **more)
     )
     launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
     return lambda x, y, index: launch(x, y, index, geometry)
-
-
-def _channels(
-    windows: Windows, strides: Strides, dtype: torch.dtype, units: int, more: dict[str, object]
-) -> Launch:
-    numbers = (windows.channels // int(str(more["WIDTH"])), windows.counts[1], windows.counts[0])
-    signature = "x* y* index* geometry:struct places:struct units:i32"
-    kernel = SOURCE.kernel("max_pool2d_channels", signature, **windows.defines(dtype, **more))
-    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
-    places = b"".join(divisor(n) for n in numbers) + struct.pack("3i", *numbers)
-    return lambda x, y, index: launch(x, y, index, geometry, places)
 
 
 VARIANTS = {

@@ -62,10 +62,7 @@ max_pool2d_backward_staged(
     if (threadIdx.x < peel.few) to[peel.beside(threadIdx.x)] = from_float<T>(sums[shift + peel.beside(threadIdx.x)]);
 }
 
-#ifndef ROWS  // of windows that a thread's pixels lie under, each of 8
-#define ROWS 0
-#endif
-#if ROWS
+#if ROWS  // of windows that a thread's pixels lie under, each of 8
 
 // Numbers of 8 neighbouring windows from `first` on, in accesses of Piece; `none` stands for those outside of the row.
 template <int Piece, typename Any>

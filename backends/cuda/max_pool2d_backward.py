@@ -11,6 +11,7 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
+    RESULTS,
     UNROLLED,
     Launch,
     Strides,
@@ -23,8 +24,6 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
-RESULTS = 8  # windows of a thread, side by side
-ROWS_OF_A_THREAD = 1
 STAGED_BYTES = 48 << 10  # shared memory of a block, all that it may have without asking; four fit in a multiprocessor
 MOST_COLOURS = 64  # sets of windows without a common element, one barrier each; beyond it gathering takes fewer steps
 
@@ -62,11 +61,13 @@ def _vectors(windows: Windows, size: int, offset: int) -> bool:
     """Whether rows are read and written in vectors, and the sums of a thread's pixels fit in its registers."""
     pieces = gcd(RESULTS, windows.counts[1]), gcd(RESULTS, windows.size[1])
     kw, sw = windows.kernel[1], windows.stride[1]
-    return min(pieces) >= 4 and offset % (4 * 4) == 0 and windows.small and sw <= 2 and kw <= 8 and windows.stride[0] <= 2
+    return (
+        min(pieces) >= 4 and offset % (4 * 4) == 0 and windows.small and sw <= 2 and kw <= 8 and windows.stride[0] <= 2
+    )
 
 
 def _rows(windows: Windows, dtype: torch.dtype) -> Launch:
-    (h, w), (_, ow), rows = windows.size, windows.counts, ROWS_OF_A_THREAD
+    (h, w), (_, ow), rows = windows.size, windows.counts, windows.rows_of_a_thread
     units = windows.images * windows.channels * cdiv(h, rows * windows.stride[0]) * cdiv(w, RESULTS * windows.stride[1])
     widest = min(RESULTS, ACCESS_BYTES // dtype.itemsize)
     more = {"ROWS": rows, "PIECE": gcd(widest, ow), "OUT": gcd(widest, w), "INDEX": counter(units)}

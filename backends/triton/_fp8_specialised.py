@@ -1,7 +1,7 @@
-"""fp8_matmul with sums promoted every 128 of K, the work divided among warps (in Gluon): one loads, two warpgroups multiply.
+"""fp8_matmul with sums promoted every 128 of K, the work divided among warps (in Gluon): one loads, two groups multiply.
 
-Each multiplier owns 64 rows of the tile and promotes half of its columns at a time, while the other one multiplies: 64 x 256
-sums and 64 x 128 parts are 192 registers in each of its threads.
+Each multiplier owns 64 rows of the tile and promotes half of its columns at a time, while the other one multiplies:
+64 x 256 sums and 64 x 128 parts are 192 registers in each of its threads.
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ def _store(c_ptr, sums, left, scale_b_ptr, rows, first, M, N, SCALE_B: gl.conste
 
 
 @gluon.jit
+def _part(a, lines, nothing):
+    """Sums over 128 of K; `nothing` says of what shape."""
+    made = warpgroup_mma(a, lines.permute((1, 0)), nothing, use_acc=False, max_num_imprecise_acc=LENGTH, is_async=True)
+    return warpgroup_mma_wait(0, deps=[made])
+
+
+@gluon.jit
 def _multiply(
     c_ptr, scale_a_ptr, scale_b_ptr, a_ring, b_ring, full, empty, M, N, K,
     PART: gl.constexpr, SCALE_A: gl.constexpr, SCALE_B: gl.constexpr,
@@ -77,14 +84,8 @@ def _multiply(
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
             a = a_ring.index(slot).slice(PART * ROWS, ROWS, 0)
             b = b_ring.index(slot)
-            part = warpgroup_mma(
-                a, b.slice(0, HALF, 0).permute((1, 0)), nothing, use_acc=False, max_num_imprecise_acc=LENGTH, is_async=True
-            )
-            left += warpgroup_mma_wait(0, deps=[part])
-            part = warpgroup_mma(
-                a, b.slice(HALF, HALF, 0).permute((1, 0)), nothing, use_acc=False, max_num_imprecise_acc=LENGTH, is_async=True
-            )
-            part = warpgroup_mma_wait(0, deps=[part])
+            left += _part(a, b.slice(0, HALF, 0), nothing)
+            part = _part(a, b.slice(HALF, HALF, 0), nothing)
             mbarrier.arrive(empty.index(slot))
             right += part
             step += 1
@@ -119,7 +120,7 @@ def fp8_specialised_kernel(
 def specialised(device: int, shape: Ints, strides: tuple[Ints, Ints], formats: tuple[Any, Any], scales: Ints) -> Launch:
     """Of a [M, K] and b [K, N] with K contiguous, of these fp8 types; kinds of scales: one, or one per line."""
     (M, N, K), (of_a, of_b) = shape, strides
-    maps = (
+    maps: tuple[Any, ...] = (
         Vector(),
         _map((M, K), of_a[0], BLOCK_M.value, formats[0]),
         _map((N, K), of_b[1], BLOCK_N.value, formats[1]),

@@ -95,10 +95,17 @@ def matvec_dot_kernel(
 
 
 def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
-    """Two kilobytes of a row at a time, of several short rows; the same for any number of vectors, as the bits are."""
-    block_k = min(next_power(k), 2048 // size)
+    """At most 1024 elements of a row at a time, of several short rows; the same for any number of vectors, as the bits are.
+
+    H200, int8, 14336 x 4096: 24.4 us; 2048 elements at a time 27.1.
+    """
+    block_k = min(next_power(k), 1024, 2048 // size)
     rows = clamp(512 // block_k, 1, 4)
-    return {"BLOCK_N": rows, "BLOCK_K": block_k, "num_warps": clamp(rows * block_k // 256, 1, 4)}
+    return {
+        "BLOCK_N": rows,
+        "BLOCK_K": block_k,
+        "num_warps": clamp(rows * block_k // (512 if size == 1 else 256), 1, 4),
+    }
 
 
 def dot_rule(n: int, k: int, b: int, size: int) -> Config:
