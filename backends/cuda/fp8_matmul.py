@@ -101,7 +101,7 @@ def _wgmma(a: Layout, b: Layout, end: Ending, multiprocessors: int) -> tuple[Bou
         BLOCK_N=columns, STAGES=stages, GROUP_M=GROUP_M, C_VECTOR=gcd(16 // end.out.itemsize, N),
     )  # fmt: skip
     works = cdiv(M, ROWS) * cdiv(N, columns)
-    room = shared(columns, stages) + strips(end.out)
+    room = shared(columns, stages) + strips(end.out) + (8 * 4 * columns if end.scales_b == 1 else 0)
     launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=room)
     return launch, lines(a, 1, ROWS), lines(b, 0, columns)
 

@@ -17,6 +17,29 @@ constexpr int PIECE = sizeof(T) * WIDTH <= 16 ? WIDTH : 16 / (int)sizeof(T);  //
 
 __device__ __forceinline__ float to_float(signed char x) { return x; }
 
+// The numbers of a piece of a vector. Four bytes with 128 added to each stand as the last digits of 2^23 + byte, one permutation
+// each: conversions of integers have an eighth of its rate.
+template <int Count, typename Any, int Width>
+__device__ __forceinline__ void piece_to_floats(float (&y)[Count], const Vec<Any, Width>& x, int from) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) y[i] = to_float(x.v[from + i]);
+}
+template <int Count, int Width>
+__device__ __forceinline__ void piece_to_floats(float (&y)[Count], const Vec<signed char, Width>& x, int from) {
+    if constexpr (Count % 4 == 0) {
+        unsigned words[Count / 4];
+        memcpy(words, x.v + from, Count);
+#pragma unroll
+        for (int i = 0; i < Count; ++i) {
+            const unsigned digits = __byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7440 + i % 4);
+            y[i] = __uint_as_float(digits) - (0x1p23f + 128.0f);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Count; ++i) y[i] = to_float(x.v[from + i]);
+    }
+}
+
 // Adds up Count sums over the lanes of a warp: each step hands half of them to the lane across. Lane l ends with Count / 32
 // of them, those from l * Count / 32 on; of fewer than 32, sum i ends in lane 32 / Count * i.
 template <int Count, int Step>
@@ -47,7 +70,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) held[r] = load_streaming<WIDTH>(weight + min(first + r, (i64)N - 1) * weight_row + k);
 #pragma unroll
-        for (int piece = 0; piece < WIDTH; piece += PIECE)
+        for (int piece = 0; piece < WIDTH; piece += PIECE) {
+            float numbers[ROWS][PIECE];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) piece_to_floats(numbers[r], held[r], piece);
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 float with[PIECE];
@@ -56,8 +82,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
                 for (int r = 0; r < ROWS; ++r)
 #pragma unroll
                     for (int i = 0; i < PIECE; ++i)
-                        sums[r * BATCH + b] = fma_gradual(to_float(held[r].v[piece + i]), with[i], sums[r * BATCH + b]);
+                        sums[r * BATCH + b] = fma_gradual(numbers[r][i], with[i], sums[r * BATCH + b]);
             }
+        }
     }
     scatter_sums<WHOLE, 16>(sums, lane);
 #pragma unroll

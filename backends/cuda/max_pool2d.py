@@ -1,5 +1,6 @@
 """Largest elements of windows on CUDA: rows through shared memory, or 16 bytes of channels per access."""
 
+import struct
 from functools import lru_cache
 from math import gcd
 
@@ -11,11 +12,13 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
+    RESULTS,
     Launch,
     Strides,
     Windows,
     balanced,
     counter,
+    divisor,
 )
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
@@ -39,10 +42,32 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 @lru_cache(maxsize=4096)
 def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
     width = windows.size[1]
+    if not last and _aligned(windows, strides, dtype.itemsize, offset):
+        return _rows(windows, strides, dtype)
     rows_are_dense = (width == 1 or strides[3] == 1) and (windows.size[0] == 1 or strides[2] == width)
     if not last and rows_are_dense and (tile := _tile(windows, strides, dtype.itemsize)):
         return _staged(windows, strides, dtype, tile)
     return _direct(windows, strides, dtype, offset, last)
+
+
+def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
+    """Whether planes of 16-bit elements have no gaps, and all rows start at multiples of 16 bytes."""
+    (h, w), (_, kw), (_, sw) = windows.size, windows.kernel, windows.stride
+    even = windows.images == 1 or strides[0] == windows.channels * strides[1]
+    dense = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
+    small = windows.small and sw <= 2 and kw <= RESULTS and windows.images * windows.channels * h * w < 2**34
+    return size == 2 and dense and small
+
+
+def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
+    (oh, ow), rows = windows.counts, windows.rows_of_a_thread
+    across, down = cdiv(ow, RESULTS), cdiv(oh, rows)
+    units = windows.images * windows.channels * across * down
+    signature = "x* y* index* geometry:struct split:struct units:i32"
+    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, ROWS=rows, PIECE=gcd(RESULTS, ow)))
+    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
+    split = divisor(across) + divisor(down) + struct.pack("2i", across, down)
+    return lambda x, y, index: launch(x, y, index, geometry, split)
 
 
 def _tile(windows: Windows, strides: Strides, size: int) -> tuple[int, int] | None:

@@ -62,6 +62,82 @@ max_pool2d_backward_staged(
     if (threadIdx.x < peel.few) to[peel.beside(threadIdx.x)] = from_float<T>(sums[shift + peel.beside(threadIdx.x)]);
 }
 
+#if ROWS  // of windows that a thread's pixels lie under, each of 8
+
+// Numbers of 8 neighbouring windows from `first` on, in accesses of Piece; `none` stands for those outside of the row.
+template <int Piece, typename Any>
+__device__ __forceinline__ void load_eight(Any* to, const Any* row, int first, int count, Any none) {
+#pragma unroll
+    for (int i = 0; i < 8; i += Piece) {
+        Vec<Any, Piece> some;
+#pragma unroll
+        for (int k = 0; k < Piece; ++k) some.v[k] = none;
+        if (first + i < count) some = load_constant<Piece>(row + first + i);
+#pragma unroll
+        for (int k = 0; k < Piece; ++k) to[i + k] = some.v[k];
+    }
+}
+
+// A thread gathers for ROWS * SH x 8 * SW pixels of a plane. Of a row of windows it reads eight in vectors of PIECE, and one by
+// one the few beside them that its pixels are in too.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+max_pool2d_backward_rows(
+    const T* __restrict__ grad, const int* __restrict__ index, T* __restrict__ out, const Geometry g, i64 units) {
+    constexpr int High = ROWS * SH, Along = 8 * SW, Four = PIECE < 4 ? PIECE : 4;
+    // Windows with some of the pixels, counted from the one that would begin at the first pixel if there were no padding.
+    constexpr int Top = -((KH - 1 - PH) / SH), Bottom = (High - 1 + PH) / SH;
+    constexpr int Left = -((KW - 1 - PW) / SW), Last = (Along - 1 + PW) / SW, Right = Last < 7 ? 7 : Last;
+    const INDEX unit = (INDEX)blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int across = (g.w + Along - 1) / Along, down = (g.h + High - 1) / High;
+    const INDEX band = unit / across, plane = band / down;
+    const int column = (int)(unit - band * across) * 8, row = (int)(band - plane * down) * ROWS;
+    const int h0 = row * SH, w0 = column * SW;
+    float sums[High][Along] = {};
+#pragma unroll
+    for (int o = Top; o <= Bottom; ++o) {
+        const bool there = row + o >= 0 && row + o < g.oh;
+        const i64 line = ((i64)plane * g.oh + (there ? row + o : 0)) * g.ow;
+        const int windows = there ? g.ow : 0;
+        T values[Right - Left + 1];
+        int at[Right - Left + 1];
+        load_eight<PIECE>(values - Left, grad + line, column, windows, T());
+        load_eight<Four>(at - Left, index + line, column, windows, -1);
+#pragma unroll
+        for (int c = Left; c <= Right; ++c) {
+            if (c >= 0 && c < 8) continue;
+            const bool inside = column + c >= 0 && column + c < windows;
+            values[c - Left] = inside ? grad[line + column + c] : T();
+            at[c - Left] = inside ? __ldg(index + line + column + c) : -1;
+        }
+#pragma unroll
+        for (int c = Left; c <= Last; ++c) {
+            const float value = to_float(values[c - Left]);
+#pragma unroll
+            for (int y = 0; y < High; ++y) {
+                if (y < o * SH - PH || y >= o * SH - PH + KH) continue;
+                const int x = at[c - Left] - ((h0 + y) * g.w + w0);  // the pixel that the index names, if it is in this row
+#pragma unroll
+                for (int k = 0; k < Along; ++k)
+                    if (k >= c * SW - PW && k < c * SW - PW + KW && x == k) sums[y][k] = add_gradual(sums[y][k], value);
+            }
+        }
+    }
+#pragma unroll
+    for (int y = 0; y < High; ++y) {
+        if (h0 + y >= g.h) continue;
+        T* const to = out + ((i64)plane * g.h + h0 + y) * g.w + w0;
+#pragma unroll
+        for (int k = 0; k < Along; k += OUT) {
+            float some[OUT];
+#pragma unroll
+            for (int j = 0; j < OUT; ++j) some[j] = sums[y][k + j];
+            if (w0 + k < g.w) store(to + k, from_floats<T>(some));
+        }
+    }
+}
+#endif
+
 #ifndef TILE_H  // pixels of a thread, that share most of their windows
 #define TILE_H 1
 #define TILE_W 1

@@ -11,6 +11,7 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
+    RESULTS,
     UNROLLED,
     Launch,
     Strides,
@@ -49,9 +50,31 @@ def _launch(
     pairs = zip(windows.kernel, windows.stride, strict=True)
     down, along = (cdiv(k, s) for k, s in pairs)
     few = down * along == 1 or (down * along <= MOST_COLOURS and windows.kernel[0] * windows.kernel[1] <= UNROLLED)
+    if dense and not last and _vectors(windows, dtype.itemsize, offset):
+        return _rows(windows, dtype)
     if dense and not last and few and (tile := _tile(windows)):
         return _staged(windows, dtype, tile)
     return _direct(windows, grads, indices, dtype, offset, last)
+
+
+def _vectors(windows: Windows, size: int, offset: int) -> bool:
+    """Whether rows are read and written in vectors, and the sums of a thread's pixels fit in its registers."""
+    pieces = gcd(RESULTS, windows.counts[1]), gcd(RESULTS, windows.size[1])
+    kw, sw = windows.kernel[1], windows.stride[1]
+    return (
+        min(pieces) >= 4 and offset % (4 * 4) == 0 and windows.small and sw <= 2 and kw <= 8 and windows.stride[0] <= 2
+    )
+
+
+def _rows(windows: Windows, dtype: torch.dtype) -> Launch:
+    (h, w), (_, ow), rows = windows.size, windows.counts, windows.rows_of_a_thread
+    units = windows.images * windows.channels * cdiv(h, rows * windows.stride[0]) * cdiv(w, RESULTS * windows.stride[1])
+    widest = min(RESULTS, ACCESS_BYTES // dtype.itemsize)
+    more = {"ROWS": rows, "PIECE": gcd(widest, ow), "OUT": gcd(widest, w), "INDEX": counter(units)}
+    signature = "grad* index* out* geometry:struct units:i64"
+    kernel = SOURCE.kernel("max_pool2d_backward_rows", signature, **windows.defines(dtype, **more))
+    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry((0, 0, 0, 0))
+    return lambda grad, index, out: launch(grad, index, out, geometry)
 
 
 def _tile(windows: Windows) -> Pair | None:

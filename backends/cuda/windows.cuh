@@ -19,11 +19,16 @@
 #ifndef WIDTH  // channels of a thread
 #define WIDTH 1
 #endif
+#ifndef ROWS  // rows of windows of a thread, each of 8, in the kernels of that name
+#define ROWS 0
+#endif
 #ifndef KH  // rows and columns of a window and from one to the next; 0 where these are known at run time alone
 #define KH 0
 #define KW 0
 #define SH 0
 #define SW 0
+#define PH 0  // rows and columns of padding, known where the window's are
+#define PW 0
 #endif
 
 using T = ELEMENT;
@@ -47,6 +52,14 @@ struct Tile {
     i64 planes;                                       // of all images
     int together, rows, per_plane;                    // planes and rows of a block, blocks of a plane
     unsigned reciprocal_of_row, reciprocal_of_plane;  // of the windows of a row and of a plane
+};
+
+// Division of numbers below 2^31 by one that the host knows: 2^shift / n, rounded up.
+struct Divisor {
+    unsigned factor;
+    int shift;
+
+    __device__ __forceinline__ int of(int i) const { return (int)((unsigned long long)(unsigned)i * factor >> shift); }
 };
 
 // i / n for i * n < 2^31.

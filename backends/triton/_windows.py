@@ -29,11 +29,11 @@ class Placed(NamedTuple):
         return cdiv(self.rows, self.block_r) * cdiv(self.columns, self.block_q)
 
 
-def placed(images: int, channels: int, pixels: int, last: bool) -> Placed:
-    """The matrix of [images, channels, pixels], and the blocks that programs take of it."""
+def placed(images: int, channels: int, pixels: int, last: bool, elements: int = ELEMENTS) -> Placed:
+    """The matrix of [images, channels, pixels], and the blocks of so many elements that programs take of it."""
     rows, columns = (images * pixels, channels) if last else (images * channels, pixels)
-    block_q = min(next_power(columns), ELEMENTS)
-    block_r = min(ELEMENTS // block_q, next_power(rows))
+    block_q = min(next_power(columns), elements)
+    block_r = min(elements // block_q, next_power(rows))
     index = tl.int32 if rows * columns + 2 * ELEMENTS < 2**31 else tl.int64
     return Placed(rows, columns, block_r, block_q, index)
 

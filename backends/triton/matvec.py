@@ -27,6 +27,30 @@ def _store(y_ptr, sums, scale_ptr, n, b, N, inside, SCALED: tl.constexpr):
     tl.store(y_ptr + (b.to(tl.int64) * N + n), sums.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+# Four bytes, with 128 added to each, as the last digits of 2^23 + byte: a permutation and a subtraction, where a conversion
+# of an integer has an eighth of their rate.
+_WIDEN = tl.constexpr("""{
+.reg .b32 word, digits;
+xor.b32 word, $4, 0x80808080;
+prmt.b32 digits, word, 0x4b000000, 0x7440;
+sub.rn.f32 $0, digits, 0f4B000080;
+prmt.b32 digits, word, 0x4b000000, 0x7441;
+sub.rn.f32 $1, digits, 0f4B000080;
+prmt.b32 digits, word, 0x4b000000, 0x7442;
+sub.rn.f32 $2, digits, 0f4B000080;
+prmt.b32 digits, word, 0x4b000000, 0x7443;
+sub.rn.f32 $3, digits, 0f4B000080;
+}""")
+
+
+@triton.jit
+def _numbers(x):
+    """x in fp32."""
+    if x.dtype == tl.int8:
+        return tl.inline_asm_elementwise(_WIDEN, "=f,=f,=f,=f,r", [x], tl.float32, is_pure=True, pack=4)
+    return x.to(tl.float32)
+
+
 @triton.jit
 def matvec_lanes_kernel(
     y_ptr, weight_ptr, x_ptr, scale_ptr, N, K, weight_row, x_row,
@@ -40,7 +64,7 @@ def matvec_lanes_kernel(
     for begin in range(0, K, BLOCK_K):
         k = begin + tl.arange(0, BLOCK_K)[None, :]
         mask = (k < K) | EVEN_K
-        w = tl.load(rows + k, mask=mask, other=0, eviction_policy="evict_first").to(tl.float32)
+        w = _numbers(tl.load(rows + k, mask=mask, other=0, eviction_policy="evict_first"))
         grown = ()
         for b in tl.static_range(BATCH):
             v = tl.load(x_ptr + (tl.full([1, 1], b, tl.int64) * x_row + k), mask=mask, other=0.0).to(tl.float32)
@@ -71,10 +95,17 @@ def matvec_dot_kernel(
 
 
 def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
-    """Two kilobytes of a row at a time, of several short rows; the same for any number of vectors, as the bits are."""
-    block_k = min(next_power(k), 2048 // size)
+    """At most 1024 elements of a row at a time, of several short rows; the same for any number of vectors, as the bits are.
+
+    H200, int8, 14336 x 4096: 24.4 us; 2048 elements at a time 27.1.
+    """
+    block_k = min(next_power(k), 1024, 2048 // size)
     rows = clamp(512 // block_k, 1, 4)
-    return {"BLOCK_N": rows, "BLOCK_K": block_k, "num_warps": clamp(rows * block_k // 256, 1, 4)}
+    return {
+        "BLOCK_N": rows,
+        "BLOCK_K": block_k,
+        "num_warps": clamp(rows * block_k // (512 if size == 1 else 256), 1, 4),
+    }
 
 
 def dot_rule(n: int, k: int, b: int, size: int) -> Config:
