@@ -206,8 +206,9 @@ def blocked_rule(p: Problem) -> Config:
 
 @plan
 def _persistent(p: Problem) -> Launch:
-    tiles = cdiv(p.M, 128) * cdiv(p.N, 256)
-    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and tiles >= ENOUGH_TILES:
+    # Tiles of 128 x 256 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
+    enough = 4 * cdiv(p.M, 128) * cdiv(p.N, 256) >= 3 * processors(p.device)
+    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and enough:
         return specialised(p.device, (p.M, p.N, p.K), (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b))
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
