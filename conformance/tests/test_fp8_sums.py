@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import kernelmux
 from kernelmux.emulator.arithmetic.fused_dot import FP8, fused_dot
 from kernelmux.registry import catalog, numerics
 from kernelmux.registry.dtypes import SHORT
@@ -53,3 +54,16 @@ def test_sums_are_within_the_bound(draw, dtype, accumulation):
         used.append(numerics.compare(got, ref, limit.total).budget)
     assert max(used) < 1, used
     assert draw is not one_large or max(used) > 0.4, used
+
+
+@pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.EmulationWarning")
+@pytest.mark.parametrize("lines", [False, True])
+def test_promoted_sums_of_several_tiles_in_triton(lines):
+    """So many tiles that warps have roles of their own; values that every order of sums gives exactly."""
+    pytest.importorskip("triton")
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-4, 5, (n, 272), generator=rng).to(torch.float8_e4m3fn) for n in (130, 272))
+    shapes = ((130, 1), (1, 272)) if lines else ((), ())
+    scales = [2.0 ** torch.randint(-2, 3, shape, generator=rng) for shape in shapes]
+    made = kernelmux.fp8_matmul(a, b.t(), *scales, out_dtype="fp32", backend="triton/persistent")
+    assert torch.equal(made, (a.float() * scales[0]) @ (b.float().t() * scales[1]))
