@@ -236,18 +236,23 @@ def _same_place(x: torch.Tensor) -> torch.Tensor:
 
 def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls of different shapes and dtypes in turns, then one shape with other strides, all at one address."""
-    # A layout that pads every axis of a small tensor of rank four takes five times its bytes.
-    sizes = [8 * max(x.numel() * x.element_size() for x in t.tensors.values()) + 4096 for t in trials]
+    largest, same = max(trials, key=lambda t: t.size), [layout for layout in LAYOUTS if layout.same]
+    needs = [_reach(x, contiguous_strides(tuple(x.shape))) for t in trials for x in t.tensors.values()]
+    needs += [_reach(x, _strides(layout, tuple(x.shape), largest)) for layout in same for x in largest.tensors.values()]
     every = {name: x for trial in trials for name, x in trial.tensors.items()}
-    pools = {name: layouts.poisoned(max(sizes), torch.uint8, like) for name, like in every.items()}
+    pools = {name: layouts.poisoned(max(needs) + 4096, torch.uint8, like) for name, like in every.items()}
     for turn in ORDER:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
-    largest = max(trials, key=lambda t: t.size)
-    for layout in [layout for layout in LAYOUTS if layout.same][: 3 if nearby.slow(judge.probe) else None]:
+    for layout in same[: 3 if nearby.slow(judge.probe) else None]:
         trial = _at(largest, pools, lambda shape, layout=layout: _strides(layout, shape, largest))  # type: ignore[misc]
         if not judge.probe.reasons(trial):
             _outputs(judge, trial, f"{largest.text} at one address, now laid out as {layout.name}")
+
+
+def _reach(x: torch.Tensor, strides: layouts.Strides) -> int:
+    """Bytes from the first to the last element, with such strides."""
+    return (1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))) * x.element_size()
 
 
 def _strides(layout: layouts.Layout, shape: tuple[int, ...], trial: Trial) -> layouts.Strides:
