@@ -64,6 +64,6 @@ def test_promoted_sums_of_several_tiles_in_triton(lines):
     rng = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-4, 5, (n, 272), generator=rng).to(torch.float8_e4m3fn) for n in (130, 272))
     shapes = ((130, 1), (1, 272)) if lines else ((), ())
-    scales = [2.0 ** torch.randint(-2, 3, shape, generator=rng) for shape in shapes]
-    made = kernelmux.fp8_matmul(a, b.t(), *scales, out_dtype="fp32", backend="triton/persistent")
-    assert torch.equal(made, (a.float() * scales[0]) @ (b.float().t() * scales[1]))
+    left, right = (2.0 ** torch.randint(-2, 3, shape, generator=rng) for shape in shapes)
+    made = kernelmux.fp8_matmul(a, b.t(), left, right, out_dtype="fp32", backend="triton/persistent")
+    assert torch.equal(made, (a.float() * left) @ (b.float().t() * right))
