@@ -14,7 +14,7 @@ import pytest
 TOP = Path(__file__).parents[2]
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune")
 CHECKOUT_ONLY = ("kernelmux/emulator/validation/", "kernelmux/conformance/bits/")  # what validates the emulator
-SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".pyi", ".typed"}
+SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".csv", ".pyi", ".typed"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 
