@@ -15,13 +15,14 @@ def fp8_matmul(
     aligned = not any(n % 16 for n in (a.shape[1], b.shape[1])) and a.numel() and b.numel()
     both = {a.dtype, b.dtype} != {torch.float8_e5m2}
     if a.is_cuda and aligned and both and kinds == (0, 0):
-        rows, columns = (x if x.is_contiguous() and x.data_ptr() % 16 == 0 else _copy(x) for x in (a, b.t()))
-        fast = accumulation == "fast"
-        return torch._scaled_mm(rows, columns.t(), scale_a, scale_b, out_dtype=out, use_fast_accum=fast)
+        rows, columns, *scales = (_aligned(x) for x in (a, b.t(), scale_a, scale_b))  # cuBLAS refuses other addresses
+        return torch._scaled_mm(rows, columns.t(), *scales, out_dtype=out, use_fast_accum=accumulation == "fast")
     return torch.mm(a.double() * _spread(scale_a, a), b.double() * _spread(scale_b, b)).to(out)
 
 
-def _copy(x: torch.Tensor) -> torch.Tensor:
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    if x.is_contiguous() and x.data_ptr() % 16 == 0:
+        return x
     return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
 
 
