@@ -7,9 +7,13 @@ zeros more at both ends. What is left at its end, too short for a further step, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from kernelmux.registry.spec import Call
 
 Pair = tuple[int, int]
 
@@ -52,6 +56,54 @@ def windows(kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> 
     """The windows along the rows and the columns of an image, from the lengths of a kernel [..., R, S]."""
     rows, columns = zip(kernel[-2:], pair(stride), pair(padding), pair(dilation), strict=True)
     return Window(*rows), Window(*columns)
+
+
+class Fold(NamedTuple):
+    """How images of few channels are copied so that the columns of a window become channels: [N, H, columns, channels].
+
+    A window along a row meets one line of kernel * channels numbers there. Lines of neighbouring places begin `stride`
+    pixels apart, which are whole vectors, and overlap. As images [N, H, places] of these lines they have no padding along
+    rows, and kernels over them one column. Not for windows whose dilation is above 1.
+    """
+
+    channels: int
+    columns: int
+
+    @classmethod
+    def of(cls, window: Window, places: int, channels: int, vector: int) -> Fold:
+        """The least copy for the windows of an image; vector: elements that are read together, a power of two."""
+        few = (n for n in _powers(vector) if n >= channels and n * window.stride % vector == 0)
+        return cls._whole(window, places, next(few, _up(channels, vector)), vector)
+
+    def of_kernel(self, window: Window, vector: int) -> Fold:
+        """That of the kernels, of as many channels, whose columns are one window."""
+        return self._whole(window, 1, self.channels, vector)
+
+    @classmethod
+    def _whole(cls, window: Window, places: int, channels: int, vector: int) -> Fold:
+        """Rows are whole vectors."""
+        columns = (places - 1) * window.stride + window.kernel
+        return cls(channels, _up(columns, vector // min(channels, vector)))
+
+
+def _powers(end: int) -> list[int]:
+    return [1 << i for i in range(end.bit_length() - 1)]
+
+
+def _up(n: int, factor: int) -> int:
+    return -(-n // factor) * factor
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The columns of a window are neighbours."""
+
+    text: str = "dilation[1] = 1"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how far apart they are."""
+        dilation, kernel = call.arguments["dilation"][1], call.axes["S"]
+        return None if 1 in (dilation, kernel) else f"dilation[1] = {dilation}, needs {self.text}"
 
 
 def planes(x: torch.Tensor) -> Pair:

@@ -4,6 +4,7 @@ direct               one thread per output
 tiled                patches and weights in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 
 The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
@@ -13,6 +14,7 @@ from functools import lru_cache
 
 import torch
 
+from kernelmux.backends.cuda import _folded
 from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
@@ -53,6 +55,20 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
 
 
+def implicit_gemm_folded(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    if 0 in c.shape:
+        return x.new_empty(c.shape)
+    fold = _folded.fold_of(c.w, x.shape[1])
+    images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
+    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    axes = c.h, _folded.walk(c.w)
+    made = best_plan(CONV2D, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
+    return result(made.run(images.copy, kernels.copy, epilogue), c)
+
+
 def implicit_gemm_tma(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
@@ -67,6 +83,10 @@ def implicit_gemm_tma(
 
 VARIANTS = {
     **ladder(_variant, _direct, "x", "NPQ", "CRS"),
+    "implicit_gemm_folded": Implementation(
+        implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma", _folded.asks("x", "NPQ", "CRS"),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", asks("x", "NPQ", "CRS", channels="C"),
         {"bias": "contiguous"}, arithmetic="mma",

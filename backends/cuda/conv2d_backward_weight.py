@@ -4,6 +4,7 @@ direct               one thread per element of the weight
 tiled                grad_out and patches in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 
 All but the first write partial sums and add them in order: the same call gives the same bits.
@@ -13,6 +14,7 @@ from functools import lru_cache
 
 import torch
 
+from kernelmux.backends.cuda import _folded
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
@@ -52,6 +54,19 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
 
 
+def implicit_gemm_folded(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    places = ready(grad_out, dense=True)
+    c = problem(layout(places), layout(x), format_of(x), kernel, stride, padding, dilation)
+    if grad_out.numel() == 0 or x.numel() == 0:
+        return x.new_zeros(c.shape)
+    fold = _folded.fold_of(c.w, x.shape[1])
+    images, axes = _folded.lines_of(x, c.w, fold), (c.h, _folded.walk(c.w))
+    made = best_plan(BACKWARD_WEIGHT, c.other, images.layout, *axes, PLAIN.ending, multiprocessors(x))
+    return _folded.unfolded(made.run(places, images.copy, PLAIN), fold, c)
+
+
 def implicit_gemm_tma(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
@@ -65,6 +80,10 @@ def implicit_gemm_tma(
 
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NPQ", "CRS"),
+    "implicit_gemm_folded": Implementation(
+        implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
+        _folded.asks("grad_out", "NPQ", "CRS", channels="O"), arithmetic="mma",
+    ),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NPQ", "CRS", channels="OC"), arithmetic="mma",

@@ -2,6 +2,7 @@
 
 direct         a tile of places and channels per program, one term after the other
 implicit_gemm  a product of matrices on tensor cores, whose right factor is found in x while it is loaded
+folded         specialised on a copy in which the columns of a window are channels: for few channels
 specialised    the same product: one warp brings boxes of x by the copy engine (TMA), two warpgroups multiply
 """
 
@@ -12,11 +13,12 @@ from collections.abc import Callable
 import torch
 
 from kernelmux.backends.triton._launch import Launch
-from kernelmux.backends.triton.conv2d import _specialised
+from kernelmux.backends.triton.conv2d import _folded, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.space import Space
 from kernelmux.registry.windows import Pair, windows
@@ -44,19 +46,25 @@ def _variant(
     return Implementation(conv2d, idea, layout={"bias": "contiguous"}, arithmetic=arithmetic, space=space)
 
 
-def specialised(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    over = windows(weight.shape, stride, padding, dilation)
-    places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
-    return _specialised.convolution(x, weight, bias, (len(x), len(weight), *places), over)
+def _by_boxes(convolution: Callable[..., torch.Tensor], idea: str, requires: tuple[Condition, ...]) -> Implementation:
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        over = windows(weight.shape, stride, padding, dilation)
+        places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
+        return convolution(x, weight, bias, (len(x), len(weight), *places), over)
+
+    return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, "mma")
 
 
 VARIANTS = {
     "direct": _variant(direct, "a tile of places per program, term by term", "fp32_sequential"),
     "implicit_gemm": _variant(implicit_gemm, "a product of matrices on tensor cores", "mma", SPACE),
-    "specialised": Implementation(
-        specialised, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("x", _specialised.Phases(16)), {"bias": "contiguous"}, "mma",
+    "folded": _by_boxes(
+        _folded.convolution, "columns of a window become channels, then as specialised", _folded.requires("x")
+    ),
+    "specialised": _by_boxes(
+        _specialised.convolution, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
+        _specialised.requires("x", _specialised.Phases(16)),
     ),
 }  # fmt: skip

@@ -1,0 +1,80 @@
+"""conv2d and the gradient of its weight on images whose pixels TMA cannot read: columns of a window become channels.
+
+Images and kernels are copied as `Fold` says. What a row of a kernel meets is then a line of S * channels numbers, at a
+multiple of 16 bytes, and the copy engine walks over these lines as over pixels. Numbers behind a line are zeros to it.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._convolution import Axis, Convolution
+from kernelmux.backends.cuda._convolution_plans import indices
+from kernelmux.backends.cuda._im2col import Walked
+from kernelmux.backends.cuda._layout import Layout
+from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
+from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.windows import Fold, SideBySide, Window
+
+SOURCE = Source(__file__, "conv2d_fold.cu")
+VECTOR = 8  # halves of 16 bytes
+THREADS = 128
+_SIGNATURE = "x* y* channels:i32 H:i32 W:i32 left:i32 columns:i32 blocks:i32 by_n:i64 by_c:i64 by_h:i64 by_w:i64"
+
+
+def asks(lead: str, *together: str, channels: str = "") -> tuple[Condition, ...]:
+    """What the rung needs. lead: an operand. channels: axes that are inner ones of operands which are not folded."""
+    hopper, halves = Capability((9, 0), below=(10, 0)), Dtypes(lead, torch.float16, torch.bfloat16)
+    sizes = (c for axis in channels for c in (AtLeast(axis, 8), Multiple(axis, 8)))
+    few = AtLeast("C", 1), AtMost("C", 64)
+    return (halves, hopper, *sizes, *few, SideBySide(), Walked(columns=False), *indices(*together))
+
+
+class Lines(NamedTuple):
+    """A copy, and how the images [N, S * channels, H, Q] lie in it."""
+
+    copy: torch.Tensor
+    layout: Layout
+
+
+def lines_of(x: torch.Tensor, w: Axis, f: Fold) -> Lines:
+    """What the windows w meet in x."""
+    n, _, h, _ = x.shape
+    copy = x.new_empty(n, h, f.columns, f.channels)
+    _copying(x.dtype, tuple(x.shape), x.stride(), w.padding, f)(x, copy)
+    by_n, by_h, by_w, _ = copy.stride()
+    strides = by_n, 1, by_h, w.stride * by_w
+    return Lines(copy, Layout((n, w.taps * f.channels, h, w.positions), strides, x.dtype, 0))
+
+
+def fold_of(w: Axis, channels: int) -> Fold:
+    return Fold.of(Window(w.taps, w.stride, w.padding), w.positions, channels, VECTOR)
+
+
+def lines_of_weight(weight: torch.Tensor, f: Fold) -> Lines:
+    """weight [O, C, R, S] as kernels [O, S * channels, R, 1]."""
+    taps = weight.shape[3]
+    w = Axis(size=taps, positions=1, taps=taps, stride=1, padding=0, dilation=1)
+    return lines_of(weight, w, f.of_kernel(Window(taps, 1, 0), VECTOR))
+
+
+def walk(w: Axis) -> Axis:
+    """The windows w over lines."""
+    return Axis(size=w.positions, positions=w.positions, taps=1, stride=1, padding=0, dilation=1)
+
+
+def unfolded(matrix: torch.Tensor, f: Fold, c: Convolution) -> torch.Tensor:
+    """The gradient of a weight from its matrix [O, (R, a line and what is behind it)]."""
+    filters, channels, rows, columns = c.shape
+    lines: torch.Tensor = matrix.view(filters, rows, -1)[..., : columns * f.channels]
+    pixels = lines.view(filters, rows, columns, f.channels)[..., :channels]
+    return pixels.permute(0, 3, 1, 2).contiguous(memory_format=c.order)
+
+
+@lru_cache(maxsize=4096)
+def _copying(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], left: int, f: Fold) -> Bound:
+    n, c, h, w = shape
+    blocks = cdiv(f.columns * f.channels, VECTOR * THREADS)
+    kernel = SOURCE.kernel("conv2d_fold", _SIGNATURE, ELEMENT=bits_type(dtype), CHANNELS=f.channels)
+    return kernel.bind(n * h * blocks, THREADS, c, h, w, left, f.columns, blocks, *strides)
