@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from kernelmux.registry.windows import Window, pair, windows
+from kernelmux.registry.windows import Fold, Window, pair, windows
 
 KINDS = [Window(*kind) for kind in product((1, 2, 5), (1, 2, 3), (0, 1, 4), (1, 3))]
 
@@ -25,3 +25,33 @@ def test_a_window_has_the_places_that_torch_gives_it(window: Window) -> None:
 def test_a_pair_is_a_number_for_both_axes_or_one_for_each() -> None:
     assert pair(2) == (2, 2) and pair([1, 3]) == pair((1, 3)) == (1, 3)
     assert windows((8, 4, 3, 5), 2, (0, 1), 1) == (Window(3, 2, 0, 1), Window(5, 2, 1, 1))
+
+
+@pytest.mark.parametrize("window", [w for w in KINDS if w.dilation == 1], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4, 5, 17])
+def test_lines_of_a_folded_row_are_what_windows_meet(window: Window, channels: int) -> None:
+    vector, length = 8, 11
+    places = window.places(length)
+    fold = Fold.of(window, places, channels, vector)
+    assert fold.channels >= channels and fold.channels * window.stride % vector == 0
+    row = torch.randn(length + 2 * window.padding, channels, dtype=torch.float64)
+    row[: window.padding] = row[len(row) - window.padding :] = 0
+    copy = torch.zeros(fold.columns, fold.channels, dtype=torch.float64)
+    copy[: len(row), :channels] = row[: fold.columns]
+    line = window.kernel * fold.channels
+    met = copy.as_strided((places, line), (window.stride * fold.channels, 1))
+    weight = torch.randn(channels, window.kernel, dtype=torch.float64)
+    kernel = fold.of_kernel(window, vector)
+    assert kernel.channels == fold.channels and kernel.channels * kernel.columns % vector == 0
+    folded = torch.zeros(kernel.columns, kernel.channels, dtype=torch.float64)
+    folded[: window.kernel, :channels] = weight.mT
+    sums = torch.conv1d(row.mT[None], weight[None], stride=window.stride)[0, 0]
+    torch.testing.assert_close(met @ folded.flatten()[:line], sums)
+
+
+def test_few_channels_stay_few_where_the_stride_allows() -> None:
+    first = Window(7, 2, 3)  # of a ResNet
+    assert Fold.of(first, 112, 3, 8) == Fold(channels=4, columns=230)
+    assert Fold.of(first, 112, 3, 8).of_kernel(first, 8) == Fold(channels=4, columns=8)
+    assert Fold.of(Window(3, 1, 1), 56, 3, 8).channels == 8
+    assert Fold.of(Window(3, 1, 1), 56, 12, 8).channels == 16
