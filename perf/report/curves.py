@@ -215,7 +215,8 @@ def _paragraph(curve: Curve) -> str:
     name = measured.path_of(curve).stem
     picture = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{name}.svg)"
     where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../perf/results/sweeps/{name}.csv).{stale}"
-    return f"### {curve.op} over {curve.axis}\n\n{picture}\n\n{where}\n\n```console\n$ {curve.command}\n```"
+    heading = ", ".join([f"{curve.op} over {curve.axis}", *curve.order])
+    return f"### {heading}\n\n{picture}\n\n{where}\n\n```console\n$ {curve.command}\n```"
 
 
 def _cells(curve: Curve, length: int, rate: Rate) -> list[Text]:

@@ -38,8 +38,6 @@ def plans(args: argparse.Namespace, options: Options) -> list[Planned]:
         raise ArgumentError(
             f"--sweep: expected operators of --op {' '.join(options.ops)}, got {', '.join(sorted(others))}"
         )
-    if options.workloads and len(asked) > 1:
-        raise ArgumentError(f"--sweep: expected a single sweep beside --workload, got {len(asked)}")
     if len({(sweep.op, sweep.axes) for sweep in asked}) < len(asked):
         raise ArgumentError("--sweep: expected each operator and axis once, as a file is named after them")
     return [planned(sweep, options, args.peers) for sweep in asked]

@@ -9,7 +9,8 @@
     # ceilings: {"copy": 4.2e12, ...}
     length,op,workload,dtype,backend,variant,median_us,...
 
-`pandas.read_csv(path, comment="#")` reads it too. Records are perf/results/sweeps/<gpu>-<op>-<axis>.csv.
+`pandas.read_csv(path, comment="#")` reads it too. Records are perf/results/sweeps/<gpu>-<op>-<axis>.csv,
+those of channels-last tensors ...-channels-last.csv.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from kernelmux.perf.json_form import Malformed, decode, encode
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.result import Result, RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings
+from kernelmux.registry.cases import LAST
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 
@@ -70,8 +72,13 @@ class Curve:
 
     @property
     def stem(self) -> str:
-        """Its name in the names of files: softmax-N, matmul-M-N-K."""
-        return f"{self.op}-{self.axis.replace('=', '-').replace('...', '')}"
+        """Its name in the names of files: softmax-N, matmul-M-N-K, conv2d-C-O-channels-last."""
+        return "-".join([self.op, self.axis.replace("=", "-").replace("...", ""), *self.order])
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Of its tensors in memory, if that is not the usual one."""
+        return (LAST,) if LAST in self.shape.split() else ()
 
     @property
     def title(self) -> str:

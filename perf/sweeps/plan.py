@@ -12,7 +12,7 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.sweeps.grammar import Sweep
 from kernelmux.registry import catalog, dtypes
-from kernelmux.registry.cases import Case, written
+from kernelmux.registry.cases import LAST, Case, written
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import OpSpec
 
@@ -91,9 +91,10 @@ def _dtype(spec: OpSpec, options: Options) -> torch.dtype:
 
 
 def _base(spec: OpSpec, sweep: Sweep, dtype: torch.dtype, options: Options) -> Case:
-    """The workload whose axes change: that of --workload, else the first that has them."""
+    """The workload whose axes change: the one of --workload that fits, else the first that has them."""
     if options.workloads:
-        found = plan.workloads(spec, options)
+        several = len(options.workloads) > 1  # a single one that does not fit is told with the reason
+        found = plan.workloads(spec, replace(options, ops=()) if several else options)
         if len(found) != 1:
             told = f"{len(found)} of {spec.name} fit --workload {' '.join(options.workloads)}"
             raise ArgumentError(f"--sweep: expected a single workload, but {told}")
@@ -167,8 +168,11 @@ def _resized(spec: OpSpec, case: Case, places: Places, length: int) -> Case:
 
 def _text(case: Case, places: Places, length: int | str) -> str:
     """The text of a case with that length at all places."""
+    shapes, scalars, formats = case.parsed
     words = []
-    for name, shape in case.shapes.items():
+    for name, shape in shapes.items():
         at = places.get(name, ())
-        words.append(f"{name}=" + ("x".join(str(length if i in at else n) for i, n in enumerate(shape)) or "scalar"))
-    return " ".join([*words, *(f"{name}={written(value)}" for name, value in case.scalars.items())])
+        lengths = "x".join(str(length if i in at else n) for i, n in enumerate(shape)) or "scalar"
+        words.append(f"{name}={lengths}" + (f":{dtypes.SHORT[formats[name]]}" if name in formats else ""))
+    words += [f"{name}={written(value)}" for name, value in scalars.items()]
+    return " ".join([*words, *([LAST] if case.order == torch.channels_last else [])])

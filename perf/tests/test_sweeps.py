@@ -101,6 +101,34 @@ def test_workloads_are_the_operators_own_with_another_length(gpu, text, shape, l
     assert {row.variant for row in made.rows if row.backend == peers.NAME} == {"torch_compile"}
 
 
+@pytest.mark.parametrize(
+    ("text", "workload", "last"),
+    [
+        (
+            "conv2d:C=O=16,100",
+            "x=2x8x7x7 weight=8x8x3x3 padding=1 channels-last",
+            "x=2x100x7x7 weight=100x100x3x3 padding=1 channels-last",
+        ),
+        ("matvec:K=64,96", "weight=8x32:i8 x=1x32:bf16 scale=8", "weight=8x96:i8 x=1x96:bf16 scale=8"),
+    ],
+)
+def test_the_order_in_memory_and_dtypes_of_a_workload_stay(gpu, text, workload, last):
+    made = planned(parse(text), Options(device="cuda", workloads=(workload,)))
+    assert list(made.workloads)[-1] == last and not any(row.problem for row in made.rows)
+
+
+def test_each_sweep_takes_the_workload_that_fits_its_operator(gpu):
+    given = ("x=2x8x7x7 weight=8x8x3x3 channels-last", "grad_out=2x8x7x7 weight=8x8x3x3")
+    for op, shape in (("conv2d", "x=2xCx7x7 weight=8xCx3x3 channels-last"), ("conv2d_backward_input", None)):
+        made = planned(parse(f"{op}:C=8,16"), Options(device="cuda", workloads=given))
+        assert made.shape == (shape or "grad_out=2x8x7x7 weight=8xCx3x3") and len(made.workloads) == 2
+
+
+def test_a_sweep_of_channels_last_tensors_has_a_file_of_its_own():
+    made = synthetic.curve(shape="x=32xCx56x56 channels-last")
+    assert made.stem == "softmax-N-channels-last" and synthetic.curve().stem == "softmax-N"
+
+
 def test_a_backend_is_what_a_call_runs_and_named_variants_are_lines_of_their_own(gpu):
     sweep = parse("matmul:M=N=K=100,4096")
     spec, made = catalog.spec("matmul"), planned(sweep, Options(device="cuda", backends=("triton", "cuda/tiled")))
@@ -137,7 +165,8 @@ def test_an_unknown_operator_is_named():
     [
         ("--sweep N=1..8", "expected an operator, as in softmax:N=1..8"),
         ("--sweep softmax:N=1..8 --aa", "expected no --aa"),
-        ("--sweep softmax:N=1..8 add:N=1..8 --workload x=3x8", "expected a single sweep beside --workload"),
+        ("--sweep softmax:N=1..8 add:N=1..8 --workload x=3x8 a=2x3", "0 of add fit --workload x=3x8 a=2x3"),
+        ("--sweep softmax:N=1..8 --workload a=2x3", 'unknown argument "a" in the shapes of softmax'),
         ("--sweep softmax:N=1..8 softmax:N=9", "expected each operator and axis once"),
         ("--sweep add:N=1..8 --op softmax", "expected operators of --op softmax, got add"),
         ("--sweep sofmax:N=1..8", 'did you mean "softmax"?'),

@@ -1,0 +1,73 @@
+"""The records that pages quote: linked, and holding what is quoted."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmux.conformance import ledger
+
+DOCS = Path(__file__).parents[1]
+RECORDS = sorted((DOCS / "records").glob("*.json"))
+SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert json.loads(text) and "NVIDIA H200" in text
+    assert any(f"records/{path.name}" in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_times_of_a_table_are_on_record(section: str) -> None:
+    runs = json.loads((DOCS / "records/vision_and_products_nvidia_h200.json").read_text(encoding="utf-8"))["us"]
+    held = {us for calls in runs.values() for found in calls.values() for us in flat(found.values())}
+    wanted = [time for table in tables(section) for time in times(table)]
+    missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
+    assert len(wanted) > 10 and not missing
+
+
+def tables(section: str) -> list[list[str]]:
+    """The tables of a section of performance.md, each as its lines."""
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def times(table: list[str]) -> list[str]:
+    """The numbers in the columns of a table whose heads end in microseconds, and in that of cuDNN."""
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
+    columns = [i for i, name in enumerate(head) if name.endswith("us") or name == "cuDNN"]
+    return [number for row in rows for i in columns for number in re.findall(r"[\d.]+", row[i])]
+
+
+def is_rounded(us: float, text: str) -> bool:
+    """Whether a page may quote the time as `text`; what is on record was rounded before, to a hundredth or less."""
+    digits = len(text.partition(".")[2])
+    return abs(us - float(text)) <= 0.5 * 10**-digits + 0.005
+
+
+def flat(found: Iterable[Any]) -> list[float]:
+    """Times, of which some stand in lists: several of one contestant."""
+    return [us for held in found for us in (held if isinstance(held, list) else [held])]
+
+
+def test_entries_of_the_ledger_that_were_not_recorded_have_their_items() -> None:
+    """An entry has a run of its own as soon as that passes other trials, or on another day."""
+    path = DOCS / "records/conformance_2026_11_22_nvidia_h200.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    page = (DOCS / "conformance.md").read_text(encoding="utf-8")
+    assert f"{len(record['variants'])} entries of {record['date']}" in page
+    (book,) = (b for b in ledger.books() if b["gpu"] == "NVIDIA H200")
+    for key, items in record["variants"].items():
+        passed = [item for item in items.values() if isinstance(item, list)]
+        trials = sum(trials for trials, *_ in passed)
+        entry = book["entries"].get(key, {"date": ""})
+        if (entry["date"], entry.get("passed")) == (record["date"], trials):
+            assert entry["budget"] == max((share for _, *shares in passed for share in shares), default=0.0), key
+    outcomes = {item for items in record["variants"].values() for item in items.values() if isinstance(item, int)}
+    assert outcomes == set(range(len(record["outcomes"]))) and not any("failed" in x for x in record["outcomes"])

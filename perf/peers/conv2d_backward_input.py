@@ -1,0 +1,34 @@
+"""Gradient of a convolution with respect to its images in other libraries: cuDNN through torch."""
+
+import torch
+
+from kernelmux.perf.peers._convolution import backward, benchmarked
+from kernelmux.perf.peers._libraries import compiled, through_torch
+from kernelmux.registry.conditions import Dtypes
+from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.windows import Pair, windows
+
+HALVES = Dtypes("grad_out", torch.float16, torch.bfloat16)  # in fp32 torch lets cuDNN round to tf32
+
+
+def with_torch(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    over = windows(weight.shape, stride, padding, dilation)
+    lengths = (o.length(n, rest) for o, n, rest in zip(over, grad_out.shape[2:], output_padding, strict=True))
+    shape, form = (len(grad_out), weight.shape[1], *lengths), format_of(grad_out)
+    x = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
+    return backward(grad_out, x, weight, stride, padding, dilation, "x")
+
+
+def with_cudnn(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    with benchmarked():
+        return with_torch(grad_out, weight, stride, padding, dilation, output_padding)
+
+
+VARIANTS = {
+    "cudnn": through_torch("cuDNN, benchmarked", with_cudnn, HALVES, arithmetic="mma", deterministic=False),
+    "torch_compile": compiled(with_torch, HALVES, arithmetic="mma", deterministic=False),
+}
