@@ -96,14 +96,22 @@ def _up(n: int, factor: int) -> int:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The columns of a window are neighbours."""
+    """The columns of a window are neighbours. overlapping: and some of them belong to the next window too."""
 
-    text: str = "dilation[1] = 1"
+    overlapping: bool = False
+
+    @property
+    def text(self) -> str:
+        return "dilation[1] = 1" + ", and S > stride[1]" * self.overlapping
 
     def check(self, call: Call) -> str | None:
         """None, or how far apart they are."""
-        dilation, kernel = call.arguments["dilation"][1], call.axes["S"]
-        return None if 1 in (dilation, kernel) else f"dilation[1] = {dilation}, needs {self.text}"
+        dilation, stride, kernel = call.arguments["dilation"][1], call.arguments["stride"][1], call.axes["S"]
+        if dilation != 1 and kernel > 1:
+            return f"dilation[1] = {dilation}, needs {self.text}"
+        if self.overlapping and kernel <= stride:
+            return f"S = {kernel} with stride[1] = {stride}, needs {self.text}"
+        return None
 
 
 def planes(x: torch.Tensor) -> Pair:

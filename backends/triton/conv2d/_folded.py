@@ -26,7 +26,7 @@ def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
     halves = Dtypes(x, torch.float16, torch.bfloat16)
     lines = Multiple("O", VECTOR), AtLeast("O", VECTOR)
-    return Capability((9, 0), below=(10, 0)), halves, *lines, AtLeast("C", 1), AtMost("C", 64), SideBySide()
+    return Capability((9, 0), below=(10, 0)), halves, *lines, AtLeast("C", 1), AtMost("C", 128), SideBySide()
 
 
 @triton.jit(do_not_specialize=range(2, 8))
