@@ -48,7 +48,7 @@ def times(table: list[str]) -> list[str]:
 def is_rounded(us: float, text: str) -> bool:
     """Whether a page may quote the time as `text`; what is on record was rounded before, to a hundredth or less."""
     digits = len(text.partition(".")[2])
-    return abs(us - float(text)) <= 0.5 * 10**-digits + 0.005
+    return abs(us - float(text)) <= 0.5 * 10.0**-digits + 0.005
 
 
 def flat(found: Iterable[Any]) -> list[float]:
