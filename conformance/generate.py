@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.conformance.trials import shown
 from kernelmux.registry import signature
-from kernelmux.registry.cases import Case, generator, written
+from kernelmux.registry.cases import CHANNELS_LAST, Case, generator, written
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
@@ -89,7 +89,9 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     """The case with other values of some scalars (or of "inputs"), its distribution spelt out with it."""
     tensors, scalars, _ = case.parsed
     scalars = {"inputs": case.inputs, **scalars, **values}
-    words = [word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in tensors]
+    words = [
+        word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in (*tensors, CHANNELS_LAST)
+    ]
     words += [f"{name}={written(value)}" for name, value in scalars.items() if name != "inputs"]
     inputs = scalars["inputs"]
     words += [f"inputs={inputs}"] if inputs != "normal" else []

@@ -9,7 +9,7 @@ import torch
 
 from kernelmux.conformance.generate import NEWEST
 from kernelmux.registry import dtypes
-from kernelmux.registry.cases import Case
+from kernelmux.registry.cases import CHANNELS_LAST, Case
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import OpSpec
 
@@ -23,7 +23,8 @@ def case(spec: OpSpec, text: str) -> Case:
 
 def names_tensors(spec: OpSpec, text: str) -> bool:
     """Whether a text gives something for exactly the tensors of the operator, with or without optional ones."""
-    given = {item.partition("=")[0] for item in text.replace(",", " ").split()} - {s.name for s in spec.scalars}
+    words = {item.partition("=")[0] for item in text.replace(",", " ").split()}
+    given = words - {s.name for s in spec.scalars} - {CHANNELS_LAST}
     return {t.name for t in spec.tensors if not t.optional} <= given <= {t.name for t in spec.tensors}
 
 

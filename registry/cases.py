@@ -68,18 +68,18 @@ class Case:
     def scalars(self) -> dict[str, Any]:
         return self.parsed[1]
 
-    @property
-    def order(self) -> torch.memory_format:
-        """How tensors of four axes lie in memory."""
-        return torch.channels_last if LAST in re.split(SEPARATOR, self.text) else torch.contiguous_format
+    def order(self, axes: int) -> torch.memory_format:
+        """How tensors of so many axes lie in memory."""
+        last = axes == 4 and CHANNELS_LAST in re.split(SEPARATOR, self.text)
+        return torch.channels_last if last else torch.contiguous_format
 
     def laid(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor in the order of the case: a copy if it has to move."""
-        return x.contiguous(memory_format=self.order) if x.dim() == 4 else x
+        return x.contiguous(memory_format=self.order(x.dim()))
 
 
 SEPARATOR = r"[\s,]+"
-LAST = "channels-last"
+CHANNELS_LAST = "channels-last"
 FORM = "name=4x1000[:fp16] for a tensor, name=value for a scalar"
 _SHAPE = re.compile(r"\d+(x\d+)*|scalar")
 MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
@@ -98,7 +98,7 @@ def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], di
     scalars: dict[str, Any] = {}
     formats: dict[str, torch.dtype] = {}
     for item in re.split(SEPARATOR, text.strip()):
-        if item == LAST and any(output.order for output in spec.outputs):
+        if item == CHANNELS_LAST and spec.images:
             continue
         match = re.fullmatch(r"([A-Za-z_]\w*)=([^:=]+)(?::(\w+))?", item)
         if not match:

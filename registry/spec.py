@@ -171,6 +171,11 @@ class OpSpec:
         """The tensor whose dtype stands for that of a call: the first of those that may have the most."""
         return max((t for t in self.tensors if not (t.like or t.optional)), key=lambda t: len(t.dtypes))
 
+    @cached_property
+    def images(self) -> bool:
+        """Whether it takes images, which may lie channels-last: an output lies as one of them does."""
+        return any(output.order for output in self.outputs)
+
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtypes of the tensor that leads."""
@@ -201,8 +206,10 @@ class OpSpec:
         """Tensors of a case whose values are not set: large ones take no memory on a CPU until they are written."""
         shapes, _, formats = case.parsed
         kinds = self.dtypes_for(dtype, formats)
-        made = {name: torch.empty(shape, dtype=kinds[name], device=device) for name, shape in shapes.items()}
-        return {name: case.laid(x) for name, x in made.items()}
+        return {
+            name: torch.empty(shape, dtype=kinds[name], device=device, memory_format=case.order(len(shape)))
+            for name, shape in shapes.items()
+        }
 
     def drawn(self, case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """Random tensors of a case in its distribution, each with values that it may have; optional ones if it has them."""

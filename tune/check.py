@@ -1,7 +1,7 @@
 """Whether a configuration passes the suite: its checks of accuracy and shapes, in a process of its own.
 
 `python -m kernelmux.tune.check FILE` gives every plan of the kind the configuration, and writes a line of JSON. Where none
-of the calls is of the kind, the workload is asked about too, or the layouts where it is channels-last.
+of the calls is of the kind, the workload is asked about too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def refusal(job: Job, config: Config, kind: str, tier: str) -> str:
     with job.space.using(Forced(job.space, config, kind)) as forced:
         failures = [text for name in CHECKS for text in _failures(job, tier, name)]
         if not failures and not forced.count:
-            failures = [*_failures(job, tier, *(("layout",) if job.channels_last else ("accuracy", job.workload)))]
+            failures = [*_failures(job, tier, "accuracy", job.workload)]
     return "\n".join(failures)[:SHOWN] or ("" if forced.count else UNSEEN)
 
 

@@ -16,7 +16,7 @@ from kernelmux.perf import files, plan
 from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes, terminal, tuning
-from kernelmux.registry.cases import TIERS, Case
+from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import between, file_stem
 from kernelmux.registry.spec import Call, OpSpec
@@ -78,7 +78,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
     }
     for name, (metavar, text) in help_of.items():
         made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
-    made.add_argument("--channels-last", action="store_true", help="tensors of four axes lie channels-last")
+    made.add_argument("--channels-last", action="store_true", help="adds channels-last to workloads of images")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,10 +126,11 @@ def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespa
     usual = [dtypes.parse(name) for name in args.dtype] or [*plan.USUAL]
     for case in plan.workloads(spec, asked):
         text, spelt = _without_dtypes(case)
+        if args.channels_last and spec.images and CHANNELS_LAST not in text:
+            text += f" {CHANNELS_LAST}"
         for dtype in spelt or usual:
             if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
-                last = args.channels_last and any(len(shape) == 4 for shape in case.shapes.values())
-                job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype], last)
+                job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype])
                 if not job.implementation.reasons(_hypothetical(spec, job, device)):
                     yield job
 

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,14 +26,13 @@ CAPABILITY = (9, 0)  # of the GPU for which kernels are compiled where there is 
 
 @dataclass(frozen=True)
 class Job:
-    """A variant, a workload as text, and the short name of its dtype. channels_last: of its tensors of four axes."""
+    """A variant, a workload as text, and the short name of its dtype."""
 
     op: str
     backend: str
     variant: str
     workload: str
     dtype: str
-    channels_last: bool = False
 
     @property
     def label(self) -> str:
@@ -41,8 +40,8 @@ class Job:
 
     @property
     def call_text(self) -> str:
-        """The workload, its layout and its dtype."""
-        return f"{self.workload}{' channels-last' if self.channels_last else ''} {self.dtype}"
+        """The workload and its dtype."""
+        return f"{self.workload} {self.dtype}"
 
     @property
     def name(self) -> str:
@@ -59,24 +58,11 @@ class Job:
             raise UnsupportedError(f"{self.op} {self.label} declares no space: there is nothing to search")
         return found
 
-    def laid_out(self, call: Call) -> Call:
-        """A call with its tensors in the layout of the job."""
-        if not self.channels_last:
-            return call
-        form = torch.channels_last
-        values = {
-            k: v.contiguous(memory_format=form) if isinstance(v, torch.Tensor) and v.dim() == 4 else v
-            for k, v in call.arguments.items()
-        }
-        return replace(call, arguments=values)
-
     def untouched(self, device: str) -> Call:
         """The call, with tensors whose values are not set; on a CPU they take no memory until they are written."""
         spec = catalog.spec(self.op)
         case = spec.case(self.workload)
         tensors = spec.untouched(case, dtypes.parse(self.dtype), torch.device(device))
-        if self.channels_last:
-            tensors = {k: _channels_last(x) if x.dim() == 4 else x for k, x in tensors.items()}
         values: dict[str, Any] = {**tensors, **case.scalars}
         return spec.bind(**values, capability=CAPABILITY if device == "cpu" else None)
 
@@ -86,11 +72,6 @@ class Job:
         spec, source = catalog.spec(self.op).hash, registered.source_hash(self.backend, self.op)
         found_with = " ".join(f"{name} {version}" for name, version in tuning.versions().items())
         return self.op, self.label, self.call_text, spec, source, found_with
-
-
-def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    n, c, h, w = x.shape
-    return torch.empty((n, h, w, c), dtype=x.dtype, device=x.device).permute(0, 3, 1, 2)
 
 
 class _Asked(Exception):

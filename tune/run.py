@@ -133,7 +133,7 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
             yield Entry(
                 op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes,
                 config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
-                rule_us=round(measured.rule_us, 2), workload=job.call_text.removesuffix(f" {job.dtype}"),
+                rule_us=round(measured.rule_us, 2), workload=job.workload,
                 dtype=job.dtype, spec=catalog.spec(job.op).hash,
                 source=registered.source_hash(job.backend, job.op), versions=tuning.versions(),
             )  # fmt: skip

@@ -50,8 +50,7 @@ class Bench:
     def __init__(self, job: Job, kind: str) -> None:
         self.job, self.kind = job, kind
         row = Row(job.op, job.workload, job.dtype, job.backend, job.variant)
-        calls = inputs.make(row, "cuda").calls
-        self.inputs = inputs.Inputs(tuple(map(job.laid_out, calls)))
+        self.inputs = inputs.make(row, "cuda")
         self.arguments = self.inputs.arguments(job.implementation)
         self.stopwatch = CudaStopwatch(HOST_US)
         self.count = 0

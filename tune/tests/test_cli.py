@@ -28,6 +28,16 @@ def test_a_dry_run_lists_what_would_be_timed_and_why_the_rest_is_not(capsys, mon
     assert "dropped:" in told and "for no" in told and "nothing was timed: --dry-run" in told
 
 
+def test_images_lie_channels_last_where_the_option_or_the_workload_says_so():
+    plain, last = "x=1x16x8x8 weight=40x16x3x3", "x=1x16x9x9 weight=40x16x3x3 channels-last"
+    products = "a=1x2x8x8 b=1x2x8x8"
+    asked = ["--op", "conv2d", "matmul", "--backend", "triton/implicit_gemm", "triton/by_shape", "--dtype", "fp16"]
+    asked += ["--workload", plain, last, products]
+    for more, expected in (((), plain), (("--channels-last",), f"{plain} channels-last")):
+        jobs = cli.jobs(cli.parser().parse_args([*asked, *more]), "cpu")
+        assert [job.workload for job in jobs] == [expected, last, products]
+
+
 def test_a_call_that_no_space_fits_is_refused(capsys):
     assert cli.main(["--op", "softmax", "--dry-run"]) == 2
     assert "nothing to search" in capsys.readouterr().err

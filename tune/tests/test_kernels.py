@@ -14,7 +14,7 @@ from kernelmux.tune.job import Job, candidates, problem_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 GPU = "Fake GPU 9000"
 PRODUCT = Job("matmul", "triton", "by_shape", "a=64x32 b=32x48", "bf16")
-IMAGES = Job("conv2d", "triton", "implicit_gemm", "x=1x16x8x8 weight=40x16x3x3 padding=1", "fp16", True)
+IMAGES = Job("conv2d", "triton", "implicit_gemm", "x=1x16x8x8 weight=40x16x3x3 padding=1 channels-last", "fp16")
 TILES = {
     PRODUCT: dict(BLOCK_M=32, BLOCK_N=64, BLOCK_K=32, GROUP_M=4, num_warps=8, num_stages=2, SPLIT_K=1),
     IMAGES: dict(BLOCK_O=32, BLOCK_P=64, BLOCK_K=16, GROUP_O=4, num_warps=8, num_stages=2),
@@ -92,6 +92,8 @@ def test_what_does_not_compile_is_told_and_the_others_are_compiled():
 
 def test_the_suite_judges_a_configuration_on_calls_of_its_kind(monkeypatch):
     assert refusal(PRODUCT, TILES[PRODUCT], "bf16 rr unit16", "smoke") == ""
+    told = refusal(IMAGES, {**TILES[IMAGES], "BLOCK_P": 48}, "fp16 channels_last", "smoke")
+    assert told.startswith("accuracy: ") and IMAGES.workload.replace(" ", "-").replace("=", "") in told
     broken = {**TILES[PRODUCT], "BLOCK_M": 48}
     assert refusal(PRODUCT, broken, "bf16 rr unit16", "smoke").startswith("accuracy: ")
     monkeypatch.setattr(check, "_failures", lambda *args: iter(()))
