@@ -16,6 +16,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, measured
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
+from kernelmux.registry.gpu_tables import Table
 
 FOLDER = Path(__file__).with_name("results")
 # What a record keeps of a row, in this order.
@@ -134,8 +135,8 @@ def stale(row: Timed) -> bool:
 def derive(path: Path, folder: Path | None = None) -> Path:
     """Write the times of a record, in the file at `path`, where the choice of a backend reads them."""
     found = read(path)
-    table = measured.Table(found.machine.name, tuple(map(measured.time_of, found.timed)))
-    made = (folder or measured.FOLDER) / path.name
-    files.write(made, measured.text(table))
+    table = Table(found.machine.name, tuple(map(measured.time_of, found.timed)))
+    made = (folder or measured.TABLES.folder) / path.name
+    files.write(made, measured.TABLES.text(table))
     measured.forget()
     return made

@@ -8,29 +8,24 @@ and reduced axis, and the least sum of |log2(length / length of the workload)| o
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, tracing, tuning
+from kernelmux.registry import catalog, dtypes, gpu_tables, tracing, tuning
 from kernelmux.registry.domains import Count
-from kernelmux.registry.errors import SpecError
-from kernelmux.registry.files import file_stem
+from kernelmux.registry.gpu_tables import Table, Tables
 from kernelmux.registry.signature import Axis, Call
 from kernelmux.registry.spec import OpSpec
 
-FOLDER = Path(__file__).with_name("times")
 FURTHEST = 4.0  # sixteen times the work, or a sixteenth: beyond it another variant may well be the fastest
 EQUAL = 1.03  # times within 3 % differ from run to run: the priority decides between them
-SCHEMA = 1
 DIGITS = 6  # of bytes and flops, as records keep them
 
 
@@ -57,20 +52,12 @@ class Time:
         try:
             spec = catalog.spec(self.op)
             cost = spec.hypothetical(*_workload(self)).cost
-            source = _source(self.backend, self.op)
+            source = gpu_tables.source(self.backend, self.op)
         except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
             return False
         known = not any(isinstance(tensor.domain, Count) for tensor in spec.tensors)
         same = not known or (_same(self.bytes, cost.bytes) and _same(self.flops, cost.flops))
         return self.source == source and same
-
-
-@dataclass(frozen=True)
-class Table:
-    """The times of one GPU, by its name."""
-
-    gpu: str
-    times: tuple[Time, ...]
 
 
 @dataclass(frozen=True)
@@ -103,7 +90,7 @@ def nearest(call: Call) -> Nearest | None:
 
     None also where a tensor has no memory of its own (traced, vmapped): kernels do not run such calls.
     """
-    if (name := gpu(call.device)) is None or not all(map(tracing.has_memory, call.tensors.values())):
+    if (name := gpu_tables.gpu(call.device)) is None or not all(map(tracing.has_memory, call.tensors.values())):
         return None
     kind, at = _kind(call), _lengths(call)
     found = [(_distance(at, point.lengths), point) for point in _points(name, call.spec.name) if point.kind == kind]
@@ -111,16 +98,6 @@ def nearest(call: Call) -> Nearest | None:
     if point is None or distance > FURTHEST:
         return None
     return point.tuned if _same_bucket(at, point.lengths) else point.known
-
-
-def gpu(device: torch.device) -> str | None:
-    """The name of the GPU that a device is; None for a CPU."""
-    return _gpu_name(device) if device.type == "cuda" and torch.cuda.is_available() else None
-
-
-@cache
-def _gpu_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device)
 
 
 @dataclass(frozen=True)
@@ -136,8 +113,7 @@ class _Point:
 @cache
 def _points(name: str, op: str) -> tuple[_Point, ...]:
     """The workloads of an operator with the times that count, read once."""
-    table = _table(file_stem(name))
-    times = [t for t in table.times if t.op == op and t.current] if table else []
+    times = [t for t in TABLES.of(name).rows if t.op == op and t.current]
     return tuple(_point(name, catalog.spec(op), group) for group in _grouped(times))
 
 
@@ -200,43 +176,16 @@ def _distance(one: dict[str, float], other: dict[str, float]) -> float:
     """The sum of |log2 ratio| over the axes; infinite where they have not the same axes, or nothing is computed."""
     if one.keys() != other.keys() or not all((*one.values(), *other.values())):
         return math.inf
-    return sum(abs(math.log2(one[name] / other[name])) for name in one)
+    return gpu_tables.octaves(one.values(), (other[name] for name in one))
 
 
 # --- files ------------------------------------------------------------------------------------------------------
 
-
-@cache
-def _table(stem: str) -> Table | None:
-    """The table of a GPU, by the stem of its file; None if there is none."""
-    path = FOLDER / f"{stem}.json"
-    return read(path) if path.exists() else None
-
-
-@cache
-def _source(backend: str, op: str) -> str:
-    return registered.source_hash(backend, op)
+TABLES = Tables(Path(__file__).with_name("times"), "times", "rows", lambda row: Time(**row))
 
 
 def _same(one: float, other: float) -> bool:
     return f"{one:.{DIGITS}g}" == f"{other:.{DIGITS}g}"
-
-
-def read(path: Path) -> Table:
-    """The table in a file; SpecError for one of another form."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']}")
-        return Table(str(found["gpu"]), tuple(Time(**row) for row in found["rows"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{path}: expected times of schema {SCHEMA}, got {type(error).__name__}: {error}") from error
-
-
-def text(table: Table) -> str:
-    """The file of a table: a row on each line."""
-    rows = ",\n".join(f"  {json.dumps(asdict(time))}" for time in table.times)
-    return f'{{\n "schema": {SCHEMA},\n "gpu": {json.dumps(table.gpu)},\n "rows": [\n{rows}\n ]\n}}\n'
 
 
 def time_of(row: Any) -> Time:
@@ -246,17 +195,17 @@ def time_of(row: Any) -> Time:
 
 def forget() -> None:
     """Read the tables again when they are next asked; for tests, and after new ones were written."""
-    for cached in (_table, _points, _source):
-        cached.cache_clear()
+    TABLES.forget()
+    _points.cache_clear()
 
 
 def summary() -> list[str]:
     """A line about each table: how many of its times count, and which do not, since what they measured has changed."""
-    return [_line(read(path)) for path in sorted(FOLDER.glob("*.json"))]
+    return list(TABLES.summary(_told))
 
 
-def _line(table: Table) -> str:
-    stale = Counter(f"{t.op} {t.backend}" for t in table.times if not t.current)
-    told = f"{table.gpu}: {len(table.times) - stale.total()} of {len(table.times)} measured times count"
+def _told(table: Table[Time]) -> Iterator[str]:
+    stale = Counter(f"{t.op} {t.backend}" for t in table.rows if not t.current)
+    told = f"{table.gpu}: {len(table.rows) - stale.total()} of {len(table.rows)} measured times count"
     names = ", ".join(f"{name} ({count})" for name, count in sorted(stale.items()))
-    return f"{told}; the source or the work of these has changed since: {names}" if stale else told
+    yield f"{told}; the source or the work of these has changed since: {names}" if stale else told

@@ -7,27 +7,20 @@ entry, or without a table, the rule decides. A plan asks once, when it is made. 
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 import weakref
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, gpu_tables
 from kernelmux.registry.errors import SpecError, TunedTableWarning
-from kernelmux.registry.files import file_stem
+from kernelmux.registry.gpu_tables import Table, Tables
 from kernelmux.registry.space import Config, Key, Space
 
-FOLDER = Path(__file__).with_name("tuned")
-SCHEMA = 1
 PACKAGES = {"torch": ("torch",), "triton": ("triton",), "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
@@ -67,7 +60,7 @@ class Entry:
     def stale(self) -> str:
         """What has changed since it was found, "" if it counts."""
         try:
-            now = {"spec": catalog.spec(self.op).hash, "source": _source(self.backend, self.op)} | versions()
+            now = {"spec": catalog.spec(self.op).hash, "source": gpu_tables.source(self.backend, self.op)} | versions()
         except Exception:
             return "its operator or backend is not here"
         then = {"spec": self.spec, "source": self.source} | self.versions
@@ -75,52 +68,24 @@ class Entry:
         return ", ".join(changed)
 
 
-@dataclass(frozen=True)
-class Table:
-    """The entries of one GPU, by its name."""
-
-    gpu: str
-    entries: tuple[Entry, ...] = ()
-
-    def with_entries(self, more: Iterable[Entry]) -> Table:
-        """The table with entries in place of those for the same sizes."""
-        found = {entry.place: entry for entry in (*self.entries, *more)}
-        return replace(self, entries=tuple(found[place] for place in sorted(found)))
-
-
 def find(space: Space, problem: Any) -> Entry | None:
     """The entry for a problem on its GPU, or None: there the rule decides."""
     _asked.add(space)
-    if (name := gpu(problem.device)) is None or not (entries := _entries(name, space)):
+    if (name := gpu_tables.gpu(problem.device)) is None or not (entries := _entries(name, space)):
         return None
     key = space.key(problem)
     alike = [entry for entry in entries if entry.key.bucket == key.bucket]
-    nearest = min(alike, key=lambda entry: _distance(entry.sizes, key.sizes), default=None)
+    nearest = min(alike, key=lambda entry: gpu_tables.octaves(entry.sizes, key.sizes), default=None)
     return nearest if nearest and not space.refusal(nearest.config, problem) else None
 
 
 _asked: weakref.WeakSet[Space] = weakref.WeakSet()
 
 
-def gpu(device: int) -> str | None:
-    """The name of a GPU by its index; None for -1, a CPU."""
-    return None if device < 0 else _gpu_name(device)
-
-
-@cache
-def _gpu_name(device: int) -> str:
-    return torch.cuda.get_device_name(device)
-
-
-def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """The sum of |log2 ratio| over lengths of one bucket; 0 for the same ones."""
-    return sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in zip(one, other, strict=True))
-
-
 @cache
 def _entries(name: str, space: Space) -> tuple[Entry, ...]:
     """The entries of a variant that count."""
-    of_variant = (e for e in _table(name).entries if (e.backend, e.op, e.variant) == _names(space))
+    of_variant = (e for e in _table(name).rows if (e.backend, e.op, e.variant) == _names(space))
     return tuple(entry for entry in of_variant if space.holds(entry.config) and not entry.stale)
 
 
@@ -130,28 +95,18 @@ def _names(space: Space) -> tuple[str, str, str]:
 
 def times(name: str, op: str, workload: str, dtype: str) -> dict[str, float]:
     """Microseconds of the variants, "triton/persistent", whose entries for a workload count."""
-    if not (FOLDER / f"{file_stem(name)}.json").exists():
-        return {}
-    alike = (e for e in _table(name).entries if (e.op, e.workload, e.dtype) == (op, workload, dtype) and not e.stale)
+    alike = (e for e in _table(name).rows if (e.op, e.workload, e.dtype) == (op, workload, dtype) and not e.stale)
     return {f"{entry.backend}/{entry.variant}": entry.us for entry in alike}
 
 
 @cache
-def _table(name: str) -> Table:
-    """The table of a GPU; an empty one where there is none, or, with a warning, where it cannot be read."""
-    path = FOLDER / f"{file_stem(name)}.json"
-    if not path.exists():
-        return Table(name)
+def _table(name: str) -> Table[Entry]:
+    """The table of a GPU; an empty one, with a warning, where it cannot be read."""
     try:
-        return read(path)
+        return TABLES.of(name)
     except SpecError as error:
         warnings.warn(f"{error}; it is ignored", TunedTableWarning, stacklevel=2)
         return Table(name)
-
-
-@cache
-def _source(backend: str, op: str) -> str:
-    return registered.source_hash(backend, op)
 
 
 @cache
@@ -168,32 +123,24 @@ def _version(package: str) -> str:
         return ""
 
 
-def read(path: Path) -> Table:
-    """The table in a file; SpecError for one of another form."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']}")
-        return Table(str(found["gpu"]), tuple(_entry(row) for row in found["entries"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise SpecError(f"{path}: expected tuned configurations of schema {SCHEMA}, got {told}") from error
-
-
 def _entry(row: Any) -> Entry:
     sizes, config, found_with = tuple(map(int, row["sizes"])), dict(row["config"]), dict(row["versions"])
     return Entry(**{**row, "sizes": sizes, "config": config, "rule": dict(row["rule"]), "versions": found_with})
 
 
-def text(table: Table) -> str:
-    """The file of a table: an entry on each line."""
-    rows = ",\n".join(f"  {json.dumps(asdict(entry))}" for entry in table.entries)
-    return f'{{\n "schema": {SCHEMA},\n "gpu": {json.dumps(table.gpu)},\n "entries": [\n{rows}\n ]\n}}\n'
+TABLES = Tables(Path(__file__).with_name("tuned"), "tuned configurations", "entries", _entry)
+
+
+def merged(table: Table[Entry], more: Iterable[Entry]) -> Table[Entry]:
+    """The table with entries in place of those for the same sizes."""
+    found = {entry.place: entry for entry in (*table.rows, *more)}
+    return Table(table.gpu, tuple(found[place] for place in sorted(found)))
 
 
 def forget() -> None:
     """Read the tables again, and make plans anew; for tests, and after new entries were written."""
-    for cached in (_table, _entries, _source):
+    TABLES.forget()
+    for cached in (_table, _entries):
         cached.cache_clear()
     for space in _asked:
         space.renew()
@@ -201,14 +148,10 @@ def forget() -> None:
 
 def summary() -> list[str]:
     """A line about each table and each entry that does not count; a problem begins with "!"."""
-    return [line for path in sorted(FOLDER.glob("*.json")) for line in _told(path)]
+    return list(TABLES.summary(_told))
 
 
-def _told(path: Path) -> list[str]:
-    try:
-        table = read(path)
-    except SpecError as error:
-        return [f"! {error}"]
-    stale = [(entry, why) for entry in table.entries if (why := entry.stale)]
-    count = f"{table.gpu}: {len(table.entries) - len(stale)} of {len(table.entries)} tuned configurations count"
-    return [count, *(f"  stale: {e.op} {e.backend}/{e.variant} {e.workload} {e.dtype}: {why}" for e, why in stale)]
+def _told(table: Table[Entry]) -> Iterator[str]:
+    stale = [(entry, why) for entry in table.rows if (why := entry.stale)]
+    yield f"{table.gpu}: {len(table.rows) - len(stale)} of {len(table.rows)} tuned configurations count"
+    yield from (f"  stale: {e.op} {e.backend}/{e.variant} {e.workload} {e.dtype}: {why}" for e, why in stale)

@@ -61,7 +61,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
-    made.add_argument("--out", default=str(tuning.FOLDER), metavar="FOLDER", help="of tables (default: registry/tuned)")
+    made.add_argument(
+        "--out", default=str(tuning.TABLES.folder), metavar="FOLDER", help="of tables (default: registry/tuned)"
+    )
     made.add_argument("--log", default="build/tune", metavar="FOLDER", help="of times so far (default: build/tune)")
     made.add_argument("--dry-run", action="store_true", help="compile and list, time nothing; needs no GPU")
     made.add_argument("--list", action="store_true", help="list the tables in the folder of --out; runs nothing")

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from kernelmux.registry import tuning
+from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.space import Config
 from kernelmux.registry.tables import counted
-from kernelmux.registry.tuning import Entry, Table
+from kernelmux.registry.tuning import Entry
 from kernelmux.tune.run import Search
 
 
@@ -57,9 +58,9 @@ def listing(folder: Path) -> list[str]:
     """The entries of all tables in a folder; behind one that is ignored the reason."""
     lines = []
     for path in sorted(folder.glob("*.json")):
-        table = tuning.read(path)
-        lines.append(f"{table.gpu}, {path}: {counted(len(table.entries), 'configuration')}")
-        lines += [f"  {_listed(entry)}" for entry in table.entries]
+        table = tuning.TABLES.read(path)
+        lines.append(f"{table.gpu}, {path}: {counted(len(table.rows), 'configuration')}")
+        lines += [f"  {_listed(entry)}" for entry in table.rows]
     return lines or [f"no tables in {folder}"]
 
 
@@ -71,17 +72,17 @@ def _listed(entry: Entry) -> str:
 
 def markdown(folder: Path) -> str:
     """The tables of a page: what tuning gained over the rule, for each GPU."""
-    tables = [tuning.read(path) for path in sorted(folder.glob("*.json"))]
-    return "\n\n".join(_table(table) for table in tables if table.entries) or "No GPU has a table yet."
+    tables = [tuning.TABLES.read(path) for path in sorted(folder.glob("*.json"))]
+    return "\n\n".join(_table(table) for table in tables if table.rows) or "No GPU has a table yet."
 
 
-def _table(table: Table) -> str:
+def _table(table: Table[Entry]) -> str:
     head = ["| call | variant | rule, us | tuned, us | gain | configuration |", "|---|---|---:|---:|---:|---|"]
     rows = [
         f"| `{e.op}` {e.workload} {e.dtype} | {e.backend}/{e.variant} | {e.rule_us:.1f} | {e.us:.1f} "
         f"| {e.rule_us / e.us:.2f}x | {written(e.config)} |"
-        for e in table.entries
+        for e in table.rows
     ]
-    found_with = table.entries[0].versions
+    found_with = table.rows[0].versions
     said = ", ".join(f"{name} {version}" for name, version in found_with.items())
     return "\n".join([f"{table.gpu}, {said}:", "", *head, *rows])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,9 +14,9 @@ from kernelmux.perf import files
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, tuning
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
-from kernelmux.registry.files import file_stem
+from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.space import Config
-from kernelmux.registry.tuning import Entry, Table
+from kernelmux.registry.tuning import Entry
 from kernelmux.tune import ahead, check, timing
 from kernelmux.tune.job import Candidates, Job, candidates, problem_of
 from kernelmux.tune.log import Log, Seen
@@ -141,11 +141,11 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
 
 def write(found: Sequence[Entry], gpu: str, folder: Path) -> Path:
     """Put entries into the table of a GPU in a folder; a table that cannot be read is replaced."""
-    path = folder / f"{file_stem(gpu)}.json"
+    tables = replace(tuning.TABLES, folder=folder)
     try:
-        before = tuning.read(path) if path.exists() else Table(gpu)
+        before = tables.of(gpu)
     except KernelmuxError:
         before = Table(gpu)
-    files.write(path, tuning.text(before.with_entries(found)))
+    files.write(path := tables.path(gpu), tables.text(tuning.merged(before, found)))
     tuning.forget()
     return path

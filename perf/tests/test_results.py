@@ -104,22 +104,22 @@ def test_rows_of_one_run_alone_are_not_compared():
 def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_path):
     old = synthetic.row(backend="triton", variant="online", source="0" * 12)
     path = records.record(synthetic.results([*synthetic.ladder(), old]))
-    table = measured.read(records.derive(path, tmp_path / "times"))
+    table = measured.TABLES.read(records.derive(path, tmp_path / "times"))
     assert table.gpu == "NVIDIA H200"
-    times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.times}
+    times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.rows}
     assert times == {
         ("torch_ref", "eager"): (300.0, True), ("triton", "resident"): (150.0, True), ("triton", "online"): (150.0, False),
         ("cuda", "naive"): (600.0, True), ("cuda", "registers"): (130.0, True),
     }  # fmt: skip
-    assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.times)
+    assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.rows)
 
 
 def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured, "FOLDER", tmp_path / "times")
+    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
     args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
     command._write(Console(quiet=True), synthetic.results(synthetic.ladder()), None, args)
-    assert len(measured.read(tmp_path / "times/nvidia_h200.json").times) == 4
+    assert len(measured.TABLES.of("NVIDIA H200").rows) == 4
     monkeypatch.undo()
     measured.forget()
 
@@ -128,4 +128,4 @@ def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
 def test_the_times_in_the_tree_are_those_of_the_record(path, tmp_path):
     """If not: python -c 'from kernelmux.perf import records; records.derive(records.FOLDER / "<gpu>.json")'."""
     made = records.derive(path, tmp_path)
-    assert made.read_text() == (measured.FOLDER / path.name).read_text()
+    assert made.read_text() == (measured.TABLES.folder / path.name).read_text()

@@ -9,9 +9,10 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, measured, selection
+from kernelmux.registry import catalog, dispatch, gpu_tables, measured, selection
 from kernelmux.registry.errors import SpecError, UnsupportedError
-from kernelmux.registry.measured import Table, Time
+from kernelmux.registry.gpu_tables import Table
+from kernelmux.registry.measured import Time
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.tests.fakes import run
 
@@ -24,8 +25,8 @@ GPU = "Fake GPU 9000"
 def backends(monkeypatch, tmp_path):
     """Fake backends whose sources have known hashes, on a machine whose CPU is the made-up GPU."""
     fakes.install(monkeypatch)
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
-    monkeypatch.setattr(measured, "gpu", lambda device: GPU)
+    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path))
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
     measured.forget()
     yield
@@ -43,8 +44,8 @@ def time(name, us, workload="x=64x64", dtype="fp32", op="transpose", **more):
 
 
 def write(*times):
-    path = measured.FOLDER / "fake_gpu_9000.json"
-    path.write_text(measured.text(Table(GPU, times)))
+    path = measured.TABLES.path(GPU)
+    path.write_text(measured.TABLES.text(Table(GPU, times)))
     measured.forget()
     selection.reread()
     return path
@@ -214,7 +215,7 @@ def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypat
     call = spec.hypothetical(spec.case("x=64x64"))
     assert dispatch.decide(call, selection.Request(("auto",), "auto"), elsewhere=True).request.source == "auto"
     monkeypatch.undo()
-    assert measured.gpu(torch.device("cpu")) is None and measured.nearest(call) is None
+    assert gpu_tables.gpu(torch.device("cpu")) is None and measured.nearest(call) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypat
              '{"schema": 1, "gpu": "x", "rows": [{"op": "add"}]}']
 )  # fmt: skip
 def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
-    path = measured.FOLDER / "fake_gpu_9000.json"
+    path = measured.TABLES.path(GPU)
     path.write_text(text)
     measured.forget()
     with pytest.raises(SpecError, match=f"^{path}: expected times of schema 1, got "):
@@ -233,7 +234,7 @@ def test_a_file_holds_a_row_on_each_line():
     path = write(time("plain/only", 1.5), time("ladder/slow", 2.0))
     lines = path.read_text().splitlines()
     assert len(lines) == 8 and json.loads(lines[4].strip(" ,"))["median_us"] == 1.5
-    assert measured.read(path).times == (time("plain/only", 1.5), time("ladder/slow", 2.0))
+    assert measured.TABLES.read(path).rows == (time("plain/only", 1.5), time("ladder/slow", 2.0))
 
 
 def test_lengths_in_use_may_be_other_work_from_run_to_run():

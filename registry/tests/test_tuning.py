@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, doctor, measured, tuning
+from kernelmux.registry import catalog, doctor, gpu_tables, measured, tuning
 from kernelmux.registry.errors import SpecError, TunedTableWarning
+from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.space import Forced, Key, Space
-from kernelmux.registry.tuning import Entry, Table
+from kernelmux.registry.tuning import Entry
 
 GPU = "Fake GPU 9000"
 RULE = {"BLOCK": 1}
@@ -28,8 +29,8 @@ def too_wide(config, problem):
 
 @pytest.fixture
 def space(monkeypatch, tmp_path):
-    monkeypatch.setattr(tuning, "FOLDER", tmp_path)
-    monkeypatch.setattr(tuning, "gpu", lambda device: None if device < 0 else GPU)
+    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path))
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: None if device == -1 else GPU)
     monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
     tuning.forget()
     key = lambda problem: Key(problem.kind, (problem.n,))  # noqa: E731
@@ -48,8 +49,8 @@ def entry(block=4, n=1000, **more):
 
 
 def write(*entries):
-    path = tuning.FOLDER / "fake_gpu_9000.json"
-    path.write_text(tuning.text(Table(GPU, entries)))
+    path = tuning.TABLES.path(GPU)
+    path.write_text(tuning.TABLES.text(Table(GPU, entries)))
     tuning.forget()
     return path
 
@@ -108,10 +109,10 @@ def test_a_stale_entry_is_ignored_and_named(space, field, value, told):
     "text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "gpu": "g", "entries": [{"op": "x"}]}']
 )
 def test_a_damaged_table_is_named_once_and_ignored(space, text):
-    path = tuning.FOLDER / "fake_gpu_9000.json"
+    path = tuning.TABLES.path(GPU)
     path.write_text(text)
     with pytest.raises(SpecError, match="expected tuned configurations"):
-        tuning.read(path)
+        tuning.TABLES.read(path)
     with pytest.warns(TunedTableWarning, match="is ignored") as told:
         assert space.choice(Problem(0, 1000)) == space.choice(Problem(0, 500)) == RULE
     assert len(told) == 1
@@ -119,12 +120,12 @@ def test_a_damaged_table_is_named_once_and_ignored(space, text):
 
 
 def test_what_is_written_is_read(space):
-    assert tuning.read(write(entry(), entry(2, 2000))) == Table(GPU, (entry(), entry(2, 2000)))
+    assert tuning.TABLES.read(write(entry(), entry(2, 2000))) == Table(GPU, (entry(), entry(2, 2000)))
 
 
 def test_a_new_entry_takes_the_place_of_one_for_the_same_sizes():
-    table = Table(GPU, (entry(2), entry(4, 2000))).with_entries([entry(8)])
-    assert sorted((e.sizes, e.config["BLOCK"]) for e in table.entries) == [((1000,), 8), ((2000,), 4)]
+    table = tuning.merged(Table(GPU, (entry(2), entry(4, 2000))), [entry(8)])
+    assert sorted((e.sizes, e.config["BLOCK"]) for e in table.rows) == [((1000,), 8), ((2000,), 4)]
 
 
 def test_a_forced_configuration_is_that_of_its_kind_and_ends_with_its_block(space):
@@ -145,8 +146,7 @@ def test_plans_are_not_shared_between_choices(space):
 
 
 def test_auto_takes_tuned_times_for_calls_of_the_same_bucket(space, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured, "FOLDER", tmp_path / "times")
-    monkeypatch.setattr(measured, "gpu", lambda device: GPU)
+    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
     (tmp_path / "times").mkdir()
     cost = catalog.spec("transpose").hypothetical(catalog.spec("transpose").case("x=64x64"), torch.float32).cost
     rows = [
@@ -155,7 +155,7 @@ def test_auto_takes_tuned_times_for_calls_of_the_same_bucket(space, monkeypatch,
         )
         for backend, variant, us in (("fake", "fast", 9.0), ("other", "only", 6.0))
     ]
-    (tmp_path / "times" / "fake_gpu_9000.json").write_text(measured.text(measured.Table(GPU, tuple(rows))))
+    measured.TABLES.path(GPU).write_text(measured.TABLES.text(Table(GPU, tuple(rows))))
     write(entry(us=5.0))
     measured.forget()
     spec = catalog.spec("transpose")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import tuning
+from kernelmux.registry import gpu_tables
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.space import Config, Key, Space
 from kernelmux.tune import ahead, check, timing
@@ -64,7 +64,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = {"tiles": Implementation(matmul, "tiles", space=SPACE)}
     monkeypatch.setattr(registered, "variants", lambda name, op: mine if name == "fake" else real(name, op))
     monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
-    monkeypatch.setattr(tuning, "gpu", lambda device: GPU)
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(timing, "CudaStopwatch", Stopwatch)
     monkeypatch.setattr(timing.inputs, "make", lambda row, device: inputs(row, "cpu"))
     monkeypatch.setattr(timing, "lost", lambda: False)

@@ -72,4 +72,4 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     folders = ["--out", str(tmp_path), "--log", str(tmp_path / "log")]
     assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
     assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
-    assert [entry.config for entry in tuning.read(tmp_path / "fake_gpu_9000.json").entries] == [{"BLOCK": 8}]
+    assert [entry.config for entry in tuning.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]

@@ -1,12 +1,15 @@
 """The spaces of the shipped kernels: what a table gives them is what is launched, compiled and checked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernelmux import emulator
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, tuning
-from kernelmux.registry.tuning import Entry, Table
+from kernelmux.registry import catalog, dtypes, gpu_tables, tuning
+from kernelmux.registry.gpu_tables import Table
+from kernelmux.registry.tuning import Entry
 from kernelmux.tune import ahead, check
 from kernelmux.tune.check import UNSEEN, refusal
 from kernelmux.tune.job import Job, candidates, problem_of
@@ -25,10 +28,10 @@ GRIDS = {PRODUCT: 2 * 1, IMAGES: 2 * 1}
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     """The CPU is a made-up GPU with a table."""
-    monkeypatch.setattr(tuning, "FOLDER", tmp_path)
-    monkeypatch.setattr(tuning, "gpu", lambda device: GPU)
+    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path))
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
     tuning.forget()
-    yield tmp_path / "fake_gpu_9000.json"
+    yield tuning.TABLES.path(GPU)
     monkeypatch.undo()
     tuning.forget()
 
@@ -56,12 +59,12 @@ def run(job):
 @pytest.mark.parametrize("job", TILES, ids=lambda job: job.op)
 def test_a_kernel_runs_with_the_tile_of_the_table(table, job):
     before, _ = run(job)
-    table.write_text(tuning.text(Table(GPU, (entry(job, TILES[job]),))))
+    table.write_text(tuning.TABLES.text(Table(GPU, (entry(job, TILES[job]),))))
     tuning.forget()
     launch, error = run(job)
     assert (launch.grid[0], launch.block[0]) == (GRIDS[job], 32 * 8) != (before.grid[0], before.block[0])
     assert error < 0.1
-    table.write_text(tuning.text(Table(GPU, (entry(job, TILES[job], source="of another tree"),))))
+    table.write_text(tuning.TABLES.text(Table(GPU, (entry(job, TILES[job], source="of another tree"),))))
     tuning.forget()
     again, _ = run(job)
     assert (again.grid, again.block) == (before.grid, before.block), "a stale entry is ignored"

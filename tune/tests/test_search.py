@@ -50,7 +50,7 @@ def test_the_fastest_that_is_right_wins_and_is_written(tmp_path):
     assert (entry.config, entry.us, entry.rule_us) == ({"BLOCK": 8}, 5.0, 10.0)
     path = run.write([entry], GPU, tmp_path)
     assert path.name == "fake_gpu_9000.json"
-    assert tuning.read(path).entries == (entry,)
+    assert tuning.TABLES.read(path).rows == (entry,)
     assert not entry.stale
     assert "rule 10.0 us, fastest 5.0 us (2.00x): BLOCK=8" in told(found)
 
@@ -146,7 +146,7 @@ def test_what_does_not_compile_is_neither_run_nor_compiled_again(tmp_path, monke
 def test_a_table_that_cannot_be_read_is_replaced(tmp_path):
     (entry,) = run.entries([search(tmp_path)])
     (tmp_path / "fake_gpu_9000.json").write_text("{")
-    assert tuning.read(run.write([entry], GPU, tmp_path)).entries == (entry,)
+    assert tuning.TABLES.read(run.write([entry], GPU, tmp_path)).rows == (entry,)
 
 
 def test_the_page_has_what_was_gained(tmp_path):
