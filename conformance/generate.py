@@ -89,9 +89,8 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     """The case with other values of some scalars (or of "inputs"), its distribution spelt out with it."""
     tensors, scalars, _ = case.parsed
     scalars = {"inputs": case.inputs, **scalars, **values}
-    words = [
-        word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in (*tensors, CHANNELS_LAST)
-    ]
+    kept = {*tensors, CHANNELS_LAST}
+    words = [word for word in case.text.replace(",", " ").split() if word.partition("=")[0] in kept]
     words += [f"{name}={written(value)}" for name, value in scalars.items() if name != "inputs"]
     inputs = scalars["inputs"]
     words += [f"inputs={inputs}"] if inputs != "normal" else []

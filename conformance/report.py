@@ -8,7 +8,6 @@ import platform
 import sys
 from dataclasses import asdict
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.packages import version
 
 SCHEMA = 1
 DURATIONS, LAST_FAILED = "durations.json", "last_failed.json"
@@ -41,11 +41,8 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         if importlib.util.find_spec(name.split("-")[0]) is not None or name.startswith("nvidia"):
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-    return found
+            found[name] = version(name)
+    return {name: told for name, told in found.items() if told}
 
 
 @cache

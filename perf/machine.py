@@ -6,11 +6,11 @@ import datetime
 import platform
 import subprocess
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 
 import torch
 
 from kernelmux.perf.json_form import SPARSE
+from kernelmux.registry.packages import version
 
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark")
 
@@ -41,7 +41,7 @@ class Machine:
 def describe(device: str) -> Machine:
     """This machine: its GPU for "cuda", else its processor."""
     made = _gpu() if device == "cuda" else Machine(name=_cpu(), kind="cpu", threads=torch.get_num_threads())
-    versions = {name: version for name in PACKAGES if (version := _version(name))}
+    versions = {name: found for name in PACKAGES if (found := version(name))}
     return replace(made, python=platform.python_version(), platform=platform.platform(terse=True), versions=versions)
 
 
@@ -80,13 +80,6 @@ def _cpu() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def today() -> str:

@@ -16,7 +16,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, judgement, terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.judgement import Judgement, Result
+from kernelmux.registry.packages import version
 from kernelmux.registry.requests import parse
 from kernelmux.registry.spec import Call, OpSpec
 
@@ -96,10 +96,7 @@ def environment(device: torch.device) -> dict[str, str]:
     """Versions and settings that a result may depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "kernelmux": kernelmux.__version__}
     for package in ("torch", "triton", "cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
+        found[package] = version(package) or "not installed"
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
         found["capability"] = str(torch.cuda.get_device_capability(device))

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, config, measured, selection, tables, tuning
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.packages import PACKAGES, version
 
 PROBLEM = "! "
 EMULATED = "yes, emulated"
@@ -63,41 +64,25 @@ def _indent(line: str) -> int:
 
 # --- packages and devices -----------------------------------------------------------------------------------
 
-# Import name -> the distributions that may bring it; a wheel of CuPy is named after its CUDA.
-PACKAGES = {
-    "torch": ("torch",),
-    "triton": ("triton",),
-    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "numpy": ("numpy",),
-    "nvidia": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
-}
-
 
 def _packages() -> Iterator[str]:
     yield f"{'kernelmux':<20} {__version__}"
     yield f"{'python':<20} {platform.python_version()} on {platform.platform()}"
     for module, names in PACKAGES.items():
-        name, version = next(((n, v) for n in names if (v := _version(n))), (names[0], None))
-        yield f"{name:<20} {_installed(module, version)}"
+        name, found = next(((n, v) for n in names if (v := version(n))), (names[0], ""))
+        yield f"{name:<20} {_installed(module, found)}"
 
 
-def _installed(module: str, version: str | None) -> str:
+def _installed(module: str, version: str) -> str:
     """A version, and whether the package can be found as well; one that was built by hand has no version."""
     try:
         there = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         there = False
     if not there:
-        return "not installed" if version is None else f"{version}, but it cannot be imported"
+        return f"{version}, but it cannot be imported" if version else "not installed"
     built = f", built for CUDA {torch.version.cuda}" if module == "torch" and torch.version.cuda else ""
     return f"{version or 'of unknown version'}{built}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _devices() -> list[torch.device]:

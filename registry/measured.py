@@ -200,7 +200,10 @@ def forget() -> None:
 
 
 def summary() -> list[str]:
-    """A line about each table: how many of its times count, and which do not, since what they measured has changed."""
+    """A line about each table: how many of its times count, and which do not, since what they measured has changed.
+
+    A problem begins with "!".
+    """
     return list(TABLES.summary(_told))
 
 

@@ -12,16 +12,15 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kernelmux.registry import catalog, gpu_tables
+from kernelmux.registry import catalog, gpu_tables, packages
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.gpu_tables import Table, Tables
 from kernelmux.registry.space import Config, Key, Space
 
-PACKAGES = {"torch": ("torch",), "triton": ("triton",), "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
+FOUND_WITH = ("torch", "triton", "cupy")
 
 
 @dataclass(frozen=True)
@@ -112,15 +111,8 @@ def _table(name: str) -> Table[Entry]:
 @cache
 def versions() -> dict[str, str]:
     """Of the packages that compile and launch, as far as they are installed."""
-    found = {name: next(filter(None, map(_version, names)), "") for name, names in PACKAGES.items()}
+    found = {name: next(filter(None, map(packages.version, packages.PACKAGES[name])), "") for name in FOUND_WITH}
     return {name: version for name, version in found.items() if version}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _entry(row: Any) -> Entry:

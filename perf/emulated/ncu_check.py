@@ -12,7 +12,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from kernelmux.perf import ncu
 from kernelmux.perf.emulated.ncu_calls import compared_calls
 from kernelmux.perf.ncu import Measured
 from kernelmux.registry.errors import BackendUnavailable
+from kernelmux.registry.packages import version
 
 GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
           for op in ("ld", "st", "atom", "red") for what in ("requests", "sectors")]  # fmt: skip
@@ -81,14 +81,6 @@ def _device() -> str:
     return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "unknown"
 
 
-def _triton() -> str | None:
-    """The version of Triton here: another one may make another kernel."""
-    try:
-        return version("triton")
-    except PackageNotFoundError:
-        return None
-
-
 def _json(comparison: dict[str, Any]) -> str:
     """A line for each launch."""
     head = json.dumps({key: value for key, value in comparison.items() if key != "launches"}, indent=1)
@@ -127,7 +119,7 @@ def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) 
             position = at + 1
     return {
         "device": device,
-        "triton": _triton(),
+        "triton": version("triton") or None,  # another one may make another kernel
         "explained": EXPLAINED,
         "not_measured": missing,
         "launches": launches,

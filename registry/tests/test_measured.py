@@ -228,6 +228,8 @@ def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
     measured.forget()
     with pytest.raises(SpecError, match=f"^{path}: expected times of schema 1, got "):
         decision()
+    (told,) = measured.summary()
+    assert told.startswith(f"! {path}: expected times")
 
 
 def test_a_file_holds_a_row_on_each_line():
