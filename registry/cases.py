@@ -68,14 +68,18 @@ class Case:
     def scalars(self) -> dict[str, Any]:
         return self.parsed[1]
 
-    def order(self, axes: int) -> torch.memory_format:
+    @property
+    def order(self) -> torch.memory_format:
+        """How tensors of four axes lie in memory."""
+        return torch.channels_last if CHANNELS_LAST in re.split(SEPARATOR, self.text) else torch.contiguous_format
+
+    def order_of(self, axes: int) -> torch.memory_format:
         """How tensors of so many axes lie in memory."""
-        last = axes == 4 and CHANNELS_LAST in re.split(SEPARATOR, self.text)
-        return torch.channels_last if last else torch.contiguous_format
+        return self.order if axes == 4 else torch.contiguous_format
 
     def laid(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor in the order of the case: a copy if it has to move."""
-        return x.contiguous(memory_format=self.order(x.dim()))
+        return x.contiguous(memory_format=self.order_of(x.dim()))
 
 
 SEPARATOR = r"[\s,]+"

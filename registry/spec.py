@@ -207,7 +207,7 @@ class OpSpec:
         shapes, _, formats = case.parsed
         kinds = self.dtypes_for(dtype, formats)
         return {
-            name: torch.empty(shape, dtype=kinds[name], device=device, memory_format=case.order(len(shape)))
+            name: torch.empty(shape, dtype=kinds[name], device=device, memory_format=case.order_of(len(shape)))
             for name, shape in shapes.items()
         }
 

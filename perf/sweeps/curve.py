@@ -29,7 +29,7 @@ from kernelmux.perf.json_form import Malformed, decode, encode
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.result import Result, RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings
-from kernelmux.registry.cases import LAST
+from kernelmux.registry.cases import CHANNELS_LAST
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 
@@ -78,7 +78,7 @@ class Curve:
     @property
     def order(self) -> tuple[str, ...]:
         """Of its tensors in memory, if that is not the usual one."""
-        return (LAST,) if LAST in self.shape.split() else ()
+        return (CHANNELS_LAST,) if CHANNELS_LAST in self.shape.split() else ()
 
     @property
     def title(self) -> str:
