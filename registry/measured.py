@@ -2,8 +2,9 @@
 
 `registry/times/<gpu>.json` is written with the record of `python -m kernelmux.perf --record`, from the same rows. A time
 counts while the source of its variant is the one that was measured and its workload is the same work (bytes and
-flops); other rows say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options
-and reduced axis, and the least sum of |log2(length / length of the workload)| over the axes, at most FURTHEST.
+flops); other rows say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options,
+reduced axis and order of images in memory, and the least sum of |log2(length / length of the workload)| over the axes,
+at most FURTHEST.
 """
 
 from __future__ import annotations
@@ -143,10 +144,12 @@ def _workload(time: Time) -> tuple[Any, torch.dtype]:
 
 
 def _kind(call: Call) -> object:
-    """What must be equal for two calls to be compared: dtypes, options by name or flag, and the axis that is named."""
+    """What must be equal for two calls to be compared: dtypes, the order of images in memory, options by name or flag, and
+    the axis that is named."""
     formats = tuple((name, x.dtype) for name, x in call.tensors.items())
+    orders = (output.memory_format(call) for output in call.spec.outputs)
     options = ((item.name, _option(call, item)) for item in call.spec.scalars)
-    return formats, tuple(options)
+    return formats, tuple(orders), tuple(options)
 
 
 def _option(call: Call, item: Any) -> object:

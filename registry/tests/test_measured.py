@@ -165,6 +165,13 @@ def test_options_and_the_place_of_the_axis_must_be_the_same_numbers_need_not():
     assert near("matmul", "a=8x8 b=8x8", "a=8x8 b=8x8", dtype=torch.bfloat16) is None
 
 
+def test_times_of_images_that_lie_channels_last_are_for_such_images():
+    plain = "x=2x8x8x8 weight=8x8x3x3"
+    assert near("conv2d", plain, f"{plain} channels-last") is None
+    assert near("conv2d", f"{plain} channels-last", plain, f"{plain} channels-last") == f"{plain} channels-last"
+    assert near("conv2d", plain, f"{plain} channels-last", plain) == plain
+
+
 def test_the_choice_is_remembered_and_no_file_is_read_again(monkeypatch):
     path = write(time("plain/only", 1.0), time("ladder/fast", 9.0))
     assert run(64, 64) == 4
