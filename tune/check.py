@@ -70,7 +70,7 @@ def refusal(job: Job, config: Config, kind: str, tier: str) -> str:
     with job.space.using(Forced(job.space, config, kind)) as forced:
         failures = [text for name in CHECKS for text in _failures(job, tier, name)]
         if not failures and not forced.count:
-            failures = [*_failures(job, tier, "accuracy", job.workload)]
+            failures = list(_failures(job, tier, "accuracy", job.workload))
     return "\n".join(failures)[:SHOWN] or ("" if forced.count else UNSEEN)
 
 
