@@ -96,6 +96,8 @@ def _main(args: argparse.Namespace) -> int:
         return OK
     if args.update is not None:
         return _update(console, Path(args.update), Path(args.out))
+    for op in args.op:
+        catalog.spec(op)  # a misspelt operator is named before a missing GPU
     gpu = torch.cuda.is_available()
     if not gpu and not args.dry_run:
         raise ArgumentError("torch sees no GPU here, and nothing else can be timed; --dry-run lists what would be")
