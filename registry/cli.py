@@ -9,7 +9,7 @@ from importlib import import_module
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
@@ -95,8 +95,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _list(console: Console, options: argparse.Namespace) -> int:
     table = Table(
-        "operator",
-        *map(escape, registered.backend_names()),
+        Column("operator", no_wrap=True, min_width=max(map(len, catalog.names()))),
+        *(Column(escape(name), overflow="fold") for name in registered.backend_names()),
         title="variants in ladder order; the last that can run a call is the default",
         show_lines=True,
     )
