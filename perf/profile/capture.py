@@ -63,7 +63,9 @@ def script(path: Path, words: Sequence[str], plan: Schedule | None, trace: Path)
     plan: record these steps, which `step()` and the steps of torch's optimizers count; None: record everything.
     """
     if not path.is_file():
-        raise ArgumentError(f"expected a Python file, got {str(path)!r}: {'a folder' if path.is_dir() else 'no such file'}")
+        raise ArgumentError(
+            f"expected a Python file, got {str(path)!r}: {'a folder' if path.is_dir() else 'no such file'}"
+        )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     raised: Exception | None = None
     with ranges(), _own_words(path, words), _profiling(plan, trace, device):
