@@ -145,7 +145,9 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--backend", choices=BACKENDS, default="torch_ref", help="what computes (default: torch_ref)")
-    made.add_argument("--device", help="cpu or cuda (default: cuda for triton and cuda if there is a GPU, else cpu)")
+    made.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: cuda for triton and cuda if there is a GPU, else cpu"
+    )
     made.add_argument("--compile", action="store_true", help="torch.compile(fullgraph=True) of the model and the loss")
     made.add_argument("--steps", type=positive, default=200, metavar="N", help="updates (default: 200)")
     made.add_argument("--batch", type=positive, default=16, metavar="N", help="rows of text in a step (default: 16)")
@@ -154,6 +156,8 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     made.add_argument("--seed", type=int, default=0, help="of the parameters and the text (default: 0)")
     made.add_argument("--out", type=Path, metavar="FILE", help="write the losses and what they were made with as JSON")
     arguments = made.parse_args(words)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        made.error("--device cuda: torch sees no GPU here; --device cpu runs anywhere")
     gpu = arguments.backend != "torch_ref" and torch.cuda.is_available()
     arguments.device = arguments.device or ("cuda" if gpu else "cpu")
     return arguments
