@@ -192,6 +192,11 @@ class Probe:
     def emulated(self) -> bool:
         return self.device.type == "cpu" and registered.backend(self.backend).emulates
 
+    @property
+    def verified(self) -> bool:
+        """Whether calls are emulated of a variant that a GPU has verified: what that cannot see is asked, once."""
+        return self.emulated and f"{self.spec.name}/{self.label}" in self.options.verified
+
     def arithmetics(self, trial: Trial) -> list[Arithmetic]:
         """How the variant may accumulate each output: as it declares, but in tf32 only where the call asks for that.
 
@@ -288,6 +293,16 @@ class Probe:
         order = allowed[start:] + allowed[:start]
         return next((d for d in order if not self.reasons(self.make(case, d))), order[0])
 
+    def _of_each_size(self, case: Case) -> list[torch.dtype]:
+        """The dtypes of a case; of what is `verified` the first of each kind and size that the variant can run."""
+        allowed = self.options.dtypes_of(self.spec, case)
+        if not self.verified or not allowed:
+            return allowed
+        start = self.options.seed % len(allowed)
+        order = allowed[start:] + allowed[:start]
+        able = [d for d in order if not self.reasons(self.make(case, d))] or order
+        return list({(d.is_floating_point, d.itemsize): d for d in reversed(able)}.values())
+
     def able(self, trial: Trial) -> bool:
         """Whether the variant declares that it can run the trial; if not, that is recorded as a skip."""
         why = self.reasons(trial)
@@ -298,9 +313,10 @@ class Probe:
     def all(self) -> Iterator[Trial]:
         """Every trial of the tier that the variant can run; where a run is `brief`, of most cases in one dtype in turn.
 
-        The cases of tier smoke come in every dtype all the same.
+        The cases of tier smoke come in every dtype all the same; of what is `verified` in one of each kind and size.
         """
-        first = [pair for pair in self.pairs() if pair[0].tier == "smoke"] if self.brief else []
+        smoke = [case for case in self.cases if case.tier == "smoke"] if self.brief else []
+        first = [(case, dtype) for case in smoke for dtype in self._of_each_size(case)]
         for case, dtype in dict.fromkeys((*first, *self.turns())):
             trial = self.make(case, dtype)
             if self.able(trial):

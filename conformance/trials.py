@@ -28,7 +28,7 @@ from kernelmux.registry.spec import (
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
 OBJECTS = 2**14  # bytes of a trial beside its numbers, about: its call, and small tensors
-SMALL = 2**14  # elements of a trial that keeps its bounds: of seven terms and about as long as its outputs
+SMALL = 2**16  # elements of a trial that keeps its bounds: of seven terms and about as long as its outputs
 
 
 @dataclass(frozen=True, eq=False)
