@@ -237,6 +237,11 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
 
 
+def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors are views of one storage."""
+    return x.device == y.device and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
 def distinct(x: torch.Tensor) -> torch.Tensor:
     """A view without the repetitions of an expanded tensor: of 2^40 equal elements one is left."""
     once = tuple(slice(0, 1) if s == 0 and n > 1 else slice(None) for s, n in zip(x.stride(), x.shape, strict=True))
