@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import explained, failures, generate, origins, saved, trials
+from kernelmux.conformance import explained, failures, generate, origins, saved, trials, turns
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
@@ -82,7 +82,7 @@ class Judge:
         """No output is a view of an input."""
         for item, value in zip(self.trial.spec.inputs, values, strict=True):
             for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
-                shared = isinstance(value, torch.Tensor) and got.numel() > 0 and same_memory(got, value)
+                shared = isinstance(value, torch.Tensor) and got.numel() > 0 and trials.same_memory(got, value)
                 self.require(not shared, f"{output.name} shares its memory with the input {item.name}")
 
     def require(self, holds: bool, message: str | Callable[[], str]) -> None:
@@ -192,6 +192,11 @@ class Probe:
     def emulated(self) -> bool:
         return self.device.type == "cpu" and registered.backend(self.backend).emulates
 
+    @property
+    def verified(self) -> bool:
+        """Whether calls are emulated of a variant that a GPU has verified: what that cannot see is asked, once."""
+        return self.emulated and f"{self.spec.name}/{self.label}" in self.options.verified
+
     def arithmetics(self, trial: Trial) -> list[Arithmetic]:
         """How the variant may accumulate each output: as it declares, but in tf32 only where the call asks for that.
 
@@ -279,14 +284,13 @@ class Probe:
         """
         if not self.brief:
             return self.pairs()
-        cases = [(c, d) for c in self.cases if (d := self.options.dtypes_of(self.spec, c))]
-        return [(c, self._turn(c, allowed, turn + self.options.seed)) for turn, (c, allowed) in enumerate(cases)]
+        cases = [c for c in self.cases if self.options.dtypes_of(self.spec, c)]
+        return [(case, next(self._in_turn(case, turn))) for turn, case in enumerate(cases)]
 
-    def _turn(self, case: Case, allowed: list[torch.dtype], turn: int) -> torch.dtype:
-        """The dtype whose turn it is, or the next one that the variant can run."""
-        start = turn % len(allowed)
-        order = allowed[start:] + allowed[:start]
-        return next((d for d in order if not self.reasons(self.make(case, d))), order[0])
+    def _in_turn(self, case: Case, turn: int) -> Iterator[torch.dtype]:
+        """The dtypes of a case that the variant can run, beginning with the one whose turn it is."""
+        order = turns.ordered(self.options.dtypes_of(self.spec, case), turn + self.options.seed)
+        return turns.able(order, lambda dtype: not self.reasons(self.make(case, dtype)))
 
     def able(self, trial: Trial) -> bool:
         """Whether the variant declares that it can run the trial; if not, that is recorded as a skip."""
@@ -298,10 +302,13 @@ class Probe:
     def all(self) -> Iterator[Trial]:
         """Every trial of the tier that the variant can run; where a run is `brief`, of most cases in one dtype in turn.
 
-        The cases of tier smoke come in every dtype all the same.
+        The cases of tier smoke come in every dtype all the same; of what is `verified` in one of each kind and size.
         """
-        first = [pair for pair in self.pairs() if pair[0].tier == "smoke"] if self.brief else []
-        for case, dtype in dict.fromkeys((*first, *self.turns())):
+        smoke = [pair for pair in self.pairs() if pair[0].tier == "smoke"] if self.brief else []
+        if self.verified and smoke:
+            cases = enumerate(dict.fromkeys(case for case, _ in smoke))
+            smoke = [(case, dtype) for turn, case in cases for dtype in turns.of_each_size(self._in_turn(case, turn))]
+        for case, dtype in dict.fromkeys((*smoke, *self.turns())):
             trial = self.make(case, dtype)
             if self.able(trial):
                 yield trial
@@ -313,7 +320,7 @@ class Probe:
         for turn, case in enumerate(self.small_cases(least)):
             case = self._with_scalars(case, len(found))
             allowed = self.options.dtypes_of(self.spec, case)
-            order = allowed[(k := (len(found) + self.options.seed) % len(allowed)) :] + allowed[:k] if allowed else []
+            order = turns.ordered(allowed, len(found) + self.options.seed)
             able = next((t for d in order if where(t := self.make(case, d)) and not self.reasons(t)), None)
             found += [able] if able else []
             if len(found) == count or turn > 40:
@@ -386,11 +393,6 @@ class Probe:
 
     def skip(self, trial: Trial, reason: str) -> None:
         self.records.append(Record(trial.case, SHORT[trial.dtype], trial.note, trial.seed, "skipped", text=reason))
-
-
-def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether two tensors are views of one storage."""
-    return x.device == y.device and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def raised(error: Exception, home: Path | None = None) -> str:

@@ -28,7 +28,7 @@ from kernelmux.registry.spec import (
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
 OBJECTS = 2**14  # bytes of a trial beside its numbers, about: its call, and small tensors
-SMALL = 2**14  # elements of a trial that keeps its bounds: of seven terms and about as long as its outputs
+SMALL = 2**16  # elements of a trial that keeps its bounds: of seven terms and about as long as its outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +235,11 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.shape == y.shape and x.dtype == y.dtype and torch.equal(bits(x), bits(y))
+
+
+def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors are views of one storage."""
+    return x.device == y.device and x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def distinct(x: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ def run(probe: Probe) -> None:
 def _bases(probe: Probe) -> list[Trial]:
     """The smallest trial of each rank with the usual choices, and with its own; where calls are emulated, of two ranks.
 
-    A brief run has the highest rank alone.
+    A brief run has the highest rank alone, tier smoke the usual choices.
     """
     ranks: dict[int, Trial] = {}
     for trial in probe.sample(12):
@@ -49,6 +49,7 @@ def _bases(probe: Probe) -> list[Trial]:
     usual = [_usual(probe, trial) for trial in ordered]
     if probe.emulated:
         return usual[: 1 if probe.brief else 2]
+    ordered = [] if probe.options.tier == "smoke" else ordered
     return list({t.text: t for t in (*usual, *ordered)}.values())
 
 

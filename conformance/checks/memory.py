@@ -40,18 +40,23 @@ def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
 
 
 def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
-    """The trials with each of their axes, and with all of them, of length one."""
+    """The trials with each of their axes (not of what is `verified`), and with all of them, of length one."""
     for trial in trials:
         axes = nearby.axes(probe, trial)
-        for chosen in ([[axis] for axis in axes] if len(axes) > 1 else []) + [axes]:
+        for chosen in ([[axis] for axis in axes] if len(axes) > 1 and not probe.verified else []) + [axes]:
             if made := nearby.resized(probe, trial, dict.fromkeys(chosen, 1)):
                 yield made
 
 
 def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
-    """All inputs as each layout has them; an input for which a layout means nothing is contiguous. No gaps come first."""
+    """All inputs as each layout has them; an input for which a layout means nothing is contiguous. No gaps come first.
+
+    Of what is `verified` the layouts are asked where axes are longer.
+    """
     if 1 in {n for x in trial.tensors.values() for n in x.shape}:
         yield "axes of length one", {name: haloed(x) for name, x in trial.tensors.items()}
+        if probe.verified and {n for x in trial.tensors.values() for n in x.shape} == {1}:
+            return
     for layout in LAYOUTS:
         if not layout.same or (nearby.slow(probe) and layout.name not in FEW):
             continue

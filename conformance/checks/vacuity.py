@@ -9,6 +9,7 @@ of a 16-bit result, and must then show in another dtype or on the exact inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import torch
 
@@ -88,6 +89,7 @@ def _right(trial: Trial, mutant: Tensors) -> bool:
     return all(torch.equal(w.to(d := o.dtype_of(trial.call)), r.to(d)) for o, r, w in outputs)
 
 
+@lru_cache(maxsize=8)
 def limits(trial: Trial) -> list[torch.Tensor | None]:
     """The loosest bound that any arithmetic gets for this call; None where results must be equal."""
     ways = [numerics.arithmetic(name, trial.dtype, trial.call.scalars) for name in ("mma", "fp32_sequential")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelmux.conformance import amd
-from kernelmux.conformance.checks import compile_only, layout
+from kernelmux.conformance.checks import compile_only, layout, memory
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
@@ -59,6 +59,24 @@ def test_what_is_asked_for_comes_in_every_dtype(more: dict[str, Any]) -> None:
 
 def test_what_is_not_emulated_comes_in_every_dtype() -> None:
     assert asked(probe(backend="torch_ref")) == product(probe())
+
+
+VERIFIED: dict[str, Any] = {"tier": "smoke", "verified": ("linear/triton/simple",)}
+
+
+def test_of_what_a_gpu_has_verified_one_dtype_of_each_size_is_emulated_and_others_with_other_seeds() -> None:
+    found = [probe("linear", seed=seed, **VERIFIED) for seed in range(3)]
+    sizes = [sorted(dtype.itemsize for _, dtype in asked(one)) for one in found]
+    assert all(one.verified and len(one.cases) == 1 for one in found) and sizes == [[2, 4]] * 3
+    assert set[tuple[str, torch.dtype]]().union(*map(asked, found)) == product(found[0])
+    assert asked(probe("linear", tier="smoke")) == product(found[0])
+
+
+def test_of_what_a_gpu_has_verified_fewer_short_calls_and_kernels_are_emulated() -> None:
+    every, some = probe("linear", check="memory", tier="smoke"), probe("linear", check="memory", **VERIFIED)
+    thin = [{trial.text for trial in memory._thin(found, found.sample(1))} for found in (every, some)]
+    assert len(thin[1]) == 1 and thin[1] < thin[0]
+    assert len(compile_only._small(some)) == 1 < len(compile_only._small(every))
 
 
 def launches(found: Probe, *cases: str) -> list[tuple[Any, Launch]]:
