@@ -7,7 +7,7 @@ from html import escape
 
 from kernelmux.docs import rungs
 from kernelmux.docs.families import by_family
-from kernelmux.docs.markdown import backends
+from kernelmux.docs.rungs import backends
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class Group:
         """Some of the lanes as a group without registers, for accesses of theirs alone."""
         return Group(self.run, Lanes(self.lanes.geometry, self.index[positions]), [], self.pc)
 
-    def fail(self, kind: str, message: str, lanes: Any = None, earlier: Any = None) -> None:
+    def fail(self, kind: str, message: str, lanes: Any = None, earlier: Any = None) -> NoReturn:
         """Raises; `lanes` (bool array, or positions in the group) says which lanes are at fault, the first is named.
 
         earlier: the step of the access that a race is with.
