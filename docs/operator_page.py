@@ -102,8 +102,8 @@ def _support(op: str) -> str:
                      _status(op, entry)))  # fmt: skip
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "verified")
     return (
-        f"{tables.markdown(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies a"
-        " variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
+        f"{tables.markdown(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies"
+        " a variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
     )
 
 

@@ -149,9 +149,8 @@ class Group:
         self.run.activation.runnable(*(self.part(np.flatnonzero(index == i), targets[int(i)]) for i in used))
         return STOPPED
 
-    def _bad_index(self, lanes: Any) -> int:
+    def _bad_index(self, lanes: Any) -> NoReturn:
         self.fail("trap", "brx.idx with an index past the end of its table", lanes)
-        return STOPPED
 
     def barrier(self, pc: int, action: Any, *inputs: Any) -> bool:
         """Arrives at a barrier; True if some lanes have to wait."""
