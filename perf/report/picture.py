@@ -18,7 +18,8 @@ from kernelmux.registry import catalog
 from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
 
-WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of an operator with its bars
+WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of the roofline, and of an operator with its bars
+FEW = 8
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
 LEFT, RIGHT = 0.04, 3e4  # flop per byte
 INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
@@ -45,12 +46,16 @@ def draw(results: Results, path: Path) -> bool:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        size = WIDTH, max(HEIGHT, 1 + EACH * len(groups))
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=size, width_ratios=(3, 2), layout="constrained")
-        title = f"{results.machine.name}, {results.date}: best variant of each backend, largest workload"
-        figure.suptitle(title)
-        roofline(left, groups, results.ceilings)
-        shares(right, groups)
+        parts = _halves(groups)
+        heights = HEIGHT, 1 + EACH * len(parts[0])
+        figure, axes = pyplot.subplot_mosaic(
+            [["roofline"] * len(parts), list(range(len(parts)))],
+            figsize=(WIDTH, sum(heights)), height_ratios=heights, layout="constrained",
+        )  # fmt: skip
+        figure.suptitle(f"{results.machine.name}, {results.date}: best variant of each backend, largest workload")
+        for number, part in enumerate(parts):
+            shares(axes[number], part)
+        roofline(axes["roofline"], groups, results.ceilings)  # last: where labels fit depends on the layout of all
         forms: tuple[tuple[str, dict[str, Any]], ...] = (
             (".svg", {"metadata": {"Date": None}}),
             (".png", {"dpi": DPI}),
@@ -62,6 +67,12 @@ def draw(results: Results, path: Path) -> bool:
             files.write(path.with_suffix(suffix), themed(content.decode()) if suffix == ".svg" else content)
         pyplot.close(figure)
     return True
+
+
+def _halves(groups: list[ResultGroup]) -> list[list[ResultGroup]]:
+    """The operators in two columns, or in one if they are few."""
+    half = -(-len(groups) // 2) if len(groups) > FEW else len(groups)
+    return [part for part in (groups[:half], groups[half:]) if part]
 
 
 def colour(backend: str) -> str:
@@ -187,7 +198,12 @@ def shares(axes: Any, groups: list[ResultGroup]) -> None:
             text = f"{percent:.0f} %, {wording.microseconds(row.median_us)} µs"
             axes.text(max(102, percent + 2), bar, text, va="center", fontsize=7, color=GREY)
     axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
-    axes.set(xlim=(0, 135), ylim=(len(groups) - 0.5, -0.5), xlabel="share of the floor, % (least possible / measured time)", xticks=range(0, 101, 20))
+    axes.set(
+        xlim=(0, 135),
+        ylim=(len(groups) - 0.5, -0.5),
+        xlabel="share of the floor, % (least possible / measured time)",
+        xticks=range(0, 101, 20),
+    )
     axes.axvline(100, color=INK, linewidth=1.0)
 
 
