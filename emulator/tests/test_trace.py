@@ -264,6 +264,6 @@ def test_the_picture_is_a_page_of_its_own(tmp_path: Any) -> None:
     page, image = (tmp_path / "out.html").read_text(), (tmp_path / "out.svg").read_text()
     assert "a &amp; b" in page
     assert "<svg" in page
-    assert image.startswith("<svg")
+    assert image.startswith("<svg") and "prefers-color-scheme:dark" in image
     assert "http://www.w3.org/2000/svg" in image
     assert image.count("http") == 1  # nothing comes from outside
