@@ -28,7 +28,7 @@ from kernelmux.perf.sweeps.curve import Curve
 FORMATS = ("svg", "png")
 SIZE, DPI = (10.4, 4.4), 130
 TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
-*MORE, COMPILE = themes.MORE
+*MORE, COMPILE = themes.MORE  # of other lines, and of torch.compile
 OWN = themes.BACKENDS | {f"{peers.NAME}/torch_compile": COMPILE}
 LIGHT = {colour: colour for colour in themes.DARK}
 MARKERS = "osD^vP*X"

@@ -19,7 +19,7 @@ from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
 
 WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of the roofline, and of an operator with its bars
-FEW = 8
+FEW = 8  # operators whose bars stand in one column
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
 LEFT, RIGHT = 0.04, 3e4  # flop per byte
 INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
