@@ -128,7 +128,7 @@ def _gpu_in_use() -> bool:
 
 
 def _generators() -> list[bytes]:
-    """The states of the random generators that everyone in the process draws from."""
+    """The states of the random generators that the whole process draws from."""
     states = [torch.get_rng_state()]
     if _gpu_in_use():
         states += torch.cuda.get_rng_state_all()

@@ -1,26 +1,28 @@
-"""Where in an output the error is: error / bound over its last two axes, as a PNG of a cell per block of elements."""
+"""Where in an output the error is: error / bound over its last two axes, as SVG with a cell per block of elements."""
 
 from __future__ import annotations
 
-import base64
-import struct
-import zlib
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
 ROWS, COLUMNS = 64, 128  # cells at most
-WITHIN = ((226, 232, 240), (59, 130, 246))  # colours of no error, and of one that uses all of its bound
-BEYOND = ((250, 204, 21), (185, 28, 28))  # just beyond the bound, and LARGEST times beyond
-ODD = (147, 51, 234)  # NaN or an infinity where there should be none, or none where there should be one
-LARGEST = 1e6
+# What each level of a cell means, and up to which error / bound it goes. The colours are in page.html.
+LEVELS = (
+    ("no error", 0.0), ("up to 1/4 of the bound", 0.25), ("1/2", 0.5), ("all of it", 1.0), ("beyond it", 10.0),
+    ("10 times", 1e3), ("1000 times", torch.finfo(torch.float64).max), ("NaN or infinity", torch.inf),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ErrorMap:
-    """png: of a picture as text for a data URI. shape: cells. each: elements per cell. over: which axes, in words."""
+    """paths: of each level that occurs, what SVG draws as strokes of width 1. rows, columns: cells.
 
-    png: str
+    each: elements per cell, down and across. over: which axes, in words.
+    """
+
+    paths: dict[int, str]
     rows: int
     columns: int
     each: tuple[int, int]
@@ -37,7 +39,12 @@ def draw(got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor) -> ErrorMap
     cells = _blocks(plane, each)
     before = f", the worst of {share.numel() // plane.numel()}" if share.numel() > plane.numel() else ""
     names = f"axis {got.dim() - 2} (down), axis {got.dim() - 1} (across)" if got.dim() > 1 else "axis 0 (across)"
-    return ErrorMap(_png(_coloured(cells)), cells.shape[0], cells.shape[1], each, names + before)
+    return ErrorMap(_paths(levels(cells)), cells.shape[0], cells.shape[1], each, names + before)
+
+
+def levels(cells: torch.Tensor) -> torch.Tensor:
+    """Which of `LEVELS` each cell has."""
+    return torch.bucketize(cells, torch.tensor([most for _, most in LEVELS], dtype=cells.dtype))
 
 
 def _share(got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
@@ -59,24 +66,13 @@ def _blocks(plane: torch.Tensor, each: tuple[int, int]) -> torch.Tensor:
     return padded.reshape(rows, each[0], columns, each[1]).amax((1, 3))
 
 
-def _coloured(cells: torch.Tensor) -> torch.Tensor:
-    """[rows columns 3] bytes: light to blue up to the bound, yellow to red beyond it by orders of magnitude."""
-    beyond = (cells.clamp(1, LARGEST).log10() / torch.log10(torch.tensor(LARGEST))).unsqueeze(-1)
-    inside = _between(WITHIN, cells.clamp(0, 1).unsqueeze(-1))
-    colours = torch.where(cells.unsqueeze(-1) <= 1, inside, _between(BEYOND, beyond))
-    return torch.where(cells.isinf().unsqueeze(-1), torch.tensor(ODD).double(), colours).to(torch.uint8)
-
-
-def _between(ends: tuple[tuple[int, int, int], tuple[int, int, int]], share: torch.Tensor) -> torch.Tensor:
-    first, last = (torch.tensor(end, dtype=torch.float64) for end in ends)
-    return first + (last - first) * share
-
-
-def _png(pixels: torch.Tensor) -> str:
-    """A PNG of 8-bit RGB in base64: signature, header, the rows (each behind a filter of 0), end."""
-    rows, columns, _ = pixels.shape
-    raw = b"".join(b"\0" + bytes(row.reshape(-1).tolist()) for row in pixels)
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
-    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
-    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + body).decode()
+def _paths(found: torch.Tensor) -> dict[int, str]:
+    """Of each level that occurs a path: a stroke for each run of such cells in a row."""
+    paths: dict[int, str] = {}
+    for y, row in enumerate(found.tolist()):
+        x = 0
+        for level, run in groupby(row):
+            length = len(list(run))
+            paths[level] = f"{paths.get(level, '')}M{x} {y}.5h{length}"
+            x += length
+    return paths

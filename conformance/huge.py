@@ -139,8 +139,7 @@ def lengths(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[AxisName, tupl
     found: dict[AxisName, tuple[int, str, dict[int, int]]] = {}
     axes = dict.fromkeys(name for t in spec.tensors for name in names(spec, case, t.name))
     known = {axis: dims for axis in axes if (dims := independent(spec, case, axis, dtype))}
-    call = generate.hypothetical(spec, case, dtype)
-    assert call is not None
+    call = spec.hypothetical(case, dtype, capability=generate.NEWEST)
     shapes = {name: tuple(shape) for name, shape in case.shapes.items()}
     places = {t: {a: d for a in known if (d := _dimension(spec, case, t, a)) >= 0} for t in shapes}
     for i, output in enumerate(spec.outputs):

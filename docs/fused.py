@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelmux.docs.markdown import table
+from kernelmux.registry import tables
 from kernelmux.registry.files import between
 
 RECORD = Path(__file__).parent / "records/fused_softmax_nvidia_h200.json"
@@ -30,7 +30,7 @@ def content(path: Path = RECORD) -> str:
     head = (
         f"{machine['name']}, driver {machine['driver']}, {versions}, {record['date']}, medians of {record['rounds']}:"
     )
-    return f"{head}\n\n{table(HEAD, _lines(record['rows']))}"
+    return f"{head}\n\n{tables.markdown(HEAD, _lines(record['rows']))}"
 
 
 def _lines(rows: list[dict[str, Any]]) -> Iterator[list[str]]:

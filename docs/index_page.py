@@ -5,12 +5,12 @@ from __future__ import annotations
 from kernelmux.conformance import ledger
 from kernelmux.docs import rungs
 from kernelmux.docs.families import by_family
-from kernelmux.docs.markdown import backends, table
+from kernelmux.docs.rungs import backends
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, tables
 
 HEAD = """# Operators
 
@@ -33,7 +33,7 @@ def page() -> str:
     speeds = {group.op: _speed(group) for group in large_groups(fresh)}
     for family, ops in by_family(catalog.names()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]
-        parts += [f"## {family}", table(("operator", *backends(), "best, us"), rows)]
+        parts += [f"## {family}", tables.markdown(("operator", *backends(), "best, us"), rows)]
     return "\n\n".join([*parts, "Written by `nox -s docs` from the specs and the records."]) + "\n"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
+from kernelmux.docs import drawing
 from kernelmux.emulator.tracing.collector import Trace
+from kernelmux.emulator.tracing.drawing.svg import BLUE, PLAIN, YELLOW
 from kernelmux.perf.emulated import emulate
 from kernelmux.registry import backend as registered
 
@@ -22,13 +23,7 @@ CALLS = {  # small enough to take seconds, large enough to fill a tile of every 
 }
 SECONDS = 120.0  # that one launch may take
 WIDTH, NAME, PANEL, ROW, TOP = 960, 170, 190, 30, 84  # pixels
-STYLE = (
-    "text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;font-size:12px;fill:#1f2933}"
-    ".title{font-size:15px;font-weight:600}.grey{fill:#616e7c}.paper{fill:#fff}.rail{fill:#eef1f4}"
-    ".global{fill:#3b82d6}.shared{fill:#d99a06}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grey{fill:#9da7b3}.paper{fill:#0d1117}.rail{fill:#21262d}"
-    ".global{fill:#6ea8fe}.shared{fill:#e3b341}}"
-)
+STYLE = f"text{{font-size:12px}}.rail{{fill:{PLAIN.pale}}}.global{{fill:{BLUE.fill}}}.shared{{fill:{YELLOW.fill}}}"
 
 
 @dataclass(frozen=True)
@@ -78,15 +73,11 @@ def picture(op: str, shape: str, rungs: Sequence[Rung]) -> str:
     """The counts as SVG text: a line per rung, a panel per count."""
     height, title = TOP + ROW * len(rungs) + 14, f"{op} {shape}: what each rung asks of memory"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-        f' role="img" aria-label="{escape(title)}"><style>{STYLE}</style>',
-        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
-        f'<text class="title" x="16" y="28">{escape(title)}</text>',
         '<text class="grey" x="16" y="47">counted on the emulator; bytes are those of 32-byte sectors</text>',
         *(part for i, rung in enumerate(rungs) for part in _line(i, rung, rungs)),
         *(f'<text class="grey" x="{_left(k)}" y="{TOP - 10}">{name}</text>' for k, (_, name, _) in enumerate(PANELS)),
     ]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return drawing.picture(WIDTH, height, 16, title, STYLE, parts)
 
 
 def _left(panel: int) -> int:

@@ -15,13 +15,13 @@ import torch
 
 from kernelmux.conformance import ledger
 from kernelmux.docs import rungs
-from kernelmux.docs.markdown import backends, table
+from kernelmux.docs.rungs import backends
 from kernelmux.perf import plan, records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.result import Timed
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, documentation, numerics, support
+from kernelmux.registry import catalog, documentation, numerics, support, tables
 from kernelmux.registry.conditions import Capability
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.gradient import Composed, Gradient
@@ -64,7 +64,7 @@ def _home(backend: str, op: str) -> str:
 
 def _arguments(spec: OpSpec) -> str:
     rows = [(f"`{i.name}`", documentation.kind(i), _default(i), i.doc) for i in spec.inputs]
-    return table(("argument", "what", "default", "meaning"), rows)
+    return tables.markdown(("argument", "what", "default", "meaning"), rows)
 
 
 def _default(item: Any) -> str:
@@ -76,7 +76,7 @@ def _outputs(spec: OpSpec) -> str:
         (f"`{o.name}`{', saved for the gradient' if o.saved else ''}", documentation.form(o), o.doc)
         for o in spec.outputs
     ]
-    return table(("output", "what", "meaning"), rows)
+    return tables.markdown(("output", "what", "meaning"), rows)
 
 
 def _rules(spec: OpSpec) -> Iterator[str]:
@@ -102,8 +102,8 @@ def _support(op: str) -> str:
                      _status(op, entry)))  # fmt: skip
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "verified")
     return (
-        f"{table(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies a"
-        " variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
+        f"{tables.markdown(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies"
+        " a variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
     )
 
 
@@ -141,7 +141,7 @@ def _errors(spec: OpSpec) -> Iterator[str]:
         (name, *_factor(numerics.arithmetic(name, dtype, call.scalars), terms, outputs)) for name in spec.arithmetics
     ]
     yield f"For `{case.text}` in {SHORT[dtype]}, terms in each result: {terms}."
-    yield table(("arithmetic", "chain h", "factor", "u_acc"), rows)
+    yield tables.markdown(("arithmetic", "chain h", "factor", "u_acc"), rows)
 
 
 def _bound(model: numerics.ErrorModel) -> str:
@@ -193,7 +193,7 @@ def _best(found: Iterable[ResultGroup]) -> str:
     rows = [
         (g.workload, g.dtype, wording.floor(g.best), *(_cell(g.best_of(name)) for name in backends())) for g in found
     ]
-    return table(("workload", "dtype", "floor us", *backends()), rows)
+    return tables.markdown(("workload", "dtype", "floor us", *backends()), rows)
 
 
 def _cell(row: Timed | None) -> str:

@@ -12,14 +12,13 @@ from functools import cache
 
 import torch
 
-from kernelmux.docs.markdown import backends, table
 from kernelmux.perf import plan, records
 from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups, large_groups
 from kernelmux.perf.result import Timed
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, machines
+from kernelmux.registry import catalog, machines, tables
 from kernelmux.registry.dtypes import SHORT, parse
 
 GPU = "sm_90"  # asked for what can run on recorded GPUs
@@ -27,12 +26,18 @@ MARKER = re.compile(r"(<!-- rungs (\S+) ?(.*?) ?-->\n).*?(<!-- /rungs -->)", re.
 HEAD = ("variant", "idea", "us", "of the floor", "times torch", "times the rung before")
 
 
+def backends() -> tuple[str, ...]:
+    """The backends of this repository by priority: a plugin that is installed changes no page."""
+    own = (name for name in registered.backends() if registered.package(name).startswith("kernelmux.backends."))
+    return tuple(sorted(own, key=plan.priority))
+
+
 def filled(text: str) -> str:
     """A page with the tables that its markers ask for."""
 
     def made(m: re.Match[str]) -> str:
-        tables = "\n\n".join(table_of(record, m[2], m[3]) for record in records.recorded())
-        return f"{m[1]}{tables}\n{m[4]}"
+        found = "\n\n".join(table_of(record, m[2], m[3]) for record in records.recorded())
+        return f"{m[1]}{found}\n{m[4]}"
 
     return MARKER.sub(made, text)
 
@@ -50,7 +55,7 @@ def table_of(record: GpuRecord, op: str, which: str = "") -> str:
     group = next((g for g in groups(recorded) if (g.workload, g.dtype) == (workload, dtype)), None)
     cells = list(_lines(group or ResultGroup(op, workload, dtype, ())))
     intro = f"`{workload}` {dtype} on {wording.where(record.results.machine)}, {_when(record, group)}:"
-    return "\n\n".join([intro, table(HEAD, cells), *_command(op, workload, dtype, cells)])
+    return "\n\n".join([intro, tables.markdown(HEAD, cells), *_command(op, workload, dtype, cells)])
 
 
 def rows(record: GpuRecord) -> tuple[Timed, ...]:

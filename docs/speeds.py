@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
-from kernelmux.docs import rungs
+from kernelmux.docs import drawing, rungs
 from kernelmux.docs.families import by_family
-from kernelmux.docs.markdown import backends
+from kernelmux.docs.rungs import backends
+from kernelmux.emulator import themes
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
 
 WIDTH, TOP, HEIGHT, LABELS, LEFT = 1000, 58, 270, 150, 52  # pixels; LABELS: room for the names below
 ASIDE = {"triton": -3, "cuda": 3}  # pixels, so that neither hides the other
-STYLE = (
-    "text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;font-size:11px;fill:#1f2933}"
-    ".title{font-size:15px;font-weight:600}.grey{fill:#616e7c}.paper{fill:#fff}.rule{stroke:#d9dee3}.roof{stroke:#1f2933}"
-    ".torch_ref{fill:#8a94a0}.triton{fill:#2563eb}.cuda{fill:#15803d}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grey{fill:#9da7b3}.paper{fill:#0d1117}.rule{stroke:#30363d}"
-    ".roof{stroke:#e6edf3}.torch_ref{fill:#7d8590}.triton{fill:#6ea8fe}.cuda{fill:#3fb950}}"
+STYLE = f"text{{font-size:11px}}.rule{{stroke:{themes.RULE}}}.roof{{stroke:{themes.INK}}}" + "".join(
+    f".{name}{{fill:{colour}}}" for name, colour in themes.BACKENDS.items()
 )
 
 
@@ -29,15 +25,7 @@ def picture() -> str:
     rows = [row for row in rungs.rows(record) if not row.stale] if record else []
     groups = {group.op: group for group in large_groups(rows) if group.best and group.best.point}
     title = f"{record.gpu}: time that the machine allows / time taken" if record else "No GPU is on record yet"
-    height = TOP + HEIGHT + LABELS
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
-        f' role="img" aria-label="{escape(title)}"><style>{STYLE}</style>',
-        f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
-        f'<text class="title" x="{LEFT}" y="24">{escape(title)}</text>',
-        *_key(), *_rules(), *_columns(groups),
-    ]  # fmt: skip
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return drawing.picture(WIDTH, TOP + HEIGHT + LABELS, LEFT, title, STYLE, [*_key(), *_rules(), *_columns(groups)])
 
 
 def _y(share: float) -> float:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from kernelmux.emulator.themes import BACKENDS, FAINT, MORE, PAPER, themed
+from kernelmux.perf.report.picture import STYLE
+
 PICTURE = Path(__file__).parents[1] / "docs/images/losses.svg"
 SAME = ("steps", "batch", "length", "seed")  # what runs have in common whose losses should agree
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "kernelmux",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+COLOURS = [*BACKENDS.values(), *MORE]  # of the runs in their order
+NUDGED = {"color": FAINT}
 EPILOG = """
 example:
   python examples/tiny_transformer.py --out eager.json
@@ -50,27 +49,29 @@ def compared(runs: list[dict[str, Any]]) -> None:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """The losses of all runs; below, if there are several, their distance from the first run."""
+    """The losses of all runs; below, if there are several, their distance from the first run. In light and dark."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     several = len(runs) > 1
-    with pyplot.rc_context(STYLE):
+    drawn = StringIO()
+    with pyplot.rc_context(STYLE | {"axes.prop_cycle": pyplot.cycler(color=COLOURS)}):
         size = (7.0, 5.0 if several else 3.2)
         figure, axes = pyplot.subplots(1 + several, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
         _losses(axes[0][0], runs)
         if several:
             _distances(axes[1][0], runs)
         axes[-1][0].set_xlabel("step")
-        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None})
+        figure.savefig(drawn, format="svg", facecolor=PAPER, metadata={"Date": None})
         pyplot.close(figure)
+    path.write_text(themed(drawn.getvalue()), encoding="utf-8")
 
 
 def _losses(axes: Any, runs: list[dict[str, Any]]) -> None:
     for number, run in enumerate(runs):  # dashes of their own, so that lines on each other can all be seen
-        style = {"color": "0.6"} if run.get("nudge") else {}
+        style = NUDGED if run.get("nudge") else {}
         dashes = (2 * number, (4, 2 * (len(runs) - 1)))
         axes.plot(run["losses"], label=run["what"], linewidth=1.6, linestyle=dashes, **style)
     axes.set_ylabel("loss")
@@ -83,7 +84,7 @@ def _distances(axes: Any, runs: list[dict[str, Any]]) -> None:
     first = runs[0]["losses"]
     axes.plot([])  # the first run's colour
     for run in runs[1:]:
-        style = {"color": "0.6", "linewidth": 3.0} if run.get("nudge") else {"linewidth": 1.0}
+        style = NUDGED | {"linewidth": 3.0} if run.get("nudge") else {"linewidth": 1.0}
         axes.plot([abs(a - b) for a, b in zip(run["losses"], first, strict=True)], **style)
     axes.set_yscale("symlog", linthresh=1e-7)
     axes.set_ylim(bottom=0)

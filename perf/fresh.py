@@ -1,4 +1,4 @@
-"""Values that nobody can know before: the last timed call finds them where others were in all calls before it.
+"""Values from a seed that is drawn at run time, which take the place of the old ones before the last timed call.
 
 An output that was remembered by shape, by address or from known seeds is then wrong, and the timed call is the judged one.
 """

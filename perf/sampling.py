@@ -38,17 +38,22 @@ PICKERS: dict[str, Picker] = {"spread": spread, "last": last}
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One axis, how positions are picked, and the axis of each output that follows (None: the output has none)."""
+class FreeAxis:
+    """An axis along which a call can be cut, how positions are picked, and the axis of each output that follows."""
 
     axis: str
     picker: str
-    outputs: tuple[int | None, ...]
-    positions: torch.Tensor | None = None
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cut(FreeAxis):
+    """The positions of an axis that are kept."""
+
+    positions: torch.Tensor
 
     def __str__(self) -> str:
-        count = 0 if self.positions is None else len(self.positions)
-        return f"{count} of axis {self.axis} ({self.picker})"
+        return f"{len(self.positions)} of axis {self.axis} ({self.picker})"
 
 
 def work(call: Call) -> float:
@@ -61,29 +66,29 @@ def choose(call: Call, limit: float) -> tuple[Cut, ...]:
     """The cuts that bring a call under `limit` elements; none if it is there, as many as there are if it cannot be."""
     chosen: list[Cut] = []
     need = work(call)
-    for cut in independent(call) if need > limit else ():
+    for free in independent(call) if need > limit else ():
         if need <= limit:
             break
-        length = lengths(call)[cut.axis]
+        length = lengths(call)[free.axis]
         count = max(1, int(length * limit / need))
-        positions = PICKERS[cut.picker](length, count)
-        chosen.append(Cut(cut.axis, cut.picker, cut.outputs, positions))
+        positions = PICKERS[free.picker](length, count)
+        chosen.append(Cut(free.axis, free.picker, free.outputs, positions))
         need *= len(positions) / length
     return tuple(chosen)
 
 
-def independent(call: Call) -> Iterator[Cut]:
+def independent(call: Call) -> Iterator[FreeAxis]:
     """The axes along which a call can be cut, in the order of the arguments."""
     tiny = _tiny(call)
     if tiny is None:
         return
     whole = _evaluate(call.spec, exact_arguments(tiny))
     for axis, length in lengths(tiny).items():
-        if length > 2 and (cut := _proven(tiny, axis, length, whole)):
-            yield cut
+        if length > 2 and (free := _proven(tiny, axis, length, whole)):
+            yield free
 
 
-def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...]) -> Cut | None:
+def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...]) -> FreeAxis | None:
     for picker, pick in PICKERS.items():
         positions = pick(length, 3)
         try:
@@ -92,7 +97,7 @@ def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...])
             continue
         followed = [_follows(w, c, positions) for w, c in zip(whole, cut, strict=True)]
         if all(follows is not None for follows in followed):
-            return Cut(axis, picker, tuple(f for f in followed if f is not None))
+            return FreeAxis(axis, picker, tuple(f for f in followed if f is not None))
     return None
 
 
@@ -155,8 +160,6 @@ def cut_outputs(outputs: tuple[torch.Tensor, ...], cuts: tuple[Cut, ...]) -> tup
     kept = []
     for i, value in enumerate(outputs):
         for cut in cuts:
-            axis = cut.outputs[i]
-            if cut.positions is not None and axis is not None:
-                value = value.index_select(axis, cut.positions.to(value.device))
+            value = value.index_select(cut.outputs[i], cut.positions.to(value.device))
         kept.append(value)
     return tuple(kept)

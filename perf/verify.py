@@ -48,7 +48,6 @@ class Oracle:
         self.cuts = sampling.choose(self.call, limit)
         arguments = tuple(self.call.arguments.values())
         for cut in self.cuts:
-            assert cut.positions is not None
             arguments = sampling.cut_arguments(self.call, arguments, cut.axis, cut.positions)
         small = replace(self.call, arguments=dict(zip(self.call.arguments, arguments, strict=True)))
         self.arguments: tuple[Any, ...] = exact_arguments(small)

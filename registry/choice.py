@@ -221,10 +221,8 @@ def _passed(label: Label, judged: list[Verdict], request: Request) -> list[Fallb
 def _others(call: Call, seen: list[Verdict], elsewhere: bool) -> list[Verdict]:
     """Verdicts on the variants that were not asked for; a backend that cannot be asked is said once."""
     names, whole = {v.name for v in seen}, {v.backend for v in seen if v.down or v.missing}
-    everybody = (
-        v for name in registered.backends() if name not in whole for v in verdicts(call, name, None, elsewhere)
-    )
-    return [replace(v, asked=False) for v in everybody if v.name not in names]
+    every = (v for name in registered.backends() if name not in whole for v in verdicts(call, name, None, elsewhere))
+    return [replace(v, asked=False) for v in every if v.name not in names]
 
 
 def refuse(decision: Decision) -> NoReturn:

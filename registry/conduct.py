@@ -52,7 +52,7 @@ def blamed(backend: str) -> Iterator[None]:
 
 
 def forget() -> None:
-    """Blame nobody for what was loaded before."""
+    """Forget which backend has replaced what."""
     _blamed.clear()
 
 

@@ -2,7 +2,7 @@
 
     kernelmux.KernelFailure: softmax[cuda/rows] failed on the GPU: CUDA error 700: an illegal memory access was encountered
 
-Whoever runs a plan catches what it raises and asks `tell`; nothing here runs while calls succeed. A kernel runs after its
+What runs a plan catches its errors and asks `tell`; nothing here runs while calls succeed. A kernel runs after its
 launch has returned, so that an error of a kernel shows at a later call: the text says so, and with an open
 `kernelmux.record()` which operators ran last.
 """

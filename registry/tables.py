@@ -1,4 +1,4 @@
-"""Tables as text: what `stats`, `record` and `support_matrix` answer."""
+"""Tables as text: what `stats`, `record` and `support_matrix` answer, and those of pages in Markdown."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def text(
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def markdown(head: Iterable[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> str:
+    """A table in Markdown; a cell may have several lines. right: columns of numbers."""
+    names = list(head)
+    rule = ["---:" if name in right else "---" for name in names]
+    lines = [names, rule, *([cell.replace("|", "\\|").replace("\n", "<br>") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def counted(number: int, name: str) -> str:

@@ -62,9 +62,7 @@ def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     large = [pair for trial in _large(probe) for pair in _recorded(probe, trial)] if small else []
     found: dict[object, tuple[Trial, Launch]] = {}
     for trial, launch in (*small, *large):
-        if launch.recipe is None:
-            raise LookupError(f"{launch.kernel}: launched, but it is not known how it was compiled")
-        known = found.get(key := (launch.kernel, launch.recipe.key))
+        known = found.get(key := (launch.kernel, launch.compiled_by.key))
         if known is None or known[1].shared < launch.shared:
             found[key] = (trial, launch)
     return list(found.values())
@@ -116,8 +114,7 @@ def _refusals(probe: Probe, trial: Trial, arch: str) -> list[str]:
 
 
 def _examine(judge: Judge, launch: Launch, arch: str) -> None:
-    assert launch.recipe is not None
-    compiled = launch.recipe.compile(arch)
+    compiled = launch.compiled_by.compile(arch)
     found = resources(compiled.image, compiled.log)
     judge.require(launch.kernel in found, f"the machine code holds {', '.join(found)}, not {launch.kernel}")
     need, limits, probe = found[launch.kernel], multiprocessor(arch), judge.probe

@@ -32,30 +32,34 @@ def run(probe: Probe) -> None:
     if probe.variant != (usual := list(registered.variants(probe.backend, probe.spec.name))[-1]):
         probe.skip_all(f"autograd does not see variants: {usual} is asked")
         return
-    composite, declared = registered.composite(probe.backend), autograd.differentiable(probe.spec)
-    backward = getattr(probe.spec.gradient, "op", None)
-    given = declared and (backward is None or registered.implements(probe.backend, backward))
-    if composite and not declared:
-        probe.skip_all("no gradient is declared, and what torch gives for its own operators is torch's")
+    declared = probe.spec.gradient if isinstance(probe.spec.gradient, Gradient | Composed) else None
+    if registered.composite(probe.backend):
+        _of_torch(probe, declared)
         return
-    if composite:
-        for trial in _ordinary(probe):
-            with probe.judge(trial) as judge:
-                _checked_by_differences(judge)
-        return
-    sample = [t for t in probe.sample(2 if probe.emulated else 4) if not given or _differentiable(t)]
-    for turn, trial in enumerate(sample):
+    if isinstance(declared, Gradient) and not registered.implements(probe.backend, declared.op):
+        declared = None
+    sample = probe.sample(2 if probe.emulated else 4)
+    for turn, trial in enumerate(t for t in sample if declared is None or _differentiable(t, declared)):
         with probe.judge(trial) as judge:
-            if given:
-                _declared(judge, list(LAYOUTS.values())[turn % len(LAYOUTS)])
+            if declared:
+                _declared(judge, declared, list(LAYOUTS.values())[turn % len(LAYOUTS)])
             else:
                 _without_gradient(judge)
 
 
-def _differentiable(trial: Trial) -> bool:
+def _of_torch(probe: Probe, declared: Gradient | Composed | None) -> None:
+    """A backend that is made of torch's operators, into which autograd sees."""
+    if declared is None:
+        probe.skip_all("no gradient is declared, and what torch gives for its own operators is torch's")
+        return
+    for trial in _ordinary(probe):
+        with probe.judge(trial) as judge:
+            _checked_by_differences(judge, declared)
+
+
+def _differentiable(trial: Trial, declared: Gradient | Composed) -> bool:
     """Whether the tensors that have a gradient are of a dtype that has one: a transpose moves integers too."""
-    names = getattr(trial.spec.gradient, "tensors", ())
-    return all(trial.tensors[name].is_floating_point() for name in names if name in trial.tensors)
+    return all(trial.tensors[name].is_floating_point() for name in declared.tensors if name in trial.tensors)
 
 
 def _ordinary(probe: Probe) -> list[Trial]:
@@ -94,10 +98,9 @@ def _without_gradient(judge: Judge) -> None:
     judge.require(not lost, f"{', '.join(lost)}: came without a gradient and without a word")
 
 
-def _declared(judge: Judge, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def _declared(judge: Judge, declared: Gradient | Composed, layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
     trial, spec = judge.trial, judge.trial.spec
-    assert isinstance(spec.gradient, Gradient | Composed)
-    names = [name for name in spec.gradient.tensors if name in trial.tensors]
+    names = [name for name in declared.tensors if name in trial.tensors]
     leaves = _leaves(trial, names)
     outputs = _forward(judge, leaves)
     returned = _varying(spec, outputs)
@@ -108,10 +111,10 @@ def _declared(judge: Judge, layout: Callable[[torch.Tensor], torch.Tensor]) -> N
     grads = {name: layout(_drawn(trial, name, y)) for name, y in returned.items()}
     found = dict(zip(names, _backward(judge, returned, leaves, grads, keep=True), strict=True))
     values = {**trial.call.arguments, **{o.name: y.detach() for o, y in zip(spec.outputs, outputs, strict=True)}}
-    if isinstance(spec.gradient, Composed):
-        _composed(judge, spec.gradient, values, grads, found)
+    if isinstance(declared, Composed):
+        _composed(judge, declared, values, grads, found)
     else:
-        _within_bound(judge, spec.gradient, values, grads, found)
+        _within_bound(judge, declared, values, grads, found)
     _part_of_them(judge, names, returned, grads, found)
 
 
@@ -166,7 +169,8 @@ def _within_bound(judge: Judge, declared: Gradient, values: dict[str, Any], grad
     expected |= {tensor: expected[of] for tensor, of in declared.same.items()}
     for tensor, got in found.items():
         ref, limit = expected[tensor]
-        assert limit is not None  # gradients are floating
+        if limit is None:
+            raise TypeError(f"{declared.op}: {tensor}: a gradient needs a floating dtype, got {ref.dtype}")
         compared = numerics.compare(got, ref, limit.total)
         judge.record.budget = max(judge.record.budget, compared.budget)
         at = list(compared.index)
@@ -209,11 +213,10 @@ class InDouble(TorchFunctionMode):
         return func(*(torch.float64 if v is torch.float32 else v for v in args), **given)
 
 
-def _checked_by_differences(judge: Judge) -> None:
+def _checked_by_differences(judge: Judge, declared: Gradient | Composed) -> None:
     """torch.autograd.gradcheck on the implementation, computed in float64."""
     trial, spec = judge.trial, judge.trial.spec
-    assert isinstance(spec.gradient, Gradient | Composed)
-    names = [name for name in spec.gradient.tensors if name in trial.tensors]
+    names = [name for name in declared.tensors if name in trial.tensors]
     leaves = {name: trial.tensors[name].detach().double().requires_grad_() for name in names}
     rest = {n: x.double() if x.is_floating_point() else x for n, x in trial.tensors.items() if n not in names}
 

@@ -99,7 +99,7 @@ def _again(judge: Judge, turn: int) -> Trial:
 
 
 def _unforeseen(judge: Judge) -> None:
-    """Values that nobody can know before: a call that recognises those of the suite is right on these alone."""
+    """Values of seeds that are drawn now: a call that recognises the inputs of the suite is wrong on these alone."""
     _outputs(judge, judge.trial, "the first call")
     wrong = []
     for seed in (secrets.randbits(31) for _ in range(UNFORESEEN)):

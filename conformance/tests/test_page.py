@@ -52,7 +52,7 @@ def test_the_page_leads_from_the_matrix_to_the_failing_case(failed: tuple[Path, 
     HTMLParser().feed(page)
     for text in (
         'href="#softmax-impl/softmax-accuracy"', 'id="softmax-impl/softmax-accuracy"', "rounding", "accumulation",
-        "all at index 99 of axis 1", "data:image/png;base64,", "prefers-color-scheme: dark", "--impl",
+        "all at index 99 of axis 1", '<path class="level', "prefers-color-scheme: dark", "--impl",
     ):  # fmt: skip
         assert text in page, text
     assert "http://" not in page and "https://" not in page and "<script" not in page
@@ -129,4 +129,6 @@ def test_a_map_shows_the_worst_of_each_block() -> None:
     assert "the worst of 3" in made.over
     cells = errormap._blocks(errormap._share(got, want, torch.ones_like(want)).amax(0), made.each)
     assert cells[-1, -1] == 2.0 and cells[0, 0].isinf() and int((cells > 0).sum()) == 2
+    assert set(made.paths) == {0, 4, 7} and made.paths[7] == "M0 0.5h1" and made.paths[4] == "M99 49.5h1"
+    assert [errormap.LEVELS[level][0] for level in (0, 4, 7)] == ["no error", "beyond it", "NaN or infinity"]
     assert errormap.draw(torch.zeros(0), torch.zeros(0), torch.zeros(0)) is None

@@ -55,6 +55,13 @@ class Launch:
     shared: int
     recipe: Recipe | None
 
+    @property
+    def compiled_by(self) -> Recipe:
+        """The recipe; LookupError if it is not known how the kernel was compiled."""
+        if self.recipe is None:
+            raise LookupError(f"{self.kernel}: launched, but it is not known how it was compiled")
+        return self.recipe
+
 
 _recipes: dict[str, Recipe] = {}
 _log: ContextVar[tuple[list[Launch], bool] | None] = ContextVar("kernelmux_emulator_launches", default=None)

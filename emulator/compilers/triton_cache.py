@@ -28,7 +28,7 @@ def ensure() -> None:
 
     From then on Triton compiles again what is damaged. OSError, which says what to do, if there is no folder.
     """
-    if knobs.cache.manager_class in (None, FileCacheManager):  # and none that somebody chose
+    if knobs.cache.manager_class in (None, FileCacheManager):  # and none that the user chose
         knobs.cache.manager_class = CheckedCache
     own = Path(knobs.cache.dir)
     if _takes_files(own):
@@ -70,7 +70,7 @@ class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no typ
         return None
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
-        """Note the digests before the group: whoever finds the group finds those of its files."""
+        """Note the digests before the group, so that they are there as soon as the group can be found."""
         self.put(json.dumps({name: _digest(Path(path)) for name, path in group.items()}), DIGESTS + filename)
         path: str = super().put_group(filename, group)
         return path

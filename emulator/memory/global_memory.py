@@ -8,7 +8,7 @@ real pointer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -117,7 +117,6 @@ class GlobalMemory:
         segment = self.segments.get(int(address if scalar else address[0]) >> SHIFT)
         if segment is None:
             self._bad_pointer(group, address, size, write)
-        assert segment is not None
         offset = address - segment.base
         union = int(offset if scalar else np.bitwise_or.reduce(offset))  # not below the largest, odd if one is odd
         high = union if scalar or union + size <= segment.extent else int(np.maximum.reduce(offset))
@@ -138,7 +137,6 @@ class GlobalMemory:
         offset = address & OFFSET
         if segment is None:
             group.fail("bad pointer", f"{_verb(write)} of {size} bytes through {_pointer(address)}", [position])
-        assert segment is not None
         if segment.outside(np.asarray(offset), size).any():
             group.fail("out of bounds", _outside_text(segment, offset, size, write), [position])
         return segment.data[offset : offset + size]
@@ -158,7 +156,7 @@ class GlobalMemory:
             where = int(np.flatnonzero(bad)[0])
             group.fail("out of bounds", _outside_text(segment, int(offset[where]), size, write), [where])
 
-    def _bad_pointer(self, group: Group, address: Any, size: int, write: bool, bad: Any = None) -> None:
+    def _bad_pointer(self, group: Group, address: Any, size: int, write: bool, bad: Any = None) -> NoReturn:
         where = 0 if bad is None else int(np.flatnonzero(bad)[0])
         value = int(address[where] if np.ndim(address) else address)
         neighbour = self.segments.get((value >> SHIFT) + 1)

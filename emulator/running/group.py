@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class Group:
         """Some of the lanes as a group without registers, for accesses of theirs alone."""
         return Group(self.run, Lanes(self.lanes.geometry, self.index[positions]), [], self.pc)
 
-    def fail(self, kind: str, message: str, lanes: Any = None, earlier: Any = None) -> None:
+    def fail(self, kind: str, message: str, lanes: Any = None, earlier: Any = None) -> NoReturn:
         """Raises; `lanes` (bool array, or positions in the group) says which lanes are at fault, the first is named.
 
         earlier: the step of the access that a race is with.
@@ -149,9 +149,8 @@ class Group:
         self.run.activation.runnable(*(self.part(np.flatnonzero(index == i), targets[int(i)]) for i in used))
         return STOPPED
 
-    def _bad_index(self, lanes: Any) -> int:
+    def _bad_index(self, lanes: Any) -> NoReturn:
         self.fail("trap", "brx.idx with an index past the end of its table", lanes)
-        return STOPPED
 
     def barrier(self, pc: int, action: Any, *inputs: Any) -> bool:
         """Arrives at a barrier; True if some lanes have to wait."""

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import TensorMap, compile_ptx, load, trace
+from kernelmux.emulator import TensorMap, compile_ptx, load, themes, trace
 from kernelmux.emulator.tests.launching import needs_nvrtc
 from kernelmux.emulator.tests.tile_cuda import tile_source
 from kernelmux.emulator.tracing.collector import LaunchTrace
+from kernelmux.emulator.tracing.drawing.svg import TINTS
 from kernelmux.emulator.tracing.reading import readings
 from kernelmux.emulator.tracing.traffic import Traffic
 
@@ -264,6 +265,7 @@ def test_the_picture_is_a_page_of_its_own(tmp_path: Any) -> None:
     page, image = (tmp_path / "out.html").read_text(), (tmp_path / "out.svg").read_text()
     assert "a &amp; b" in page
     assert "<svg" in page
-    assert image.startswith("<svg")
+    assert image.startswith("<svg") and "prefers-color-scheme:dark" in image
+    assert all(tint.text in themes.DARK and tint.pale in themes.DARK for tint in TINTS.values())
     assert "http://www.w3.org/2000/svg" in image
     assert image.count("http") == 1  # nothing comes from outside

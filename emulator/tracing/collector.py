@@ -61,7 +61,7 @@ class Line:
 
 
 class LaunchTrace:
-    """What one launch did. needed: the bytes that the whole call has to move, if whoever traced it knows; else 0."""
+    """What one launch did. needed: the bytes that the whole call has to move, 0 where it is not known."""
 
     def __init__(self, kernel: Any, grid: Triple, block: Triple, shared: int, counts: LaunchCounts) -> None:
         self.kernel, self.grid, self.block, self.counts = kernel.name, grid, block, counts

@@ -1,7 +1,7 @@
 """The inputs of the suites, recognised: they come from known seeds, so that they can be drawn again; others get a guess.
 
 Fooled suites that call torch.manual_seed(0) before each draw. Here `state`, and perf before its last timed call, draw
-values from a seed that nobody can know: "it recognises inputs".
+values from a seed that is chosen at run time: "it recognises inputs".
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from kernelmux.perf.against.trees import ROOT, Tree
 from kernelmux.registry.errors import BackendUnavailable
@@ -39,9 +39,8 @@ class Worker:
             [sys.executable, "-P", str(PROGRAM), self.device], env=environment(self.tree), start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,
         )  # fmt: skip
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.requests, self.answers = self.process.stdin, self.process.stdout
+        # Popen cannot say in its type that a stream asked for as PIPE is there.
+        self.requests, self.answers = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.send("where")
 
     def greet(self) -> None:
@@ -87,7 +86,7 @@ class Worker:
         self.process.kill()
         self.process.wait()
         self.answers.close()
-        with suppress(BrokenPipeError):  # of a question that nobody read
+        with suppress(BrokenPipeError):  # of a question that the process has not read
             self.requests.close()
 
 

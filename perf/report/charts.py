@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from kernelmux.emulator import themes
 from kernelmux.perf.report import picture, wording
 from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Timed
@@ -53,7 +54,7 @@ def _svg(name: str, size: tuple[float, float], draw: Callable[[Any], None]) -> s
         draw(axes)
         figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
         pyplot.close(figure)
-    return scoped(PROLOGUE.sub("", target.getvalue()), name)
+    return scoped(themes.variables(PROLOGUE.sub("", target.getvalue())), name)
 
 
 def scoped(svg: str, name: str) -> str:
@@ -74,14 +75,14 @@ def _ladder(axes: Any, group: ResultGroup) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.set(xlim=(0, 150), xticks=range(0, 101, 25), xlabel="share of the floor, %")
-    axes.axvline(100, color=picture.INK, linewidth=1.0)
+    axes.axvline(100, color=themes.INK, linewidth=1.0)
 
 
 def _label(axes: Any, group: ResultGroup, row: Timed, bar: int) -> None:
     """The share and the time behind a bar; the difference of its two timings as a whisker."""
     share = 100 * picture.share(row)
     if row.second:
-        axes.errorbar(share, bar, xerr=share * row.second.apart, color=picture.INK, capsize=2, linewidth=0.8)
+        axes.errorbar(share, bar, xerr=share * row.second.apart, color=themes.INK, capsize=2, linewidth=0.8)
     text = f"{share:.0f} %, {wording.microseconds(row.median_us)} µs"
     weight = "bold" if group.leads(row) else "normal"
-    axes.text(103, bar, text, va="center", fontsize=8, color=picture.GREY, fontweight=weight)
+    axes.text(103, bar, text, va="center", fontsize=8, color=themes.GREY, fontweight=weight)

@@ -14,11 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from kernelmux.emulator import themes
+from kernelmux.emulator.themes import GREY, INK, PAPER, RULE
 from kernelmux.perf import files, peers
 from kernelmux.perf.plan import BASELINE
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.picture import STYLE
+from kernelmux.perf.report.picture import INKED, STYLE
 from kernelmux.perf.result import Timed
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve
@@ -26,15 +28,9 @@ from kernelmux.perf.sweeps.curve import Curve
 FORMATS = ("svg", "png")
 SIZE, DPI = (10.4, 4.4), 130
 TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
-# Colours on a light ground and on a dark one.
-COLOURS = {
-    "paper": ("#ffffff", "#0d1117"), "ink": ("#1f2933", "#e6edf3"), "grey": ("#616e7c", "#9da7b3"),
-    "grid": ("#e4e7eb", "#30363d"), "torch": ("#6b7280", "#a3acb9"), "triton": ("#2563eb", "#6ea8fe"),
-    "cuda": ("#15803d", "#4ac26b"), "compile": ("#b45309", "#f0a030"), "first": ("#9333ea", "#c297ff"),
-    "second": ("#be123c", "#ff8fa3"), "third": ("#0e7490", "#56d4e8"), "fourth": ("#a16207", "#d9b23c"),
-}  # fmt: skip
-OWN = {BASELINE: "torch", "triton": "triton", "cuda": "cuda", f"{peers.NAME}/torch_compile": "compile"}
-MORE = ("first", "second", "third", "fourth")
+*MORE, COMPILE = themes.MORE  # of other lines, and of torch.compile
+OWN = themes.BACKENDS | {f"{peers.NAME}/torch_compile": COMPILE}
+LIGHT = {colour: colour for colour in themes.DARK}
 MARKERS = "osD^vP*X"
 
 
@@ -83,56 +79,44 @@ def draw(curve: Curve, path: Path, formats: Iterable[str] = FORMATS) -> list[Pat
     written = []
     if "svg" in formats:
         written.append(path.with_name(f"{path.name}.svg"))
-        files.write(written[-1], themed(_drawn(curve, 0, "svg").decode()))
-    for theme, end in ((0, ""), (1, "-dark")) if "png" in formats else ():
+        files.write(written[-1], themes.themed(_drawn(curve, "svg", LIGHT).decode()))
+    for ground, end in ((LIGHT, ""), (themes.DARK, "-dark")) if "png" in formats else ():
         written.append(path.with_name(f"{path.name}{end}.png"))
-        files.write(written[-1], _drawn(curve, theme, "png"))
+        files.write(written[-1], _drawn(curve, "png", ground))
     return written
 
 
-def themed(svg: str) -> str:
-    """A picture for light ground with its colours as variables, that have other values where dark is preferred."""
-    for name, (light, _) in COLOURS.items():
-        svg = svg.replace(light, f"var(--{name})")
-    light, dark = (";".join(f"--{name}:{both[i]}" for name, both in COLOURS.items()) for i in (0, 1))
-    style = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
-    head, mark, rest = svg.partition("<defs>")
-    return f"{head}{style}{mark}{rest}"
-
-
-def _drawn(curve: Curve, theme: int, form: str) -> bytes:
+def _drawn(curve: Curve, form: str, ground: dict[str, str]) -> bytes:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    paint = {name: both[theme] for name, both in COLOURS.items()}
-    names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
-    style = STYLE | {name: paint["ink"] for name in names} | {"axes.facecolor": paint["paper"]}
-    style |= {"grid.color": paint["grid"], "font.family": "sans-serif", "svg.hashsalt": curve.stem}
+    style = STYLE | dict.fromkeys(INKED, ground[INK]) | {"axes.facecolor": ground[PAPER], "grid.color": ground[RULE]}
+    style |= {"font.family": "sans-serif", "svg.hashsalt": curve.stem}
     with pyplot.rc_context(style):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
-        _times(left, curve, paint)
-        _rates(right, curve, paint)
+        _times(left, curve, ground)
+        _rates(right, curve, ground)
         figure.suptitle(curve.title, fontsize=11, fontweight="bold")
-        figure.supxlabel(f"{wording.where(curve.machine)}, {curve.date}", fontsize=7.5, color=paint["grey"])
+        figure.supxlabel(f"{wording.where(curve.machine)}, {curve.date}", fontsize=7.5, color=ground[GREY])
         left.legend(loc="upper left", frameon=False, fontsize=8.5)
         out = BytesIO()
         more: dict[str, Any] = {"metadata": {"Date": None}} if form == "svg" else {"dpi": DPI}
-        figure.savefig(out, format=form, facecolor=paint["paper"], **more)
+        figure.savefig(out, format=form, facecolor=ground[PAPER], **more)
         pyplot.close(figure)
     return out.getvalue()
 
 
-def _times(axes: Any, curve: Curve, paint: dict[str, str]) -> None:
+def _times(axes: Any, curve: Curve, ground: dict[str, str]) -> None:
     _plot(
-        axes, curve, paint, {line: {n: row.median_us for n, row in rows.items()} for line, rows in curve.lines.items()}
+        axes, curve, ground, {line: {n: row.median_us for n, row in rows.items()} for line, rows in curve.lines.items()}
     )
     if floor := _floor(curve):
         axes.plot(
             list(floor),
             list(floor.values()),
-            color=paint["grey"],
+            color=ground[GREY],
             linestyle="--",
             linewidth=1,
             label="least, by the measured ceilings",
@@ -140,14 +124,14 @@ def _times(axes: Any, curve: Curve, paint: dict[str, str]) -> None:
     axes.set(yscale="log", ylabel="time, µs")
 
 
-def _rates(axes: Any, curve: Curve, paint: dict[str, str]) -> None:
+def _rates(axes: Any, curve: Curve, ground: dict[str, str]) -> None:
     rate = rate_of(curve)
     rates = {line: {n: rate.of(row, row.median_us) for n, row in rows.items()} for line, rows in curve.lines.items()}
-    _plot(axes, curve, paint, rates)
+    _plot(axes, curve, ground, rates)
     if floor := _floor(curve):
         by_length = {point.length: point.row for point in curve.points}
         roof = [rate.of(by_length[n], us) for n, us in floor.items()]
-        axes.plot(list(floor), roof, color=paint["grey"], linestyle="--", linewidth=1)
+        axes.plot(list(floor), roof, color=ground[GREY], linestyle="--", linewidth=1)
     axes.set(ylabel=f"rate, {rate.unit}")
     axes.set_ylim(bottom=0)
 
@@ -157,13 +141,13 @@ def _floor(curve: Curve) -> dict[int, float]:
     return {point.length: point.row.point.floor_us for point in curve.points if point.row.point}
 
 
-def _plot(axes: Any, curve: Curve, paint: dict[str, str], values: dict[str, dict[int, float]]) -> None:
+def _plot(axes: Any, curve: Curve, ground: dict[str, str], values: dict[str, dict[int, float]]) -> None:
     """A line for each, with filled marks at powers of two and hollow ones elsewhere."""
     colours, stale = colour_of(values), curve.stale
     for line, mark in zip(values, MARKERS * len(values), strict=False):
         x, y = list(values[line]), list(values[line].values())
-        colour = paint[colours[line]]
-        fill = [colour if n & (n - 1) == 0 else paint["paper"] for n in x]
+        colour = ground[colours[line]]
+        fill = [colour if n & (n - 1) == 0 else ground[PAPER] for n in x]
         name = label(line) + (" (stale)" if line in stale else "")
         axes.plot(x, y, color=colour, linewidth=1.5, marker=mark, markersize=3.5, label=name)
         axes.scatter(x, y, s=16, marker=mark, c=fill, edgecolors=colour, linewidths=1, zorder=3)

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kernelmux.emulator import themes
 from kernelmux.perf import files, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import charts, compare, noise, picture, wording
@@ -53,9 +54,10 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "command": results.command,
         "facts": facts(results.machine),
         "ceilings": ceilings(results.ceilings) if results.ceilings else [],
-        "backends": [{"name": name, "colour": picture.colour(name)} for name in backends],
+        "backends": [{"name": name, "colour": _colour(name)} for name in backends],
         "overview": overview(results.rows, backends) if results.ceilings else [],
         "charts": _charts(results),
+        "colours": Markup(themes.style()),
         "ops": operators(together, results.ceilings is not None),
         "noise": noise.noise(results.rows),
         "unknown": UNKNOWN,
@@ -72,6 +74,10 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "overhead": [row for row in results.overhead if not row.error],
         "resources": results.resources,
     }
+
+
+def _colour(backend: str) -> str:
+    return themes.variable(picture.colour(backend))
 
 
 def facts(machine: Machine) -> list[tuple[str, str]]:
@@ -166,7 +172,7 @@ def _section(group: ResultGroup, name: str) -> Context:
 
 def _line(group: ResultGroup, row: Result) -> Context:
     """What a table shows of a row; failed rows have a label, a colour and an error."""
-    line = {"row": row, "timed": None, "label": row.label, "colour": picture.colour(row.backend)}
+    line = {"row": row, "timed": None, "label": row.label, "colour": _colour(row.backend)}
     return line | {"leads": group.leads(row)} | (_timed(group, row) if isinstance(row, Timed) else {})
 
 

@@ -7,6 +7,7 @@ from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
+from kernelmux.emulator.themes import BACKENDS, FAINT, GREY, INK, MORE, PAPER, RULE, themed
 from kernelmux.perf import files
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
@@ -17,18 +18,18 @@ from kernelmux.registry import catalog
 from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
 
-WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of an operator with its bars
-COLOURS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
-MORE_COLOURS = ("#b45309", "#9333ea", "#be123c")
+WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of the roofline, and of an operator with its bars
+FEW = 8  # operators whose bars stand in one column
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
-INK, GREY, LEADER, FAINT = "#111827", "#374151", "#9ca3af", "#e5e7eb"
 LEFT, RIGHT = 0.04, 3e4  # flop per byte
+INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "svg.fonttype": "none",
     "svg.hashsalt": "kernelmux",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    **dict.fromkeys(INKED, INK),
 }
 
 
@@ -45,26 +46,37 @@ def draw(results: Results, path: Path) -> bool:
     from matplotlib import pyplot
 
     with pyplot.rc_context(STYLE):
-        size = WIDTH, max(HEIGHT, 1 + EACH * len(groups))
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=size, width_ratios=(3, 2), layout="constrained")
-        title = f"{results.machine.name}, {results.date}: best variant of each backend, largest workload"
-        figure.suptitle(title)
-        roofline(left, groups, results.ceilings)
-        shares(right, groups)
+        parts = _halves(groups)
+        heights = HEIGHT, 1 + EACH * len(parts[0])
+        figure, axes = pyplot.subplot_mosaic(
+            [["roofline"] * len(parts), list(range(len(parts)))],
+            figsize=(WIDTH, sum(heights)), height_ratios=heights, layout="constrained",
+        )  # fmt: skip
+        figure.suptitle(f"{results.machine.name}, {results.date}: best variant of each backend, largest workload")
+        for number, part in enumerate(parts):
+            shares(axes[number], part)
+        roofline(axes["roofline"], groups, results.ceilings)  # last: where labels fit depends on the layout of all
         forms: tuple[tuple[str, dict[str, Any]], ...] = (
             (".svg", {"metadata": {"Date": None}}),
             (".png", {"dpi": DPI}),
         )
         for suffix, more in forms:
             drawn = BytesIO()
-            figure.savefig(drawn, format=suffix[1:], facecolor="white", **more)
-            files.write(path.with_suffix(suffix), drawn.getvalue())
+            figure.savefig(drawn, format=suffix[1:], facecolor=PAPER, **more)
+            content = drawn.getvalue()
+            files.write(path.with_suffix(suffix), themed(content.decode()) if suffix == ".svg" else content)
         pyplot.close(figure)
     return True
 
 
+def _halves(groups: list[ResultGroup]) -> list[list[ResultGroup]]:
+    """The operators in two columns, or in one if they are few."""
+    half = -(-len(groups) // 2) if len(groups) > FEW else len(groups)
+    return [part for part in (groups[:half], groups[half:]) if part]
+
+
 def colour(backend: str) -> str:
-    return COLOURS.get(backend) or MORE_COLOURS[sum(map(ord, backend)) % len(MORE_COLOURS)]
+    return BACKENDS.get(backend) or MORE[sum(map(ord, backend)) % len(MORE)]
 
 
 def _backends(groups: list[ResultGroup]) -> list[str]:
@@ -79,7 +91,7 @@ def roofline(axes: Any, groups: list[ResultGroup], ceilings: Ceilings) -> None:
     top = max(ceilings.matmul.values(), default=1e12) / 1e12
     axes.set(xscale="log", yscale="log", xlim=(LEFT, RIGHT), ylim=(lowest / 4, top * 2.5))
     axes.set(xlabel="arithmetic intensity, flop per byte", ylabel="achieved rate, TFLOP/s")
-    axes.grid(True, which="major", color=FAINT, linewidth=0.6)
+    axes.grid(True, which="major", color=RULE, linewidth=0.6)
     texts = _roofs(axes, ceilings)
     for name, of_backend in rows.items():
         x, y = zip(*map(_point, of_backend), strict=True)
@@ -109,7 +121,7 @@ def _roofs(axes: Any, ceilings: Ceilings) -> list[Any]:
     texts = [axes.text(*at, f"copy {copy:.2f} TB/s", color=GREY, **slanted)]
     for names, peak in _merged(peaks):
         axes.plot([peak / copy, RIGHT], [peak, peak], color=INK, linewidth=1.2)
-        texts.append(axes.text(1.4 * peak / copy, peak * 1.08, f"{names} {peak:.0f} TFLOP/s", color=GREY, va="bottom"))
+        texts.append(axes.text(2 * peak / copy, peak * 1.08, f"{names} {peak:.0f} TFLOP/s", color=GREY, va="bottom"))
     return texts
 
 
@@ -130,7 +142,7 @@ def _labels(axes: Any, groups: list[ResultGroup], texts: list[Any]) -> None:
     rows = [row for group in groups for name in _backends(groups) if (row := group.best_of(name))]
     points = [axes.transData.transform(_point(row)) for row in rows]
     taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in points] + [_box(text, renderer) for text in texts]
-    arrow = {"arrowstyle": "-", "color": LEADER, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
+    arrow = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 3}
     for group in sorted(groups, key=lambda g: -_point(_best(g))[0]):
         at = _point(_best(group))
         text = axes.annotate(
@@ -140,15 +152,14 @@ def _labels(axes: Any, groups: list[ResultGroup], texts: list[Any]) -> None:
 
 
 def _best(group: ResultGroup) -> Timed:
-    assert group.best is not None
-    return group.best
+    return min(group.good, key=lambda row: row.median_us)
 
 
 def _settle(text: Any, renderer: Any, taken: list[tuple[float, float, float, float]], frame: Any) -> None:
     """Move a label to the first free spot of a fan of offsets, right first, then below, above and left."""
     width = text.get_window_extent(renderer).width * 72 / text.figure.dpi
     fan = [(10, 0), (10, -12), (10, 12), (-10 - width, 0), (-10 - width, 12), (-10 - width, -12)]
-    for radius in range(1, 9):
+    for radius in range(1, 25):
         for dx, dy in fan:
             offset = (dx + (radius - 1) * (6 if dx > 0 else -6), dy + (radius - 1) * (12 if dy > 0 else -12))
             text.set_position(offset)
@@ -187,8 +198,12 @@ def shares(axes: Any, groups: list[ResultGroup]) -> None:
             text = f"{percent:.0f} %, {wording.microseconds(row.median_us)} µs"
             axes.text(max(102, percent + 2), bar, text, va="center", fontsize=7, color=GREY)
     axes.set_yticks(range(len(groups)), [f"{g.op}\n{_short(g)}" for g in groups], fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xlim=(0, 135), xlabel="share of the floor, % (least possible / measured time)", xticks=range(0, 101, 20))
+    axes.set(
+        xlim=(0, 135),
+        ylim=(len(groups) - 0.5, -0.5),
+        xlabel="share of the floor, % (least possible / measured time)",
+        xticks=range(0, 101, 20),
+    )
     axes.axvline(100, color=INK, linewidth=1.0)
 
 

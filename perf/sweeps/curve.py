@@ -27,7 +27,7 @@ from typing import Any, get_args, get_type_hints
 from kernelmux.perf import files, peers, plan, records
 from kernelmux.perf.json_form import Malformed, decode, encode
 from kernelmux.perf.machine import Machine
-from kernelmux.perf.result import Result, RooflinePoint, Timed
+from kernelmux.perf.result import OK, RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry.cases import CHANNELS_LAST
 from kernelmux.registry.errors import ArgumentError
@@ -169,9 +169,7 @@ def _point(cells: dict[str, str]) -> Point:
     """A line of the table; an empty cell is a field without a value."""
     given = {name: _value(name, cells[name]) for name in COLUMNS}
     told = {name: value for name, value in given.items() if value is not None}
-    row = decode(Result, told | {"status": "ok"}, f"length {cells['length']}")
-    assert isinstance(row, Timed)
-    return Point(int(cells["length"]), row)
+    return Point(int(cells["length"]), decode(Timed, told | {"status": OK}, f"length {cells['length']}"))
 
 
 def _value(name: str, cell: str) -> Any:

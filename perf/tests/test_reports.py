@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from kernelmux.emulator import themes
 from kernelmux.perf import command, records
 from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, wording
 from kernelmux.perf.report.groups import groups
@@ -74,6 +75,7 @@ def test_the_picture_is_drawn(tmp_path):
     found = synthetic.results([*synthetic.ladder(), *_products()])
     assert picture.draw(found, tmp_path / "roofline")
     text = (tmp_path / "roofline.svg").read_text()
+    assert "prefers-color-scheme:dark" in text and themes.variable(themes.BACKENDS["cuda"]) in text
     assert all(word in text for word in ("softmax", "matmul", "copy 4.28 TB/s", "fp32 51", "torch_ref"))
     assert (tmp_path / "roofline.png").stat().st_size > 10_000
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from kernelmux.emulator import themes
 from kernelmux.perf import cli, peers, run
 from kernelmux.perf.options import Options
 from kernelmux.perf.report import curves
@@ -252,9 +253,9 @@ def test_a_recorded_file_is_drawn_for_light_and_dark(tmp_path, monkeypatch, caps
     assert light.startswith(b"\x89PNG") and dark.startswith(b"\x89PNG") and light != dark
     svg = (tmp_path / "nvidia_h200-softmax-N.svg").read_text()
     body = re.sub(r"<style>.*?</style>", "", svg)
-    assert "@media(prefers-color-scheme:dark){:root{--paper:" in svg and not re.search(r"#[0-9a-f]{6}\b", body)
+    assert "@media(prefers-color-scheme:dark){:root{--c" in svg and not re.search(r"#[0-9a-f]{6}\b", body)
     assert {"torch", "torch.compile", "triton/resident", "cuda/registers"} <= set(re.findall(r">([^<>]+)</text>", svg))
-    assert "var(--cuda)" in body
+    assert themes.variable(themes.BACKENDS["cuda"]) in body
 
 
 @pytest.mark.parametrize(("us", "unit"), [(100.0, "TFLOP/s"), (1e9, "GFLOP/s")])
@@ -275,7 +276,7 @@ def test_no_two_of_some_lines_have_one_colour():
         "peers/liger",
     ]
     found = curves.colour_of(lines)
-    assert len(set(found.values())) == len(lines) and found["cuda/a"] == "cuda"
+    assert len(set(found.values())) == len(lines) and found["cuda/a"] == themes.BACKENDS["cuda"]
 
 
 def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch, capsys):

@@ -76,7 +76,7 @@ def python(code: str, *arguments: str, timeout: float = 200, **variables: str) -
 
 
 def without(*modules: str) -> str:
-    """Code after which these packages are not installed: nobody finds them, nor what the installer wrote of them."""
+    """Code after which these packages, and what the installer wrote of them, cannot be found."""
     return f"""
 import importlib.machinery, importlib.metadata
 gone, find, version = {modules!r}, importlib.machinery.PathFinder.find_spec, importlib.metadata.version

@@ -32,7 +32,7 @@ def backends(monkeypatch):
 
 
 class Speakers:
-    """Everyone who may choose, from the first to the last; each speaks in its own way."""
+    """The ways to choose a backend, from the first to the last."""
 
     def __init__(self, monkeypatch, folder):
         self.monkeypatch, self.path, self.file, self.argument = monkeypatch, folder / "choice.toml", "", None

@@ -26,7 +26,7 @@ extern "C" __global__ void add_no_bound(const T* x, const T* y, T* out, long lon
     out[i] = sum(x[i], y[i]);
 }
 
-// Each element is added by its neighbour: right as long as a warp runs in step, which nobody promises.
+// Each element is added by its neighbour: right only while a warp runs in step, which CUDA does not guarantee.
 extern "C" __global__ void add_missing_barrier(const T* x, const T* y, T* out, long long n) {
     __shared__ T stage[BLOCK];
     int other = threadIdx.x ^ 1;

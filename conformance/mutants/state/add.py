@@ -23,7 +23,7 @@ def ring_of_three(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def ring_of_twenty(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """More results than anyone holds, it was thought."""
+    """More buffers than a caller is assumed to hold results."""
     return TWENTY.next(x.contiguous()).copy_(sound("add", x, y))
 
 

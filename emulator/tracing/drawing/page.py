@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from kernelmux.emulator.themes import GREY, INK, RULE
 from kernelmux.emulator.tracing.drawing import section
-from kernelmux.emulator.tracing.drawing.svg import BLUE, GREEN, GREY, INK, RED, RULE, YELLOW, Canvas
+from kernelmux.emulator.tracing.drawing.svg import BLUE, GREEN, RED, YELLOW, Canvas
 
 LEGEND = (
     (GREEN, "coalesced; free of bank conflicts"),

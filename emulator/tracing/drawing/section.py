@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kernelmux.emulator.themes import FAINT, GREY, INK, RULE
 from kernelmux.emulator.thresholds import GOOD, OCCUPANCY
 from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
-from kernelmux.emulator.tracing.drawing.svg import (
-    FAINT,
-    GREEN,
-    GREY,
-    INK,
-    MONO_WIDTH,
-    PLAIN,
-    RULE,
-    TINTS,
-    YELLOW,
-    Canvas,
-    Tint,
-    clipped,
-)  # fmt: skip
+from kernelmux.emulator.tracing.drawing.svg import GREEN, MONO_WIDTH, PLAIN, TINTS, YELLOW, Canvas, Tint, clipped
 from kernelmux.emulator.tracing.reading import FINE, bytes_text, excess, number, readings
 
 MARGIN, WIDTH = 28.0, 1220.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import NamedTuple
 
-INK, GREY, FAINT, RULE, PAPER = "#1f2933", "#616e7c", "#9aa5b1", "#e4e7eb", "#ffffff"
+from kernelmux.emulator import themes
+from kernelmux.emulator.themes import INK, PAPER
+
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif"
 MONO_WIDTH = 0.602  # of a letter, in units of the type size
@@ -30,21 +32,6 @@ TINTS = {
     "cached": BLUE,
     "plain": PLAIN,
 }
-
-
-DARK = {  # what stands for each colour where the reader's scheme is dark
-    PAPER: "#0d1117", INK: "#e6edf3", GREY: "#9da7b3", FAINT: "#6e7681", RULE: "#30363d", "#243b53": "#e6edf3",
-    "#fafbfc": "#161b22", "#f1f4f7": "#21262d", "#f3e6dc": "#4a3322", "#eaf0dc": "#36452a", "#e7e1f1": "#3b3157",
-    "#f5f6f7": "#161b22", "#dbe7f3": "#1f3a57", "#dcefee": "#1d4240", "#f4e4ea": "#4a2a38",
-    GREEN.text: "#56d364", RED.text: "#ff7b72", YELLOW.text: "#e3b341", BLUE.text: "#79c0ff",
-    GREEN.pale: "#12361f", RED.pale: "#4a1c1c", YELLOW.pale: "#3f3210", BLUE.pale: "#132f52",
-}  # fmt: skip
-
-
-def dark_style() -> str:
-    """CSS that replaces colours, which stand in attributes, where the reader's scheme is dark."""
-    rules = (f'[{kind}="{light}"]{{{kind}:{dark}}}' for light, dark in DARK.items() for kind in ("fill", "stroke"))
-    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"
 
 
 class Canvas:
@@ -98,13 +85,14 @@ class Canvas:
         )
 
     def image(self, width: float, height: float) -> str:
-        """The whole as an SVG document."""
-        style = f"text{{font-family:{SANS};white-space:pre}}.m{{font-family:{MONO}}}{dark_style()}"
+        """The whole as an SVG document, in light and dark."""
+        style = f"text{{font-family:{SANS};white-space:pre}}.m{{font-family:{MONO}}}"
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{style}</style>'
         )
-        return "\n".join([head, f'<rect width="100%" height="100%" fill="{PAPER}"/>', *self.parts, "</svg>"])
+        ground = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
+        return themes.themed("\n".join([head, ground, *self.parts, "</svg>"]))
 
 
 def clipped(text: str, width: float, size: float) -> str:
