@@ -219,7 +219,7 @@ def test_what_cannot_be_captured_is_refused_before_anything_runs(cuda):
 
 def test_what_is_no_function_is_refused():
     with pytest.raises(ArgumentError, match=r"graphed: fn: expected a function and then its arguments, got Tensor"):
-        kx.graphed(torch.zeros(3, 4), abs)
+        kx.graphed(torch.zeros(3, 4), abs)  # type: ignore[arg-type]
 
 
 def test_a_tensor_on_the_cpu_is_refused():
