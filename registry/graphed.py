@@ -78,6 +78,10 @@ class Graphed:
 
     def _checked(self, leaves: list[Any]) -> torch.device:
         """The GPU of the arguments; ArgumentError if the function cannot be captured with them."""
+        if not callable(self._fn):
+            raise ArgumentError(
+                f"graphed: fn: expected a function and then its arguments, got {type(self._fn).__name__}"
+            )
         if cuda.is_available() and cuda.is_current_stream_capturing():
             raise ArgumentError(f"graphed {self._name}: expected a call outside of the capture of another graph")
         for i in self._at:

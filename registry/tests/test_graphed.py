@@ -217,6 +217,11 @@ def test_what_cannot_be_captured_is_refused_before_anything_runs(cuda):
         kx.graphed(never, torch.zeros(2))
 
 
+def test_what_is_no_function_is_refused():
+    with pytest.raises(ArgumentError, match=r"graphed: fn: expected a function and then its arguments, got Tensor"):
+        kx.graphed(torch.zeros(3, 4), abs)  # type: ignore[arg-type]
+
+
 def test_a_tensor_on_the_cpu_is_refused():
     lack = "" if GPU else "; this machine has none"
     with pytest.raises(
