@@ -1,6 +1,6 @@
 // max_pool2d: the largest element of each window and its position h * w_of_image + w; comparisons in fp32, which all dtypes
-// fit into, or of keys. The first of equals stays, a NaN beats whatever came before.
-#include "window_keys.cuh"
+// fit into, or by words. The first of equals stays, a NaN beats whatever came before.
+#include "window_words.cuh"
 
 // A block copies the rows of its windows to shared memory, 16 bytes at a time and each once: they are one run of memory,
 // whatever the length of a row. Its results are one run too.
@@ -44,115 +44,260 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     }
 }
 
-#if ROWS  // of results of a thread, each of 8
+#if ROWS  // of windows of a thread
+#ifndef RESIDENT  // blocks of a multiprocessor
+#define RESIDENT 1
+#endif
+#ifndef RESULTS  // of each of these rows, in max_pool2d_rows
+#define RESULTS 4
+#define LOAD 4  // elements of an access
+#define STORE 4  // results of an access
+#endif
+constexpr int Lines = (ROWS - 1) * SH + KH;  // of the image, that these windows have
 
-struct Split {  // of the threads: groups of 8 results in a row, groups of ROWS rows in a plane
-    Divisor across, down;
-    int columns, rows;
+// Of the threads of a grid: `columns` in a line, `rows` of these in a plane, and of planes in an image or of a pixel's channels.
+struct Split {
+    Divisor across, down, apart;
+    int columns, rows, parts;
 };
 
-constexpr int Lines = (ROWS - 1) * SH + KH, Columns = 7 * SW + KW;        // elements of 8 results in each of ROWS rows
-constexpr int Before = cdiv(PW, 2) * 2, Skipped = Before - PW;             // read before an aligned address; of no window
-constexpr int Words = cdiv(Skipped + Columns, 2), Chunked = Before / 2 + 4 * SW;  // 8 results further are SW accesses
+// Line l of those of a thread. Those outside of the image stand for its nearest ones, as in each_of_window().
+__device__ __forceinline__ int line_of(const Geometry& g, int top, int l) { return min(max(top + l, 0), g.h - 1); }
 
-// The words of a line: `from` is aligned and in column `left`. Those behind the image are as small as any element in it.
-__device__ __forceinline__ void load_line(unsigned (&words)[Chunked + KW], const T* from, int left, int width) {
-#pragma unroll
-    for (int i = 0; i < Before / 2; ++i) words[i] = left > 0 ? bits<unsigned>(load_constant<2>(from - Before + 2 * i)) : 0;
-#pragma unroll
-    for (int i = 0; i < SW; ++i) {
-        uint4 four = {lowest_pair(T()), lowest_pair(T()), lowest_pair(T()), lowest_pair(T())};
-        if (left + 8 * i < width) four = bits<uint4>(load_constant<8>(from + 8 * i));
-        unsigned* const chunk = words + Before / 2 + 4 * i;
-        chunk[0] = four.x, chunk[1] = four.y, chunk[2] = four.z, chunk[3] = four.w;
-    }
-#pragma unroll
-    for (int i = Chunked; i < Words; ++i)
-        words[i] = left + 2 * i - Before < width ? bits<unsigned>(load_constant<2>(from + 2 * i - Before)) : lowest_pair(T());
-}
-
-// Stores what 8 keys in a row name, the first `count` of them, in pieces.
-__device__ __forceinline__ void store_row(T* y, int* index, const int (&keys)[8], const int (&at)[8], const T* image, int count) {
-    constexpr int Four = PIECE < 4 ? PIECE : 4;
-    unsigned pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = elements(keys[2 * i], keys[2 * i + 1]);
-    T values[8];
-    memcpy(values, pairs, sizeof(values));
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-        if (is_zero(keys[i])) values[i] = load_constant<1>(image + at[i]).v[0];  // of either sign
-#pragma unroll
-    for (int i = 0; i < 8; i += PIECE)
-        if (i < count) {
-            Vec<T, PIECE> piece;
-            memcpy(&piece, values + i, sizeof(piece));
-            store(y + i, piece);
-        }
-#pragma unroll
-    for (int i = 0; i < 8; i += Four)
-        if (i < count) {
-            Vec<int, Four> piece;
-            memcpy(&piece, at + i, sizeof(piece));
-            store(index + i, piece);
-        }
-}
-
-// A thread makes ROWS x 8 results of aligned planes without gaps, which lie `strides[1]` apart: its elements come in accesses of
-// 16 bytes, and of 4 beside them.
-extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
-    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
-    const int unit = blockIdx.x * BLOCK + threadIdx.x;
-    if (unit >= units) return;
-    const int line = split.across.of(unit), plane = split.down.of(line);
-    const int column = (unit - line * split.columns) * 8, row = (line - plane * split.rows) * ROWS;
-    const T* image = x + plane * g.strides[1];
-    asm volatile("" : "+l"(image));  // one sum from here to an address, not three
-    const int top = g.top(row), left = column * SW;
-    unsigned words[Lines][Chunked + KW];
-#pragma unroll
-    for (int l = 0; l < Lines; ++l) load_line(words[l], image + (min(max(top + l, 0), g.h - 1) * g.w + left), left, g.w);
-    int best[ROWS][Columns];
-#pragma unroll
-    for (int i = 0; i < ROWS * Columns; ++i) best[i / Columns][i % Columns] = LowestKey;
-#pragma unroll
-    for (int i = 0; i < Lines * Words; ++i) {
-        const int l = i / Words, word = i % Words;
-        unsigned pair = ordered(words[l][word]);
-        if (word < Before / 2 && left == 0) pair = 0x80008000u;  // before the image: below all elements
-#pragma unroll
-        for (int j = 2 * word - Skipped; j < 2 * word - Skipped + 2; ++j) {
-            if (j < 0 || j >= Columns) continue;
-            const int key = key_of(pair, (j + Skipped) % 2, l, j);
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                if (l >= r * SH && l < r * SH + KH) best[r][j] = max(best[r][j], key);
-        }
-    }
-    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
-    int largest = LowestKey;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        if (row + r >= g.oh) break;
-        int keys[8], at[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            keys[i] = best[r][i * SW];
-#pragma unroll
-            for (int j = 1; j < KW; ++j) keys[i] = max(keys[i], best[r][i * SW + j]);
-            largest = max(largest, keys[i]);
-            at[i] = position(g, keys[i], top, left - PW);
-        }
-        store_row(y + out + r * g.ow, index + out + r * g.ow, keys, at, image, g.ow - column);
-    }
-    if (largest < FirstNaN) return;
+// For the results of a thread, in ROWS rows of which each has `Columns`.
+template <int Columns>
+__device__ __forceinline__ void find_nans(const Geometry& g, T* y, int* index, const T* image, int row, int column) {
 #pragma unroll 1
     for (int r = 0; r < min(ROWS, g.oh - row); ++r)
 #pragma unroll 1
-        for (int i = 0; i < min(8, g.ow - column); ++i) {
-            const i64 to = out + r * g.ow + i;
-            last_nan(y + to, index + to, g, image, top + r * SH, left + i * SW - PW);
+        for (int i = 0; i < min(Columns, g.ow - column); ++i)
+            last_nan(y + r * g.ow + i, index + r * g.ow + i, g, image, g.top(row + r), g.left(column + i));
+}
+
+constexpr int Chunk = RESULTS * SW, Before = cdiv(PW, Halves) * Halves;  // elements of a line in wide accesses; left of them
+constexpr int After = KW - PW - SW > 0 ? cdiv(KW - PW - SW, Halves) * Halves : 0, LineWords = (Before + Chunk + After) / Halves;
+
+// The words of a line: `from` is aligned and in column `left`. Those behind the image are as small as any element in it.
+__device__ __forceinline__ void load_line(unsigned (&words)[LineWords], const T* from, int left, int width) {
+    constexpr int Piece = LOAD / Halves;
+#pragma unroll
+    for (int i = 0; i < Before / Halves; ++i)
+        words[i] = left > 0 ? bits<unsigned>(load_constant<Halves>(from - Before + i * Halves)) : 0;
+#pragma unroll
+    for (int i = 0; i < Chunk; i += LOAD) {
+        unsigned piece[Piece];
+#pragma unroll
+        for (unsigned& word : piece) word = lowest_word(T());
+        if (left + i < width) {
+            const Vec<T, LOAD> some = load_constant<LOAD>(from + i);
+            memcpy(piece, &some, sizeof(piece));
         }
+#pragma unroll
+        for (int k = 0; k < Piece; ++k) words[(Before + i) / Halves + k] = piece[k];
+    }
+#pragma unroll
+    for (int i = (Before + Chunk) / Halves; i < LineWords; ++i) {
+        const int beyond = i * Halves - Before;
+        words[i] = left + beyond < width ? bits<unsigned>(load_constant<Halves>(from + beyond)) : lowest_word(T());
+    }
+}
+
+// Element c of each of the windows of word p.
+__device__ __forceinline__ unsigned of_windows(const unsigned (&words)[LineWords], int p, int c) {
+    const int low = Before - PW + p * Halves * SW + c, high = low + SW;
+    if (Halves == 1) return words[low];
+    if (high == low + 1 && low % 2 == 0) return words[low / 2];
+    return __byte_perm(words[low / 2], words[high / 2], (low % 2 ? 0x32 : 0x10) | (high % 2 ? 0x7600 : 0x5400));
+}
+
+// A thread makes ROWS x RESULTS results of one plane, from accesses of LOAD elements, to which all lines are aligned: first the
+// best of each line, then the best of these.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_rows(
+    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
+    constexpr int Pairs = RESULTS / Halves;
+    const int unit = blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int line = split.across.of(unit), plane = split.down.of(line), n = split.apart.of(plane);
+    const int column = (unit - line * split.columns) * RESULTS, row = (line - plane * split.rows) * ROWS;
+    const T* image = x + n * g.strides[0] + (plane - n * split.parts) * g.strides[1];
+    asm volatile("" : "+l"(image));  // one sum from here to an address, not three
+    const int top = g.top(row), left = column * SW, first = max(top, 0), base = first * g.w + left - PW;
+    unsigned words[Lines][LineWords];
+#pragma unroll
+    for (int l = 0; l < Lines; ++l)
+        load_line(words[l], image + (line_of(g, top, l) * (int)g.strides[2] + left), left, g.w);
+    Best best[ROWS][Pairs];
+    Watch watch;
+#pragma unroll
+    for (int l = 0; l < Lines; ++l) {
+        const unsigned further = in_halves((line_of(g, top, l) - first) * g.w);
+#pragma unroll
+        for (unsigned word : words[l]) watch.add(word);
+#pragma unroll
+        for (int i = 0; i < Before / Halves; ++i) words[l][i] = left > 0 ? words[l][i] : NaNs;
+#pragma unroll
+        for (int p = 0; p < Pairs; ++p) {
+            const unsigned place = Halves == 2 ? 2 * p * SW + ((2 * p + 1) * SW << 16) : p * SW;
+            Best own = {of_windows(words[l], p, 0), place};
+#pragma unroll
+            for (int c = 1; c < KW; ++c) own.meet(of_windows(words[l], p, c), place + in_halves(c));
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (l == r * SH) best[r][p] = {own.value, own.place + further};
+                else if (l > r * SH && l < r * SH + KH) best[r][p].meet(own, further);
+            }
+        }
+    }
+    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (row + r >= g.oh) break;
+        unsigned values[Pairs];
+        int at[RESULTS];
+#pragma unroll
+        for (int p = 0; p < Pairs; ++p) values[p] = best[r][p].value;
+#pragma unroll
+        for (int i = 0; i < RESULTS; ++i) {
+            const unsigned place = best[r][i / Halves].place;
+            at[i] = i % Halves ? place_of<1>(place, base) : place_of<0>(place, base);
+        }
+#pragma unroll
+        for (int i = 0; i < RESULTS; i += STORE) {
+            if (column + i >= g.ow) break;
+            Vec<T, STORE> some;
+            memcpy(&some, reinterpret_cast<const T*>(values) + i, sizeof(some));
+            store(y + out + r * g.ow + i, some);
+        }
+        constexpr int Four = STORE < 4 ? STORE : 4;
+#pragma unroll
+        for (int i = 0; i < RESULTS; i += Four)
+            if (column + i < g.ow) store(index + out + r * g.ow + i, *reinterpret_cast<const Vec<int, Four>*>(at + i));
+    }
+    if (watch.nan()) find_nans<RESULTS>(g, y + out, index + out, image, row, column);
+}
+
+// A thread makes ROWS results of one column of a plane that may lie anywhere, from accesses of single elements. A word has the
+// elements of two windows that lie Apart rows of windows from one another.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_columns(
+    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
+    constexpr int Apart = cdiv(ROWS, Halves), Step = (Halves - 1) * Apart * SH;  // lines from one half to the other
+    const int unit = blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int line = split.across.of(unit), plane = split.down.of(line), n = split.apart.of(plane);
+    const int column = unit - line * split.columns, row = (line - plane * split.rows) * ROWS;
+    const T* image = x + n * g.strides[0] + (plane - n * split.parts) * g.strides[1];
+    asm volatile("" : "+l"(image));
+    const int top = g.top(row), left = g.left(column), first = max(top, 0), begin = max(left, 0), base = first * g.w + begin;
+    T elements[Lines][KW];
+    int shift[KW], down[Lines];
+#pragma unroll
+    for (int c = 0; c < KW; ++c) shift[c] = PW ? min(max(left + c, 0), g.w - 1) - begin : c;
+#pragma unroll
+    for (int l = 0; l < Lines; ++l) {
+        const int h = line_of(g, top, l);
+        const T* const from = image + (h * (int)g.strides[2] + begin);
+        down[l] = (h - first) * g.w;
+#pragma unroll
+        for (int c = 0; c < KW; ++c) elements[l][c] = load_constant<1>(from + shift[c]).v[0];
+    }
+    Best best[Apart];
+    Watch watch;
+#pragma unroll
+    for (int l = 0; l + Step < Lines; ++l) {
+        const auto word = [&](int c) {
+            unsigned both;
+            const T halves[2] = {elements[l][c], elements[l + Step][c]};
+            memcpy(&both, halves, sizeof(both));
+            watch.add(both);
+            return both;
+        };
+        const unsigned further = Step ? down[l] + (down[l + Step] << 16) : down[l];
+        Best own = {word(0), in_halves(shift[0])};
+#pragma unroll
+        for (int c = 1; c < KW; ++c) own.meet(word(c), in_halves(shift[c]));
+#pragma unroll
+        for (int r = 0; r < Apart; ++r) {
+            if (l == r * SH) best[r] = {own.value, own.place + further};
+            else if (l > r * SH && l < r * SH + KH) best[r].meet(own, further);
+        }
+    }
+    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (row + r >= g.oh) break;
+        const Best& found = best[r % Apart];
+        T halves[Halves];
+        memcpy(halves, &found.value, sizeof(halves));
+        y[out + r * g.ow] = halves[r / Apart];
+        index[out + r * g.ow] = r / Apart ? place_of<1>(found.place, base) : place_of<0>(found.place, base);
+    }
+    if (watch.nan()) find_nans<1>(g, y + out, index + out, image, row, column);
+}
+
+// A thread makes ROWS results of one column for WIDTH channels, that lie side by side.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_channels(
+    const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
+    constexpr int Count = WIDTH / Halves ? WIDTH / Halves : 1, Together = WIDTH < 4 ? WIDTH : 4;
+    const int unit = blockIdx.x * BLOCK + threadIdx.x;
+    if (unit >= units) return;
+    const int window = split.apart.of(unit), line = split.across.of(window), n = split.down.of(line);
+    const int channel = (unit - window * split.parts) * WIDTH;
+    const int column = window - line * split.columns, row = (line - n * split.rows) * ROWS;
+    const T* image = x + n * g.strides[0] + channel;
+    asm volatile("" : "+l"(image));
+    const int top = g.top(row), left = g.left(column), first = max(top, 0), begin = max(left, 0), base = first * g.w + begin;
+    Best best[ROWS][Count];
+    Watch watch;
+#pragma unroll
+    for (int l = 0; l < Lines; ++l) {
+        const int h = line_of(g, top, l);
+        const unsigned further = in_halves((h - first) * g.w);
+        Best own[Count];
+#pragma unroll
+        for (int c = 0; c < KW; ++c) {
+            const int w = min(max(left + c, 0), g.w - 1);
+            unsigned words[Count];
+            const Vec<T, WIDTH> some = load_constant<WIDTH>(image + (h * (int)g.strides[2] + w * (int)g.strides[3]));
+            memcpy(words, &some, sizeof(words));
+#pragma unroll
+            for (int i = 0; i < Count; ++i) {
+                watch.add(words[i]);
+                if (c == 0) own[i] = {words[i], in_halves(w - begin)};
+                else own[i].meet(words[i], in_halves(w - begin));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < Count; ++i)
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (l == r * SH) best[r][i] = {own[i].value, own[i].place + further};
+                else if (l > r * SH && l < r * SH + KH) best[r][i].meet(own[i], further);
+            }
+    }
+    const i64 step = (i64)g.ow * g.channels, out = (((i64)n * g.oh + row) * g.ow + column) * g.channels + channel;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        if (row + r >= g.oh) break;
+        unsigned values[Count];
+        int at[WIDTH];
+#pragma unroll
+        for (int i = 0; i < Count; ++i) values[i] = best[r][i].value;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            const unsigned place = best[r][i / Halves].place;
+            at[i] = i % Halves ? place_of<1>(place, base) : place_of<0>(place, base);
+        }
+        store(y + out + r * step, *reinterpret_cast<const Vec<T, WIDTH>*>(values));
+#pragma unroll
+        for (int i = 0; i < WIDTH; i += Together)
+            store(index + out + r * step + i, *reinterpret_cast<const Vec<int, Together>*>(at + i));
+    }
+    if (!watch.nan()) return;
+#pragma unroll 1
+    for (int r = 0; r < min(ROWS, g.oh - row); ++r)
+#pragma unroll 1
+        for (int i = 0; i < WIDTH; ++i)
+            last_nan(y + out + r * step + i, index + out + r * step + i, g, image + i, g.top(row + r), left);
 }
 #endif
 

@@ -12,7 +12,6 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
-    RESULTS,
     Launch,
     Strides,
     Windows,
@@ -25,6 +24,11 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
+RESULTS = 4  # of a row that a thread makes where it reads vectors
+WIDTH = 8  # channels of a thread
+COLUMN_ROWS = 2  # results of a thread that reads single elements, one below the other
+LEAST_LOAD = 8  # bytes of a vector; narrower ones are not worth it
+MOST_ROWS, MOST_RESULTS = 8, 16  # of a thread
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -42,31 +46,52 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 @lru_cache(maxsize=4096)
 def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
     width = windows.size[1]
-    if not last and _aligned(windows, strides, dtype.itemsize, offset):
-        return _rows(windows, strides, dtype)
+    if _by_words(windows, strides, dtype) and (found := _words(windows, strides, dtype, offset, last)):
+        return found
     rows_are_dense = (width == 1 or strides[3] == 1) and (windows.size[0] == 1 or strides[2] == width)
     if not last and rows_are_dense and (tile := _tile(windows, strides, dtype.itemsize)):
         return _staged(windows, strides, dtype, tile)
     return _direct(windows, strides, dtype, offset, last)
 
 
-def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
-    """Whether planes of 16-bit elements have no gaps, and all rows start at multiples of 16 bytes."""
-    (h, w), (_, kw), (_, sw) = windows.size, windows.kernel, windows.stride
-    even = windows.images == 1 or strides[0] == windows.channels * strides[1]
-    dense = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
-    small = windows.small and sw <= 2 and kw <= RESULTS and windows.images * windows.channels * h * w < 2**34
-    return size == 2 and dense and small
+def _by_words(windows: Windows, strides: Strides, dtype: torch.dtype) -> bool:
+    """Whether the kernels of max_pool2d.cu that compare words can run: their places and offsets must fit."""
+    (h, w), (oh, ow) = windows.size, windows.counts
+    lines = windows.kernel[0] + (MOST_ROWS - 1) * windows.stride[0]
+    places = lines * w + MOST_RESULTS * windows.stride[1] + windows.kernel[1]
+    units = windows.images * windows.channels * oh * ow
+    reach = abs(strides[2]) * h + abs(strides[3]) * w
+    small = windows.small and windows.stride[0] <= windows.kernel[0] and windows.stride[1] <= 2
+    return small and (dtype.itemsize == 4 or places < 2**16) and max(units, reach) < 2**31 - BLOCK
 
 
-def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
-    (oh, ow), rows = windows.counts, windows.rows_of_a_thread
-    across, down = cdiv(ow, RESULTS), cdiv(oh, rows)
-    units = windows.images * windows.channels * across * down
-    signature = "x* y* index* geometry:struct split:struct units:i32"
-    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, ROWS=rows, PIECE=gcd(RESULTS, ow)))
+def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch | None:
+    """Of channels side by side; of rows by vectors, where these are aligned; of rows by single elements."""
+    wide, halves = ACCESS_BYTES // dtype.itemsize, 4 // dtype.itemsize
+    if last:
+        width = gcd(WIDTH, wide, offset // dtype.itemsize, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
+        more = {"ROWS": windows.rows_of_a_thread, "WIDTH": width, "CHANNELS": 1}
+        return None if width < halves else _split(windows, strides, dtype, "max_pool2d_channels", width, more)
+    if windows.size[1] > 1 and strides[3] != 1:
+        return None
+    load = gcd(wide, RESULTS * windows.stride[1], offset // dtype.itemsize, windows.size[1], *strides[:3])
+    if load * dtype.itemsize >= LEAST_LOAD:
+        more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, wide, windows.counts[1])}
+        return _split(windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": windows.rows_of_a_thread, **more})
+    return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS})
+
+
+def _split(
+    windows: Windows, strides: Strides, dtype: torch.dtype, entry: str, columns: int, more: dict[str, int]
+) -> Launch:
+    """A launch of a kernel whose threads make so many rows of so many results, or of channels."""
+    (oh, ow), last = windows.counts, "WIDTH" in more
+    down, across = cdiv(oh, more["ROWS"]), ow if last else cdiv(ow, columns)
+    parts = windows.channels // columns if last else windows.channels
+    units = windows.images * parts * across * down
+    kernel = SOURCE.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **windows.defines(dtype, **more))
     launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
-    split = divisor(across) + divisor(down) + struct.pack("2i", across, down)
+    split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
     return lambda x, y, index: launch(x, y, index, geometry, split)
 
 
