@@ -62,7 +62,12 @@ struct Split {
 };
 
 // Line l of those of a thread. Those outside of the image stand for its nearest ones, as in each_of_window().
-__device__ __forceinline__ int line_of(const Geometry& g, int top, int l) { return min(max(top + l, 0), g.h - 1); }
+__device__ __forceinline__ int line_of(const Geometry& g, int top, int l) {
+    return min(l < PH ? max(top + l, 0) : top + l, g.h - 1);
+}
+
+// Where it begins, counted from line `top`; of lines below the image any place, since none of their elements is ever taken.
+__device__ __forceinline__ int begin_of(const Geometry& g, int top, int l) { return (l < PH ? max(l, -top) : l) * g.w; }
 
 // For the results of a thread, in ROWS rows of which each has `Columns`.
 template <int Columns>
@@ -77,18 +82,18 @@ __device__ __forceinline__ void find_nans(const Geometry& g, T* y, int* index, c
 constexpr int Chunk = RESULTS * SW, Before = cdiv(PW, Halves) * Halves;  // elements of a line in wide accesses; left of them
 constexpr int After = KW - PW - SW > 0 ? cdiv(KW - PW - SW, Halves) * Halves : 0, LineWords = (Before + Chunk + After) / Halves;
 
-// The words of a line: `from` is aligned and in column `left`. Those behind the image are as small as any element in it.
+// The words of a line: `from` is aligned and in column `left`. Those beside the image are as small as any element in it.
 __device__ __forceinline__ void load_line(unsigned (&words)[LineWords], const T* from, int left, int width) {
     constexpr int Piece = LOAD / Halves;
 #pragma unroll
     for (int i = 0; i < Before / Halves; ++i)
-        words[i] = left > 0 ? bits<unsigned>(load_constant<Halves>(from - Before + i * Halves)) : 0;
+        words[i] = left > 0 ? bits<unsigned>(load_constant<Halves>(from - Before + i * Halves)) : lowest_word(T());
 #pragma unroll
     for (int i = 0; i < Chunk; i += LOAD) {
         unsigned piece[Piece];
 #pragma unroll
         for (unsigned& word : piece) word = lowest_word(T());
-        if (left + i < width) {
+        if ((i == 0 && 2 * PW < KW) || left + i < width) {
             const Vec<T, LOAD> some = load_constant<LOAD>(from + i);
             memcpy(piece, &some, sizeof(piece));
         }
@@ -110,6 +115,14 @@ __device__ __forceinline__ unsigned of_windows(const unsigned (&words)[LineWords
     return __byte_perm(words[low / 2], words[high / 2], (low % 2 ? 0x32 : 0x10) | (high % 2 ? 0x7600 : 0x5400));
 }
 
+// Where these stand, counted from column left - PW. In place of those before the image stands its first column: only where all
+// elements are -inf do they matter.
+__device__ __forceinline__ unsigned places(int p, int c, int left) {
+    const int low = p * Halves * SW + c, high = low + SW;
+    if (Halves == 1) return left > 0 ? low : max(low, PW);
+    return left > 0 ? low + (high << 16) : max(low, PW) + (max(high, PW) << 16);
+}
+
 // A thread makes ROWS x RESULTS results of one plane, from accesses of LOAD elements, to which all lines are aligned: first the
 // best of each line, then the best of these.
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_rows(
@@ -121,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_rows(
     const int column = (unit - line * split.columns) * RESULTS, row = (line - plane * split.rows) * ROWS;
     const T* image = x + n * g.strides[0] + (plane - n * split.parts) * g.strides[1];
     asm volatile("" : "+l"(image));  // one sum from here to an address, not three
-    const int top = g.top(row), left = column * SW, first = max(top, 0), base = first * g.w + left - PW;
+    const int top = g.top(row), left = column * SW, base = top * g.w + left - PW;
     unsigned words[Lines][LineWords];
 #pragma unroll
     for (int l = 0; l < Lines; ++l)
@@ -130,17 +143,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_rows(
     Watch watch;
 #pragma unroll
     for (int l = 0; l < Lines; ++l) {
-        const unsigned further = in_halves((line_of(g, top, l) - first) * g.w);
+        const unsigned further = in_halves(begin_of(g, top, l));
 #pragma unroll
         for (unsigned word : words[l]) watch.add(word);
 #pragma unroll
-        for (int i = 0; i < Before / Halves; ++i) words[l][i] = left > 0 ? words[l][i] : NaNs;
-#pragma unroll
         for (int p = 0; p < Pairs; ++p) {
-            const unsigned place = Halves == 2 ? 2 * p * SW + ((2 * p + 1) * SW << 16) : p * SW;
-            Best own = {of_windows(words[l], p, 0), place};
+            Best own = {of_windows(words[l], p, 0), places(p, 0, left)};
 #pragma unroll
-            for (int c = 1; c < KW; ++c) own.meet(of_windows(words[l], p, c), place + in_halves(c));
+            for (int c = 1; c < KW; ++c) own.meet(of_windows(words[l], p, c), places(p, c, left));
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 if (l == r * SH) best[r][p] = {own.value, own.place + further};
@@ -148,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_rows(
             }
         }
     }
-    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
+    const int out = (plane * g.oh + row) * g.ow + column;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;
@@ -187,16 +197,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_columns
     const int column = unit - line * split.columns, row = (line - plane * split.rows) * ROWS;
     const T* image = x + n * g.strides[0] + (plane - n * split.parts) * g.strides[1];
     asm volatile("" : "+l"(image));
-    const int top = g.top(row), left = g.left(column), first = max(top, 0), begin = max(left, 0), base = first * g.w + begin;
+    const int top = g.top(row), left = g.left(column), begin = PW ? max(left, 0) : left, base = top * g.w + begin;
     T elements[Lines][KW];
-    int shift[KW], down[Lines];
+    int shift[KW];
 #pragma unroll
     for (int c = 0; c < KW; ++c) shift[c] = PW ? min(max(left + c, 0), g.w - 1) - begin : c;
 #pragma unroll
     for (int l = 0; l < Lines; ++l) {
-        const int h = line_of(g, top, l);
-        const T* const from = image + (h * (int)g.strides[2] + begin);
-        down[l] = (h - first) * g.w;
+        const T* const from = image + (line_of(g, top, l) * (int)g.strides[2] + begin);
 #pragma unroll
         for (int c = 0; c < KW; ++c) elements[l][c] = load_constant<1>(from + shift[c]).v[0];
     }
@@ -208,10 +216,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_columns
             unsigned both;
             const T halves[2] = {elements[l][c], elements[l + Step][c]};
             memcpy(&both, halves, sizeof(both));
+            asm volatile("" : "+r"(both));  // put together once
             watch.add(both);
             return both;
         };
-        const unsigned further = Step ? down[l] + (down[l + Step] << 16) : down[l];
+        const unsigned further = begin_of(g, top, l) + (Step ? begin_of(g, top, l + Step) << 16 : 0);
         Best own = {word(0), in_halves(shift[0])};
 #pragma unroll
         for (int c = 1; c < KW; ++c) own.meet(word(c), in_halves(shift[c]));
@@ -221,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_columns
             else if (l > r * SH && l < r * SH + KH) best[r].meet(own, further);
         }
     }
-    const i64 out = ((i64)plane * g.oh + row) * g.ow + column;
+    const int out = (plane * g.oh + row) * g.ow + column;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;
@@ -245,17 +254,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_channel
     const int column = window - line * split.columns, row = (line - n * split.rows) * ROWS;
     const T* image = x + n * g.strides[0] + channel;
     asm volatile("" : "+l"(image));
-    const int top = g.top(row), left = g.left(column), first = max(top, 0), begin = max(left, 0), base = first * g.w + begin;
+    const int top = g.top(row), left = g.left(column), begin = PW ? max(left, 0) : left, base = top * g.w + begin;
     Best best[ROWS][Count];
     Watch watch;
 #pragma unroll
     for (int l = 0; l < Lines; ++l) {
         const int h = line_of(g, top, l);
-        const unsigned further = in_halves((h - first) * g.w);
+        const unsigned further = in_halves(begin_of(g, top, l));
         Best own[Count];
 #pragma unroll
         for (int c = 0; c < KW; ++c) {
-            const int w = min(max(left + c, 0), g.w - 1);
+            const int w = PW ? min(max(left + c, 0), g.w - 1) : left + c;
             unsigned words[Count];
             const Vec<T, WIDTH> some = load_constant<WIDTH>(image + (h * (int)g.strides[2] + w * (int)g.strides[3]));
             memcpy(words, &some, sizeof(words));
@@ -274,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) max_pool2d_channel
                 else if (l > r * SH && l < r * SH + KH) best[r][i].meet(own[i], further);
             }
     }
-    const i64 step = (i64)g.ow * g.channels, out = (((i64)n * g.oh + row) * g.ow + column) * g.channels + channel;
+    const int step = g.ow * g.channels, out = ((n * g.oh + row) * g.ow + column) * g.channels + channel;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;

@@ -24,6 +24,7 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
+THREADS, RESIDENT, ROWS = 256, 1, 0
 RESULTS = 4  # of a row that a thread makes where it reads vectors
 WIDTH = 8  # channels of a thread
 COLUMN_ROWS = 2  # results of a thread that reads single elements, one below the other
@@ -70,14 +71,14 @@ def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, 
     wide, halves = ACCESS_BYTES // dtype.itemsize, 4 // dtype.itemsize
     if last:
         width = gcd(WIDTH, wide, offset // dtype.itemsize, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
-        more = {"ROWS": windows.rows_of_a_thread, "WIDTH": width, "CHANNELS": 1}
+        more = {"ROWS": ROWS or windows.rows_of_a_thread, "WIDTH": width, "CHANNELS": 1}
         return None if width < halves else _split(windows, strides, dtype, "max_pool2d_channels", width, more)
     if windows.size[1] > 1 and strides[3] != 1:
         return None
     load = gcd(wide, RESULTS * windows.stride[1], offset // dtype.itemsize, windows.size[1], *strides[:3])
     if load * dtype.itemsize >= LEAST_LOAD:
         more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, wide, windows.counts[1])}
-        return _split(windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": windows.rows_of_a_thread, **more})
+        return _split(windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": ROWS or windows.rows_of_a_thread, **more})
     return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS})
 
 
@@ -86,11 +87,12 @@ def _split(
 ) -> Launch:
     """A launch of a kernel whose threads make so many rows of so many results, or of channels."""
     (oh, ow), last = windows.counts, "WIDTH" in more
+    more = {**more, "BLOCK": THREADS, "RESIDENT": RESIDENT}
     down, across = cdiv(oh, more["ROWS"]), ow if last else cdiv(ow, columns)
     parts = windows.channels // columns if last else windows.channels
     units = windows.images * parts * across * down
     kernel = SOURCE.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **windows.defines(dtype, **more))
-    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
+    launch, geometry = kernel.bind(cdiv(units, THREADS), THREADS, units), windows.geometry(strides)
     split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
     return lambda x, y, index: launch(x, y, index, geometry, split)
 

@@ -9,11 +9,10 @@
 
 constexpr int Halves = 4 / sizeof(T);  // elements of a word
 
-// Of both halves: below all elements, above none; and NaN.
+// -inf in each half.
 __device__ __forceinline__ constexpr unsigned lowest_word(float) { return 0xff800000u; }
 __device__ __forceinline__ constexpr unsigned lowest_word(__half) { return 0xfc00fc00u; }
 __device__ __forceinline__ constexpr unsigned lowest_word(__nv_bfloat16) { return 0xff80ff80u; }
-constexpr unsigned NaNs = 0x7fff7fffu;
 
 // The same place for each half.
 __device__ __forceinline__ constexpr unsigned in_halves(int place) { return Halves == 2 ? (unsigned)place * 0x10001u : (unsigned)place; }

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, plan
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import ELEMENTS, UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, Window, four_strides, planes
+
+
+ROW_ELEMENTS, ROW_WARPS, LONGEST = 512, 4, 128  # results of a program that reads whole lines, at most so many in a line
 
 
 @triton.jit
@@ -60,6 +66,67 @@ def max_pool2d_kernel(
     tl.store(index_ptr + offs, at, mask=mask)
 
 
+@triton.jit
+def _taps(line, column, width, D: tl.constexpr, SW: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr):
+    """Of each window of a line the elements SW * D and after it of the columns where the window begins, side by side."""
+    w = column + (tl.arange(0, SW * BLOCK_Q) + SW * D)[None, :]
+    inside = w < width
+    if D < 0:
+        inside = inside & (w >= 0)
+    return tl.load(line + w, mask=inside, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _better(best, at, x, PLACE: tl.constexpr):
+    better = (x > best) | (x != x)
+    return tl.where(better, x, best), tl.where(better, PLACE, at)
+
+
+@triton.jit
+def max_pool2d_rows_kernel(
+    y_ptr, index_ptr, x_ptr, lines, height, pieces, oh, out_pieces,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Planes without gaps: rows of windows [lines], of which a program takes BLOCK_R x BLOCK_Q and reads whole lines.
+
+    W and OW are pieces * PIECE, so that the compiler knows how lines are aligned.
+    """
+    width, ow = pieces * PIECE, out_pieces * OUT_PIECE
+    tiles = tl.cdiv(ow, BLOCK_Q)
+    pid = tl.program_id(0)
+    r = pid // tiles * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    first = pid % tiles * BLOCK_Q
+    q = first + tl.arange(0, BLOCK_Q)[None, :]
+    plane, top = (r // oh).to(tl.int64), r % oh * SH - PH
+    plane = tl.minimum(plane, (lines - 1) // oh)
+    left = q * SW - PW
+
+    best = tl.full([BLOCK_R, BLOCK_Q], float("-inf"), tl.float32)
+    at = tl.maximum(-top, 0) * KW + tl.maximum(-left, 0)
+    for i in tl.static_range(KH):
+        h = tl.minimum(tl.maximum(top + i, 0), height - 1)
+        line = x_ptr + (plane * height + h) * width
+        if SW == 1:
+            for j in tl.static_range(KW):
+                x = _taps(line, first, width, j - PW, 1, BLOCK_R, BLOCK_Q)
+                best, at = _better(best, at, x, i * KW + j)
+        else:
+            for d in tl.static_range(-((PW + 1) // 2), (KW - 1 - PW) // 2 + 1):
+                both = _taps(line, first * 2, width, d, 2, BLOCK_R, BLOCK_Q)
+                even, odd = tl.split(tl.reshape(both, [BLOCK_R, BLOCK_Q, 2]))
+                if 2 * d + PW >= 0:
+                    best, at = _better(best, at, even, i * KW + 2 * d + PW)
+                if 2 * d + 1 + PW < KW:
+                    best, at = _better(best, at, odd, i * KW + 2 * d + 1 + PW)
+
+    mask = (r < lines) & (q < ow)
+    offs = r.to(tl.int64) * ow + q
+    place = tl.minimum(tl.maximum(top + at // KW, 0), height - 1) * width + left + at % KW
+    tl.store(y_ptr + offs, best.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(index_ptr + offs, place, mask=mask)
+
+
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     size, form = (x.shape[-2], x.shape[-1]), format_of(x)
     sides = zip(size, kernel, stride, padding, strict=True)
@@ -76,6 +143,18 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 def _plan(
     batch: Pair, size: Pair, counts: Ints, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
 ) -> Launch:
+    (h, w), (oh, ow), planes = size, counts, batch[0] * batch[1]
+    contiguous = strides[2:] == (w, 1) and strides[1] == h * w and (batch[0] == 1 or strides[0] == batch[1] * h * w)
+    small = kernel[0] * kernel[1] <= UNROLLED and stride[1] <= 2 and planes * oh < 2**30
+    if not last and contiguous and small:
+        block_q = min(next_power(ow), LONGEST)
+        block_r = min(max(ROW_ELEMENTS // block_q, 1), next_power(planes * oh))
+        return Launch(
+            max_pool2d_rows_kernel, (cdiv(planes * oh, block_r) * cdiv(ow, block_q),),
+            planes * oh, h, w // gcd(w, 8), oh, ow // gcd(ow, 8),
+            KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
+            PIECE=gcd(w, 8), OUT_PIECE=gcd(ow, 8), BLOCK_R=block_r, BLOCK_Q=block_q, num_warps=ROW_WARPS,
+        )  # fmt: skip
     # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
     # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
     elements, warps = (ELEMENTS, 4) if last else (256, 2)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
+
+
+ROW_ELEMENTS, ROW_WARPS, LONGEST = 256, 4, 128
 
 
 @triton.jit
@@ -58,6 +64,68 @@ def max_pool2d_backward_kernel(
     tl.store(out_ptr + r.to(tl.int64) * columns + q, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _take(total, g, at, here, DOWN: tl.constexpr, ALONG: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr):
+    """Adds what a window gives to an element that is DOWN and ALONG from where it begins, where its index names that."""
+    if DOWN >= 0 and DOWN < KH and ALONG >= 0 and ALONG < KW:
+        total += tl.where(at == here, g, 0.0)
+    return total
+
+
+@triton.jit
+def _store_line(line, w, rows, width, even, odd, SW: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr):
+    sums = even
+    if SW == 2:
+        sums = tl.reshape(tl.join(even, odd), [BLOCK_R, 2 * BLOCK_Q])
+    tl.store(line + w, sums.to(line.dtype.element_ty), mask=rows & (w < width))
+
+
+@triton.jit
+def max_pool2d_backward_rows_kernel(
+    out_ptr, grad_ptr, index_ptr, lines, height, pieces, oh, out_pieces,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Planes without gaps in blocks of SH x SW elements, up to 2 x 2, of which a program takes BLOCK_R x BLOCK_Q.
+
+    lines: rows of such blocks in all planes. W and OW are pieces * PIECE, so that the compiler knows how lines are aligned.
+    """
+    width, ow, down = pieces * PIECE, out_pieces * OUT_PIECE, tl.cdiv(height, SH)
+    tiles = tl.cdiv(tl.cdiv(width, SW), BLOCK_Q)
+    pid = tl.program_id(0)
+    r = pid // tiles * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    first = pid % tiles * BLOCK_Q
+    q = first + tl.arange(0, BLOCK_Q)[None, :]
+    plane, i = (r // down).to(tl.int64), r % down
+    here = i * SH * width + q * SW
+
+    zero = tl.zeros([BLOCK_R, BLOCK_Q], tl.float32)
+    s00, s01, s10, s11 = zero, zero, zero, zero
+    for o in tl.static_range(-((KH - 1 - PH) // SH), (SH - 1 + PH) // SH + 1):
+        row = i + o
+        there = (r < lines) & (row >= 0) & (row < oh)
+        line = (plane * oh + row) * ow
+        for p in tl.static_range(-((KW - 1 - PW) // SW), (SW - 1 + PW) // SW + 1):
+            inside = there & (q + p < ow)
+            if p < 0:
+                inside = inside & (q + p >= 0)
+            at = tl.load(index_ptr + line + (q + p), mask=inside, other=-1)
+            g = tl.load(grad_ptr + line + (q + p), mask=inside, other=0.0).to(tl.float32)
+            s00 = _take(s00, g, at, here, PH - o * SH, PW - p * SW, KH, KW)
+            if SW == 2:
+                s01 = _take(s01, g, at, here + 1, PH - o * SH, PW - p * SW + 1, KH, KW)
+            if SH == 2:
+                s10 = _take(s10, g, at, here + width, PH - o * SH + 1, PW - p * SW, KH, KW)
+            if SH == 2 and SW == 2:
+                s11 = _take(s11, g, at, here + width + 1, PH - o * SH + 1, PW - p * SW + 1, KH, KW)
+
+    w = first * SW + tl.arange(0, SW * BLOCK_Q)[None, :]
+    to = out_ptr + (plane * height + i * SH) * width
+    _store_line(to, w, r < lines, width, s00, s01, SW, BLOCK_R, BLOCK_Q)
+    if SH == 2:
+        _store_line(to + width, w, (r < lines) & (i * SH + 1 < height), width, s10, s11, SW, BLOCK_R, BLOCK_Q)
+
+
 def max_pool2d_backward(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -71,11 +139,30 @@ def max_pool2d_backward(
     return out
 
 
+def _dense(batch: Pair, size: Pair, strides: Ints) -> bool:
+    """Whether images of this size have no gaps, rows side by side."""
+    (n, c), (h, w) = batch, size
+    return strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
+
+
 @plan
 def _plan(
     batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, steps: Ints, index_steps: Ints,
     last: bool,
 ) -> Launch:  # fmt: skip
+    (h, w), (oh, ow), planes = size, counts, batch[0] * batch[1]
+    if max(stride) <= 2 and kernel[0] * kernel[1] <= UNROLLED and planes * h < 2**30 and not last and _dense(
+        batch, counts, steps
+    ) and _dense(batch, counts, index_steps):
+        lines, columns = planes * cdiv(h, stride[0]), cdiv(w, stride[1])
+        block_q = min(next_power(columns), LONGEST)
+        block_r = min(max(ROW_ELEMENTS // block_q, 1), next_power(lines))
+        return Launch(
+            max_pool2d_backward_rows_kernel, (cdiv(lines, block_r) * cdiv(columns, block_q),),
+            lines, h, w // gcd(w, 8), oh, ow // gcd(ow, 8),
+            KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
+            PIECE=gcd(w, 8), OUT_PIECE=gcd(ow, 8), BLOCK_R=block_r, BLOCK_Q=block_q, num_warps=ROW_WARPS,
+        )  # fmt: skip
     at = placed(*batch, size[0] * size[1], last)
     shared = tuple(min(cdiv(k, s), n) for k, s, n in zip(kernel, stride, counts, strict=True))
     down, along = shared if shared[0] * shared[1] <= UNROLLED else (0, 0)
