@@ -21,11 +21,19 @@ ROW_ELEMENTS, ROW_WARPS, LONGEST = 512, 4, 128  # results of a program that read
 
 
 @triton.jit
+def _number(x):
+    """fp32 of each element; of bf16 by its bits, since the compiler would compare pairs of bf16, which takes more steps."""
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return x.to(tl.float32)
+
+
+@triton.jit
 def _compare(best, at, image, h, w, W, strides, mask, DENSE: tl.constexpr):
     """The better of the best so far and of one element of each window: a larger one, or NaN."""
     place = h * W + w
     offset = place if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
-    x = tl.load(image + offset, mask=mask).to(tl.float32)
+    x = _number(tl.load(image + offset, mask=mask))
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, place, at)
 
@@ -73,7 +81,7 @@ def _taps(line, column, width, D: tl.constexpr, SW: tl.constexpr, BLOCK_R: tl.co
     inside = w < width
     if D < 0:
         inside = inside & (w >= 0)
-    return tl.load(line + w, mask=inside, other=float("-inf")).to(tl.float32)
+    return _number(tl.load(line + w, mask=inside, other=float("-inf")))
 
 
 @triton.jit
