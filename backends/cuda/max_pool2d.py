@@ -70,7 +70,9 @@ def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, 
     """Of channels side by side; of rows by vectors, where these are aligned; of rows by single elements."""
     wide, halves = ACCESS_BYTES // dtype.itemsize, 4 // dtype.itemsize
     if last:
-        width = gcd(WIDTH, wide, offset // dtype.itemsize, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
+        width = gcd(
+            WIDTH, wide, offset // dtype.itemsize, windows.channels, *(s for i, s in enumerate(strides) if i != 1)
+        )
         more = {"ROWS": ROWS or windows.rows_of_a_thread, "WIDTH": width, "CHANNELS": 1}
         return None if width < halves else _split(windows, strides, dtype, "max_pool2d_channels", width, more)
     if windows.size[1] > 1 and strides[3] != 1:
@@ -78,7 +80,9 @@ def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, 
     load = gcd(wide, RESULTS * windows.stride[1], offset // dtype.itemsize, windows.size[1], *strides[:3])
     if load * dtype.itemsize >= LEAST_LOAD:
         more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, wide, windows.counts[1])}
-        return _split(windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": ROWS or windows.rows_of_a_thread, **more})
+        return _split(
+            windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": ROWS or windows.rows_of_a_thread, **more}
+        )
     return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS})
 
 
@@ -91,7 +95,9 @@ def _split(
     down, across = cdiv(oh, more["ROWS"]), ow if last else cdiv(ow, columns)
     parts = windows.channels // columns if last else windows.channels
     units = windows.images * parts * across * down
-    kernel = SOURCE.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **windows.defines(dtype, **more))
+    kernel = SOURCE.kernel(
+        entry, "x* y* index* geometry:struct split:struct units:i32", **windows.defines(dtype, **more)
+    )
     launch, geometry = kernel.bind(cdiv(units, THREADS), THREADS, units), windows.geometry(strides)
     split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
     return lambda x, y, index: launch(x, y, index, geometry, split)

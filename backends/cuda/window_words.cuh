@@ -32,7 +32,7 @@ __device__ __forceinline__ void take_larger(unsigned& best, unsigned& place, uns
 }
 __device__ __forceinline__ void take_larger(unsigned& best, unsigned& place, unsigned x, unsigned at, float) {
     asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %2, %4;\nselp.b32 %0, %2, %4, p;\nselp.b32 %1, %3, %5, p;\n}"
-        : "=r"(best), "=r"(place)
+        : "=&r"(best), "=r"(place)
         : "r"(x), "r"(at), "r"(best), "r"(place));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 import torch
 import triton
@@ -16,8 +17,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, Window, four_strides, planes
 
-
-ROW_ELEMENTS, ROW_WARPS, LONGEST = 512, 4, 128  # results of a program that reads whole lines, at most so many in a line
+LINE_ELEMENTS, LONGEST = 512, 128  # results of a program that reads whole lines, at most so many in a line
 
 
 @triton.jit
@@ -86,12 +86,15 @@ def _taps(line, column, width, D: tl.constexpr, SW: tl.constexpr, BLOCK_R: tl.co
 
 @triton.jit
 def _better(best, at, x, PLACE: tl.constexpr):
+    """As _compare, with the place in the window; the first element needs no comparison."""
+    if PLACE == 0:
+        return x, at
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, PLACE, at)
 
 
 @triton.jit
-def max_pool2d_rows_kernel(
+def max_pool2d_lines_kernel(
     y_ptr, index_ptr, x_ptr, lines, height, pieces, oh, out_pieces,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
@@ -135,6 +138,37 @@ def max_pool2d_rows_kernel(
     tl.store(index_ptr + offs, place, mask=mask)
 
 
+def by_lines(batch: Pair, size: Pair, strides: Ints, kernel: Pair, stride: Pair) -> bool:
+    """Whether images have no gaps, and small windows lie close enough for programs that read whole lines."""
+    (n, c), (h, w) = batch, size
+    dense = strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
+    return dense and max(stride) <= 2 and kernel[0] * kernel[1] <= UNROLLED and n * c * (h + 1) < 2**30
+
+
+def lines(
+    fn: Any,
+    elements: int,
+    batch: Pair,
+    tiled: Pair,
+    size: Pair,
+    counts: Pair,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+) -> Launch:
+    """A launch over all planes, each of `tiled` rows and columns, of which a program takes so many elements."""
+    rows, (oh, ow), (h, w) = batch[0] * batch[1] * tiled[0], counts, size
+    block_q = min(next_power(tiled[1]), LONGEST)
+    block_r = min(max(elements // block_q, 1), next_power(rows))
+    pieces, out_pieces = gcd(w, 8), gcd(ow, 8)
+    (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
+    return Launch(
+        fn, (cdiv(rows, block_r) * cdiv(tiled[1], block_q),), rows, h, w // pieces, oh, ow // out_pieces,
+        KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, PIECE=pieces, OUT_PIECE=out_pieces, BLOCK_R=block_r, BLOCK_Q=block_q,
+        num_warps=4,
+    )  # fmt: skip
+
+
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     size, form = (x.shape[-2], x.shape[-1]), format_of(x)
     sides = zip(size, kernel, stride, padding, strict=True)
@@ -149,20 +183,11 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 
 @plan
 def _plan(
-    batch: Pair, size: Pair, counts: Ints, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
+    batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
 ) -> Launch:
-    (h, w), (oh, ow), planes = size, counts, batch[0] * batch[1]
-    contiguous = strides[2:] == (w, 1) and strides[1] == h * w and (batch[0] == 1 or strides[0] == batch[1] * h * w)
-    small = kernel[0] * kernel[1] <= UNROLLED and stride[1] <= 2 and planes * oh < 2**30
-    if not last and contiguous and small:
-        block_q = min(next_power(ow), LONGEST)
-        block_r = min(max(ROW_ELEMENTS // block_q, 1), next_power(planes * oh))
-        return Launch(
-            max_pool2d_rows_kernel, (cdiv(planes * oh, block_r) * cdiv(ow, block_q),),
-            planes * oh, h, w // gcd(w, 8), oh, ow // gcd(ow, 8),
-            KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
-            PIECE=gcd(w, 8), OUT_PIECE=gcd(ow, 8), BLOCK_R=block_r, BLOCK_Q=block_q, num_warps=ROW_WARPS,
-        )  # fmt: skip
+    if not last and by_lines(batch, size, strides, kernel, stride):
+        windows = (kernel, stride, padding)
+        return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, *windows)
     # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
     # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
     elements, warps = (ELEMENTS, 4) if last else (256, 2)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Launch, cdiv, plan
-from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton.max_pool2d import by_lines, lines
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
-
-ROW_ELEMENTS, ROW_WARPS, LONGEST = 256, 4, 128
+LINE_ELEMENTS = 256  # blocks of elements of a program that writes whole lines
 
 
 @triton.jit
@@ -81,7 +78,7 @@ def _store_line(line, w, rows, width, even, odd, SW: tl.constexpr, BLOCK_R: tl.c
 
 
 @triton.jit
-def max_pool2d_backward_rows_kernel(
+def max_pool2d_backward_lines_kernel(
     out_ptr, grad_ptr, index_ptr, lines, height, pieces, oh, out_pieces,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
@@ -139,30 +136,17 @@ def max_pool2d_backward(
     return out
 
 
-def _dense(batch: Pair, size: Pair, strides: Ints) -> bool:
-    """Whether images of this size have no gaps, rows side by side."""
-    (n, c), (h, w) = batch, size
-    return strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
-
-
 @plan
 def _plan(
     batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, steps: Ints, index_steps: Ints,
     last: bool,
 ) -> Launch:  # fmt: skip
-    (h, w), (oh, ow), planes = size, counts, batch[0] * batch[1]
-    if max(stride) <= 2 and kernel[0] * kernel[1] <= UNROLLED and planes * h < 2**30 and not last and _dense(
-        batch, counts, steps
-    ) and _dense(batch, counts, index_steps):
-        lines, columns = planes * cdiv(h, stride[0]), cdiv(w, stride[1])
-        block_q = min(next_power(columns), LONGEST)
-        block_r = min(max(ROW_ELEMENTS // block_q, 1), next_power(lines))
-        return Launch(
-            max_pool2d_backward_rows_kernel, (cdiv(lines, block_r) * cdiv(columns, block_q),),
-            lines, h, w // gcd(w, 8), oh, ow // gcd(ow, 8),
-            KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
-            PIECE=gcd(w, 8), OUT_PIECE=gcd(ow, 8), BLOCK_R=block_r, BLOCK_Q=block_q, num_warps=ROW_WARPS,
-        )  # fmt: skip
+    dense = all(by_lines(batch, counts, strides, kernel, stride) for strides in (steps, index_steps))
+    if dense and not last:
+        tiled = (cdiv(size[0], stride[0]), cdiv(size[1], stride[1]))
+        return lines(
+            max_pool2d_backward_lines_kernel, LINE_ELEMENTS, batch, tiled, size, counts, kernel, stride, padding
+        )
     at = placed(*batch, size[0] * size[1], last)
     shared = tuple(min(cdiv(k, s), n) for k, s, n in zip(kernel, stride, counts, strict=True))
     down, along = shared if shared[0] * shared[1] <= UNROLLED else (0, 0)
