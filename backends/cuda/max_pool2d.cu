@@ -2,6 +2,22 @@
 // fit into, or by words. The first of equals stays, a NaN beats whatever came before.
 #include "window_words.cuh"
 
+#ifndef WORDS  // whether the staged kernel compares words: the size of a window is known, and places fit
+#define WORDS 0
+#endif
+
+// A window of some planes in shared memory: where its plane begins, its first line and column.
+struct Staged {
+    int plane, top, left;
+
+    // Its first element within the image, and how much further that of line l, column c is; outside it is the nearest one.
+    __device__ __forceinline__ int begin(const Geometry& g) const { return max(top, 0) * g.w + max(left, 0); }
+    __device__ __forceinline__ int further(const Geometry& g, int l, int c) const {
+        const int down = PH ? min(max(top + l, 0), g.h - 1) - max(top, 0) : l;
+        return down * g.w + (PW ? min(max(left + c, 0), g.w - 1) - max(left, 0) : c);
+    }
+};
+
 // A block copies the rows of its windows to shared memory, 16 bytes at a time and each once: they are one run of memory,
 // whatever the length of a row. Its results are one run too.
 extern "C" __global__ void __launch_bounds__(BLOCK)
@@ -24,23 +40,65 @@ max_pool2d_staged(const T* __restrict__ x, T* __restrict__ y, int* __restrict__ 
     copy_async_wait<0>();
     __syncthreads();
 
-    const i64 out = (plane * g.oh + first) * g.ow;
-    for (int i = threadIdx.x; i < planes * rows * g.ow; i += BLOCK) {
-        const int p = tile.together > 1 ? quotient(i, tile.reciprocal_of_plane) : 0, own = i - p * g.oh * g.ow;
-        const int row = quotient(own, tile.reciprocal_of_row), column = own - row * g.ow;
-        const int top = g.top(first + row), left = g.left(column);
-        const int origin = shift - skipped + p * g.h * g.w;  // where element 0 of the plane would be
-        int at = origin + max(top, 0) * g.w + max(left, 0);
+    T* const to_y = y + (plane * g.oh + first) * g.ow;
+    int* const to_index = index + (plane * g.oh + first) * g.ow;
+    const T* const image = from - skipped;
+    const int windows = planes * rows * g.ow, half = WORDS ? cdiv(windows, Halves) : windows;
+    for (int i = threadIdx.x; i < half; i += BLOCK) {
+        Staged own[Halves];
+#pragma unroll
+        for (int k = 0; k < (WORDS ? Halves : 1); ++k) {
+            const int j = min(i + k * half, windows - 1);
+            const int p = tile.together > 1 ? quotient(j, tile.reciprocal_of_plane) : 0, rest = j - p * g.oh * g.ow;
+            const int row = quotient(rest, tile.reciprocal_of_row);
+            own[k] = {p * g.h * g.w, g.top(first + row), g.left(rest - row * g.ow)};
+        }
+#if WORDS
+        const T* at[Halves];
+#pragma unroll
+        for (int k = 0; k < Halves; ++k) at[k] = staged + (shift - skipped + own[k].plane + own[k].begin(g));
+        Best best;
+        Watch watch;
+#pragma unroll
+        for (int l = 0; l < KH; ++l)
+#pragma unroll
+            for (int c = 0; c < KW; ++c) {
+                T halves[Halves];
+                unsigned word, place = 0;
+#pragma unroll
+                for (int k = 0; k < Halves; ++k) {
+                    const int further = own[k].further(g, l, c);
+                    halves[k] = at[k][further], place += further << 16 * k;
+                }
+                memcpy(&word, halves, sizeof(word));
+                asm volatile("" : "+r"(word));  // put together once
+                watch.add(word);
+                if (l + c == 0) best = {word, place};
+                else best.meet(word, place);
+            }
+        T values[Halves];
+        memcpy(values, &best.value, sizeof(values));
+#pragma unroll
+        for (int k = 0; k < Halves; ++k) {
+            const int j = i + k * half, begin = own[k].begin(g);
+            if (j >= windows) break;
+            to_y[j] = values[k];
+            to_index[j] = k ? place_of<1>(best.place, begin) : place_of<0>(best.place, begin);
+            if (watch.nan()) last_nan(to_y + j, to_index + j, g, image + own[k].plane, own[k].top, own[k].left);
+        }
+#else
+        const T* const held = staged + (shift - skipped + own[0].plane);
+        int at = own[0].begin(g);
         float best = -infinity();
-        each_of_window(g, top, left, [&](int h, int w) {
-            const int place = origin + h * g.w + w;
-            const float value = to_float(staged[place]);
+        each_of_window(g, own[0].top, own[0].left, [&](int h, int w) {
+            const float value = to_float(held[h * g.w + w]);
             const bool better = beats(best, value);
             best = better ? value : best;
-            at = better ? place : at;
+            at = better ? h * g.w + w : at;
         });
-        y[out + i] = staged[at];
-        index[out + i] = at - origin;
+        to_y[i] = held[at];
+        to_index[i] = at;
+#endif
     }
 }
 

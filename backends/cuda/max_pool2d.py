@@ -83,7 +83,7 @@ def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, 
         return _split(
             windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": ROWS or windows.rows_of_a_thread, **more}
         )
-    return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS})
+    return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS}) if COLUMN_ROWS else None
 
 
 def _split(
@@ -120,9 +120,10 @@ def _staged(windows: Windows, strides: Strides, dtype: torch.dtype, tile: tuple[
     per_plane = cdiv(windows.counts[0], rows)
     blocks = cdiv(windows.images * windows.channels, together) * per_plane
     signature = "x* y* index* geometry:struct tile:struct"
-    kernel = SOURCE.kernel("max_pool2d_staged", signature, **windows.defines(dtype))
+    words = int(_by_words(windows, strides, dtype))
+    kernel = SOURCE.kernel("max_pool2d_staged", signature, **windows.defines(dtype, WORDS=words, BLOCK=THREADS))
     geometry, packed = windows.geometry(strides), windows.tile(together, rows, per_plane)
-    return lambda x, y, index: kernel(blocks, BLOCK, x, y, index, geometry, packed, shared=STAGED_BYTES)
+    return lambda x, y, index: kernel(blocks, THREADS, x, y, index, geometry, packed, shared=STAGED_BYTES)
 
 
 def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:

@@ -32,7 +32,7 @@ def _number(x):
 def _compare(best, at, image, h, w, W, strides, mask, DENSE: tl.constexpr):
     """The better of the best so far and of one element of each window: a larger one, or NaN."""
     place = h * W + w
-    offset = place if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
+    offset = place * strides[3] if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
     x = _number(tl.load(image + offset, mask=mask))
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, place, at)
@@ -44,7 +44,7 @@ def max_pool2d_kernel(
     KH: tl.constexpr, KW: tl.constexpr, CHANNELS: tl.constexpr, DENSE: tl.constexpr, INDEX: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """size, counts: H, W and OH, OW. DENSE: planes without gaps. KH, KW: the kernel, or 0 where its loops are not unrolled.
+    """size, counts: H, W and OH, OW. DENSE: pixels at equal distances. KH, KW: the kernel, or 0 where its loops are not unrolled.
 
     Elements beyond the end of a clipped window are its last ones once more: neither the largest nor the first changes.
     """
@@ -75,12 +75,9 @@ def max_pool2d_kernel(
 
 
 @triton.jit
-def _taps(line, column, width, D: tl.constexpr, SW: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr):
-    """Of each window of a line the elements SW * D and after it of the columns where the window begins, side by side."""
-    w = column + (tl.arange(0, SW * BLOCK_Q) + SW * D)[None, :]
-    inside = w < width
-    if D < 0:
-        inside = inside & (w >= 0)
+def _line(line, w, width, BEFORE: tl.constexpr):
+    """Elements w of a line; BEFORE: whether some may lie before the image. Those beside it are -inf."""
+    inside = (w >= 0) & (w < width) if BEFORE else w < width
     return _number(tl.load(line + w, mask=inside, other=float("-inf")))
 
 
@@ -103,6 +100,7 @@ def max_pool2d_lines_kernel(
 
     W and OW are pieces * PIECE, so that the compiler knows how lines are aligned.
     """
+    PAIRS: tl.constexpr = SW == 2 and PIECE >= 4  # read as vectors; else element by element
     width, ow = pieces * PIECE, out_pieces * OUT_PIECE
     tiles = tl.cdiv(ow, BLOCK_Q)
     pid = tl.program_id(0)
@@ -118,18 +116,17 @@ def max_pool2d_lines_kernel(
     for i in tl.static_range(KH):
         h = tl.minimum(tl.maximum(top + i, 0), height - 1)
         line = x_ptr + (plane * height + h) * width
-        if SW == 1:
-            for j in tl.static_range(KW):
-                x = _taps(line, first, width, j - PW, 1, BLOCK_R, BLOCK_Q)
-                best, at = _better(best, at, x, i * KW + j)
-        else:
+        if PAIRS:
             for d in tl.static_range(-((PW + 1) // 2), (KW - 1 - PW) // 2 + 1):
-                both = _taps(line, first * 2, width, d, 2, BLOCK_R, BLOCK_Q)
-                even, odd = tl.split(tl.reshape(both, [BLOCK_R, BLOCK_Q, 2]))
+                w = (first * 2 + tl.arange(0, 2 * BLOCK_Q))[None, :] + 2 * d
+                even, odd = tl.split(tl.reshape(_line(line, w, width, d < 0), [BLOCK_R, BLOCK_Q, 2]))
                 if 2 * d + PW >= 0:
                     best, at = _better(best, at, even, i * KW + 2 * d + PW)
                 if 2 * d + 1 + PW < KW:
                     best, at = _better(best, at, odd, i * KW + 2 * d + 1 + PW)
+        else:
+            for j in tl.static_range(KW):
+                best, at = _better(best, at, _line(line, left + j, width, j < PW), i * KW + j)
 
     mask = (r < lines) & (q < ow)
     offs = r.to(tl.int64) * ow + q
@@ -192,7 +189,7 @@ def _plan(
     # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
     elements, warps = (ELEMENTS, 4) if last else (256, 2)
     at = placed(*batch, counts[0] * counts[1], last, elements)
-    dense = strides[3] == 1 and strides[2] == size[1]
+    dense = strides[2] == size[1] * strides[3] and size[0] * strides[2] < 2**31
     kh, kw = kernel if kernel[0] * kernel[1] <= UNROLLED else (0, 0)
     return Launch(
         max_pool2d_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding, strides,
