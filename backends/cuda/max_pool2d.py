@@ -1,4 +1,4 @@
-"""Largest elements of windows on CUDA: rows through shared memory, or 16 bytes of channels per access."""
+"""Largest elements of windows on CUDA: pairs of 16-bit elements at once, in vectors of a row or of channels."""
 
 import struct
 from functools import lru_cache
@@ -12,6 +12,7 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
+    UNROLLED,
     Launch,
     Strides,
     Windows,
@@ -24,12 +25,12 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
-THREADS, RESIDENT, ROWS = 256, 1, 0
-RESULTS = 4  # of a row that a thread makes where it reads vectors
-WIDTH = 8  # channels of a thread
-COLUMN_ROWS = 2  # results of a thread that reads single elements, one below the other
-LEAST_LOAD = 8  # bytes of a vector; narrower ones are not worth it
-MOST_ROWS, MOST_RESULTS = 8, 16  # of a thread
+WORDS = Source(__file__, "max_pool2d_words.cu")
+THREADS = 128  # of a block of the kernels that compare words; H200, 3 x 3 windows: 27.0 us, with 256 threads 27.5
+RESULTS = 4  # of a row that a thread makes from vectors: neighbours write side by side; with 8 of them 28.0 us
+WIDTH = 4  # channels of a thread: 26.8 us, with 8 of them 27.2
+ROWS = 2  # results of a thread one below the other, of channels and of rows that are not aligned
+LEAST_LOAD = 8  # bytes of a vector; H200, rows of 28: 17.1 us, by single elements 22.5; but of 14 12.9 and 12.4
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -56,48 +57,45 @@ def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
 
 
 def _by_words(windows: Windows, strides: Strides, dtype: torch.dtype) -> bool:
-    """Whether the kernels of max_pool2d.cu that compare words can run: their places and offsets must fit."""
-    (h, w), (oh, ow) = windows.size, windows.counts
-    lines = windows.kernel[0] + (MOST_ROWS - 1) * windows.stride[0]
-    places = lines * w + MOST_RESULTS * windows.stride[1] + windows.kernel[1]
-    units = windows.images * windows.channels * oh * ow
-    reach = abs(strides[2]) * h + abs(strides[3]) * w
-    small = windows.small and windows.stride[0] <= windows.kernel[0] and windows.stride[1] <= 2
-    return small and (dtype.itemsize == 4 or places < 2**16) and max(units, reach) < 2**31 - BLOCK
+    """Whether the kernels that compare words can run: windows are small, and places and offsets fit."""
+    (h, w), (oh, ow), (kh, _), (sh, sw) = windows.size, windows.counts, windows.kernel, windows.stride
+    places = (kh + 3 * sh) * w + UNROLLED * (1 + sw)  # of the four rows of windows that a thread has at most
+    largest = max(windows.images * windows.channels * oh * ow, abs(strides[2]) * h + abs(strides[3]) * w)
+    return (
+        windows.small and sh <= kh and sw <= 2 and (dtype.itemsize == 4 or places < 2**16) and largest < 2**31 - BLOCK
+    )
 
 
 def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch | None:
-    """Of channels side by side; of rows by vectors, where these are aligned; of rows by single elements."""
-    wide, halves = ACCESS_BYTES // dtype.itemsize, 4 // dtype.itemsize
+    """Of channels side by side, of rows in vectors, or of rows by single elements; None where neither lies side by side."""
+    wide, aligned = ACCESS_BYTES // dtype.itemsize, offset // dtype.itemsize
     if last:
-        width = gcd(
-            WIDTH, wide, offset // dtype.itemsize, windows.channels, *(s for i, s in enumerate(strides) if i != 1)
+        width = gcd(WIDTH, aligned, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
+        if width * dtype.itemsize < 4:
+            return None
+        rows = ROWS if windows.kernel[0] > windows.stride[0] else 1
+        return _split(
+            windows, strides, dtype, "max_pool2d_channels", windows.channels // width, 1, rows, CHANNELS=1, WIDTH=width
         )
-        more = {"ROWS": ROWS or windows.rows_of_a_thread, "WIDTH": width, "CHANNELS": 1}
-        return None if width < halves else _split(windows, strides, dtype, "max_pool2d_channels", width, more)
     if windows.size[1] > 1 and strides[3] != 1:
         return None
-    load = gcd(wide, RESULTS * windows.stride[1], offset // dtype.itemsize, windows.size[1], *strides[:3])
-    if load * dtype.itemsize >= LEAST_LOAD:
-        more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, wide, windows.counts[1])}
-        return _split(
-            windows, strides, dtype, "max_pool2d_rows", RESULTS, {"ROWS": ROWS or windows.rows_of_a_thread, **more}
-        )
-    return _split(windows, strides, dtype, "max_pool2d_columns", 1, {"ROWS": COLUMN_ROWS}) if COLUMN_ROWS else None
+    load = gcd(wide, RESULTS * windows.stride[1], aligned, windows.size[1], *strides[:3])
+    if load * dtype.itemsize < LEAST_LOAD:
+        return _split(windows, strides, dtype, "max_pool2d_columns", windows.channels, 1, ROWS)
+    overlap = windows.kernel[0] // windows.stride[0]  # H200, kernels of 5 x 5, four rows of a thread: 35.2 us, two 38.8
+    more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, windows.counts[1])}
+    return _split(windows, strides, dtype, "max_pool2d_rows", windows.channels, RESULTS, min(overlap, 4), **more)
 
 
 def _split(
-    windows: Windows, strides: Strides, dtype: torch.dtype, entry: str, columns: int, more: dict[str, int]
+    windows: Windows, strides: Strides, dtype: torch.dtype, entry: str, parts: int, columns: int, rows: int, **more: int
 ) -> Launch:
-    """A launch of a kernel whose threads make so many rows of so many results, or of channels."""
-    (oh, ow), last = windows.counts, "WIDTH" in more
-    more = {**more, "BLOCK": THREADS, "RESIDENT": RESIDENT}
-    down, across = cdiv(oh, more["ROWS"]), ow if last else cdiv(ow, columns)
-    parts = windows.channels // columns if last else windows.channels
+    """A launch of a kernel whose threads make `rows` x `columns` results; `parts`: planes of an image, or of a pixel."""
+    oh, ow = windows.counts
+    down, across = cdiv(oh, rows), cdiv(ow, columns)
     units = windows.images * parts * across * down
-    kernel = SOURCE.kernel(
-        entry, "x* y* index* geometry:struct split:struct units:i32", **windows.defines(dtype, **more)
-    )
+    defines = windows.defines(dtype, **{**more, "ROWS": rows, "BLOCK": THREADS})
+    kernel = WORDS.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **defines)
     launch, geometry = kernel.bind(cdiv(units, THREADS), THREADS, units), windows.geometry(strides)
     split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
     return lambda x, y, index: launch(x, y, index, geometry, split)
@@ -120,10 +118,9 @@ def _staged(windows: Windows, strides: Strides, dtype: torch.dtype, tile: tuple[
     per_plane = cdiv(windows.counts[0], rows)
     blocks = cdiv(windows.images * windows.channels, together) * per_plane
     signature = "x* y* index* geometry:struct tile:struct"
-    words = int(_by_words(windows, strides, dtype))
-    kernel = SOURCE.kernel("max_pool2d_staged", signature, **windows.defines(dtype, WORDS=words, BLOCK=THREADS))
+    kernel = SOURCE.kernel("max_pool2d_staged", signature, **windows.defines(dtype))
     geometry, packed = windows.geometry(strides), windows.tile(together, rows, per_plane)
-    return lambda x, y, index: kernel(blocks, THREADS, x, y, index, geometry, packed, shared=STAGED_BYTES)
+    return lambda x, y, index: kernel(blocks, BLOCK, x, y, index, geometry, packed, shared=STAGED_BYTES)
 
 
 def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
@@ -142,6 +139,6 @@ def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
 
 VARIANTS = {
     "windows": Implementation(
-        max_pool2d, "rows go through shared memory once, or 16 bytes of channels per access; no copy of either format"
+        max_pool2d, "two 16-bit windows in one comparison; vectors of a row or of channels, no copy of either format"
     )
 }

@@ -1,8 +1,8 @@
-// Windows by 32-bit words: an element of fp32, or a pair of 16-bit elements that are compared at once, each half for its own
-// window.
+// Windows by 32-bit words: an element of fp32, or a pair of 16-bit elements that are compared at once, each half for its
+// own window.
 //
-// Beside the best so far stands its place, an offset from where the windows begin in the image: 32 bits, or 16 for each half.
-// A NaN is no best: whatever comes next takes its place. Windows with NaN are done again, by last_nan().
+// Beside the best so far stands its place, an offset from where the windows begin in the image: 32 bits, or 16 for each
+// half. A NaN is no best: whatever comes next takes its place. Windows with NaN are done again, by last_nan().
 #pragma once
 
 #include "windows.cuh"
@@ -15,7 +15,9 @@ __device__ __forceinline__ constexpr unsigned lowest_word(__half) { return 0xfc0
 __device__ __forceinline__ constexpr unsigned lowest_word(__nv_bfloat16) { return 0xff80ff80u; }
 
 // The same place for each half.
-__device__ __forceinline__ constexpr unsigned in_halves(int place) { return Halves == 2 ? (unsigned)place * 0x10001u : (unsigned)place; }
+__device__ __forceinline__ constexpr unsigned in_halves(int place) {
+    return Halves == 2 ? (unsigned)place * 0x10001u : (unsigned)place;
+}
 
 // The place of one half, above `base`.
 template <int Half>

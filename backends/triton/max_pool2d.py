@@ -44,7 +44,7 @@ def max_pool2d_kernel(
     KH: tl.constexpr, KW: tl.constexpr, CHANNELS: tl.constexpr, DENSE: tl.constexpr, INDEX: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """size, counts: H, W and OH, OW. DENSE: pixels at equal distances. KH, KW: the kernel, or 0 where its loops are not unrolled.
+    """size, counts: H, W and OH, OW. DENSE: pixels at equal distances. KH, KW: the kernel, or 0: loops not unrolled.
 
     Elements beyond the end of a clipped window are its last ones once more: neither the largest nor the first changes.
     """
@@ -162,7 +162,7 @@ def lines(
     return Launch(
         fn, (cdiv(rows, block_r) * cdiv(tiled[1], block_q),), rows, h, w // pieces, oh, ow // out_pieces,
         KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, PIECE=pieces, OUT_PIECE=out_pieces, BLOCK_R=block_r, BLOCK_Q=block_q,
-        num_warps=4,
+        num_warps=2,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 def _plan(
     batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
 ) -> Launch:
-    if not last and by_lines(batch, size, strides, kernel, stride):
+    if not last and size[1] % 4 == 0 and by_lines(batch, size, strides, kernel, stride):
         windows = (kernel, stride, padding)
         return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, *windows)
     # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
@@ -199,6 +199,6 @@ def _plan(
 
 VARIANTS = {
     "windows": Implementation(
-        fn=max_pool2d, idea="both formats where they lie; channels in vectors, pixels side by side"
+        fn=max_pool2d, idea="both formats where they lie; whole lines in vectors, whose even and odd elements are split"
     )
 }

@@ -158,5 +158,8 @@ def _plan(
 
 
 VARIANTS = {
-    "windows": Implementation(fn=max_pool2d_backward, idea="each element gathers from the windows that can hold it")
+    "windows": Implementation(
+        fn=max_pool2d_backward,
+        idea="each element gathers from the windows that can hold it; blocks of 2 x 2 share them",
+    )
 }
