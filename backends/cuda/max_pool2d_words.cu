@@ -1,10 +1,10 @@
-// max_pool2d of small windows by words: each line of a window gives its best element, these lines the best of the window, so that
+// max_pool2d of small windows by words: each line of a window gives its best element, these the best of the window, so that
 // rows of windows that overlap share what they have in common. ROWS: rows of windows of a thread.
 #include "window_words.cuh"
 
 constexpr int Lines = (ROWS - 1) * SH + KH;  // of the image, that these windows have
 
-// Of the threads of a grid: `columns` in a line, `rows` of these in a plane, `parts`: planes of an image, or threads of a pixel.
+// Of the threads of a grid: `columns` in a line, `rows` of these in a plane; parts: planes of an image, threads of a pixel.
 struct Split {
     Divisor across, down, apart;
     int columns, rows, parts;
@@ -147,8 +147,7 @@ __device__ __forceinline__ unsigned places(int p, int c, int left) {
     return left > 0 ? low + (high << 16) : max(low, PW) + (max(high, PW) << 16);
 }
 
-// A thread makes ROWS x RESULTS results of one plane whose lines are aligned to its accesses: first the best of each line, then
-// the best of these.
+// A thread makes ROWS x RESULTS results of one plane whose lines are aligned to its accesses.
 extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
     const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
     constexpr int Pairs = RESULTS / Halves;
@@ -212,8 +211,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
 
 #else
 
-// A thread makes ROWS results of one column of a plane that may lie anywhere, from accesses of single elements. The two windows
-// of a word lie Apart rows of windows from one another.
+// A thread makes ROWS results of one column of a plane that may lie anywhere, from accesses of single elements. The two
+// windows of a word lie Apart rows of windows from one another.
 extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_columns(
     const T* __restrict__ x, T* __restrict__ y, int* __restrict__ index, const Geometry g, const Split split, int units) {
     constexpr int Apart = cdiv(ROWS, Halves), Step = (Halves - 1) * Apart * SH;  // lines from one half to the other

@@ -143,22 +143,14 @@ def by_lines(batch: Pair, size: Pair, strides: Ints, kernel: Pair, stride: Pair)
 
 
 def lines(
-    fn: Any,
-    elements: int,
-    batch: Pair,
-    tiled: Pair,
-    size: Pair,
-    counts: Pair,
-    kernel: Pair,
-    stride: Pair,
-    padding: Pair,
+    fn: Any, elements: int, batch: Pair, tiled: Pair, size: Pair, counts: Pair, windows: tuple[Pair, Pair, Pair]
 ) -> Launch:
     """A launch over all planes, each of `tiled` rows and columns, of which a program takes so many elements."""
     rows, (oh, ow), (h, w) = batch[0] * batch[1] * tiled[0], counts, size
     block_q = min(next_power(tiled[1]), LONGEST)
     block_r = min(max(elements // block_q, 1), next_power(rows))
     pieces, out_pieces = gcd(w, 8), gcd(ow, 8)
-    (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
+    (kh, kw), (sh, sw), (ph, pw) = windows
     return Launch(
         fn, (cdiv(rows, block_r) * cdiv(tiled[1], block_q),), rows, h, w // pieces, oh, ow // out_pieces,
         KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, PIECE=pieces, OUT_PIECE=out_pieces, BLOCK_R=block_r, BLOCK_Q=block_q,
@@ -184,7 +176,7 @@ def _plan(
 ) -> Launch:
     if not last and size[1] % 4 == 0 and by_lines(batch, size, strides, kernel, stride):
         windows = (kernel, stride, padding)
-        return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, *windows)
+        return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, windows)
     # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
     # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
     elements, warps = (ELEMENTS, 4) if last else (256, 2)

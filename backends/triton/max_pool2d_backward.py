@@ -144,9 +144,8 @@ def _plan(
     dense = all(by_lines(batch, counts, strides, kernel, stride) for strides in (steps, index_steps))
     if dense and not last:
         tiled = (cdiv(size[0], stride[0]), cdiv(size[1], stride[1]))
-        return lines(
-            max_pool2d_backward_lines_kernel, LINE_ELEMENTS, batch, tiled, size, counts, kernel, stride, padding
-        )
+        windows = (kernel, stride, padding)
+        return lines(max_pool2d_backward_lines_kernel, LINE_ELEMENTS, batch, tiled, size, counts, windows)
     at = placed(*batch, size[0] * size[1], last)
     shared = tuple(min(cdiv(k, s), n) for k, s, n in zip(kernel, stride, counts, strict=True))
     down, along = shared if shared[0] * shared[1] <= UNROLLED else (0, 0)
@@ -160,6 +159,6 @@ def _plan(
 VARIANTS = {
     "windows": Implementation(
         fn=max_pool2d_backward,
-        idea="each element gathers from the windows that can hold it; blocks of 2 x 2 share them",
+        idea="elements gather from the windows that can hold them, 2 x 2 at once",
     )
 }
