@@ -1,4 +1,4 @@
-"""Largest elements of windows on CUDA: rows through shared memory, or 16 bytes of channels per access."""
+"""Largest elements of windows on CUDA: pairs of 16-bit elements at once, in vectors of a row or of channels."""
 
 import struct
 from functools import lru_cache
@@ -12,7 +12,7 @@ from kernelmux.backends.cuda._windows import (
     BLOCK,
     BLOCKS,
     MOST_WINDOWS,
-    RESULTS,
+    UNROLLED,
     Launch,
     Strides,
     Windows,
@@ -25,6 +25,12 @@ from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
 SOURCE = Source(__file__)
+WORDS = Source(__file__, "max_pool2d_words.cu")
+THREADS = 128  # of a block of the kernels that compare words; H200, 3 x 3 windows: 27.0 us, with 256 threads 27.5
+RESULTS = 4  # of a row that a thread makes from vectors: neighbours write side by side; with 8 of them 28.0 us
+WIDTH = 4  # channels of a thread: 26.8 us, with 8 of them 27.2
+ROWS = 2  # results of a thread one below the other, of channels and of rows that are not aligned
+LEAST_LOAD = 8  # bytes of a vector; H200, rows of 28: 17.1 us, by single elements 22.5; but of 14 12.9 and 12.4
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
 
@@ -42,31 +48,56 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 @lru_cache(maxsize=4096)
 def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
     width = windows.size[1]
-    if not last and _aligned(windows, strides, dtype.itemsize, offset):
-        return _rows(windows, strides, dtype)
+    if _by_words(windows, strides, dtype) and (found := _words(windows, strides, dtype, offset, last)):
+        return found
     rows_are_dense = (width == 1 or strides[3] == 1) and (windows.size[0] == 1 or strides[2] == width)
     if not last and rows_are_dense and (tile := _tile(windows, strides, dtype.itemsize)):
         return _staged(windows, strides, dtype, tile)
     return _direct(windows, strides, dtype, offset, last)
 
 
-def _aligned(windows: Windows, strides: Strides, size: int, offset: int) -> bool:
-    """Whether planes of 16-bit elements have no gaps, and all rows start at multiples of 16 bytes."""
-    (h, w), (_, kw), (_, sw) = windows.size, windows.kernel, windows.stride
-    even = windows.images == 1 or strides[0] == windows.channels * strides[1]
-    dense = even and strides[2:] == (w, 1) and w % RESULTS == 0 and strides[1] % RESULTS == 0 and not offset
-    small = windows.small and sw <= 2 and kw <= RESULTS and windows.images * windows.channels * h * w < 2**34
-    return size == 2 and dense and small
+def _by_words(windows: Windows, strides: Strides, dtype: torch.dtype) -> bool:
+    """Whether the kernels that compare words can run: windows are small, and places and offsets fit."""
+    (h, w), (oh, ow), (kh, _), (sh, sw) = windows.size, windows.counts, windows.kernel, windows.stride
+    places = (kh + 3 * sh) * w + UNROLLED * (1 + sw)  # of the four rows of windows that a thread has at most
+    largest = max(windows.images * windows.channels * oh * ow, abs(strides[2]) * h + abs(strides[3]) * w)
+    return (
+        windows.small and sh <= kh and sw <= 2 and (dtype.itemsize == 4 or places < 2**16) and largest < 2**31 - BLOCK
+    )
 
 
-def _rows(windows: Windows, strides: Strides, dtype: torch.dtype) -> Launch:
-    (oh, ow), rows = windows.counts, windows.rows_of_a_thread
-    across, down = cdiv(ow, RESULTS), cdiv(oh, rows)
-    units = windows.images * windows.channels * across * down
-    signature = "x* y* index* geometry:struct split:struct units:i32"
-    kernel = SOURCE.kernel("max_pool2d_rows", signature, **windows.defines(dtype, ROWS=rows, PIECE=gcd(RESULTS, ow)))
-    launch, geometry = kernel.bind(cdiv(units, BLOCK), BLOCK, units), windows.geometry(strides)
-    split = divisor(across) + divisor(down) + struct.pack("2i", across, down)
+def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch | None:
+    """Of channels side by side, of rows in vectors, or of rows by single elements; None where neither lies side by side."""
+    wide, aligned = ACCESS_BYTES // dtype.itemsize, offset // dtype.itemsize
+    if last:
+        width = gcd(WIDTH, aligned, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
+        if width * dtype.itemsize < 4:
+            return None
+        rows = ROWS if windows.kernel[0] > windows.stride[0] else 1
+        return _split(
+            windows, strides, dtype, "max_pool2d_channels", windows.channels // width, 1, rows, CHANNELS=1, WIDTH=width
+        )
+    if windows.size[1] > 1 and strides[3] != 1:
+        return None
+    load = gcd(wide, RESULTS * windows.stride[1], aligned, windows.size[1], *strides[:3])
+    if load * dtype.itemsize < LEAST_LOAD:
+        return _split(windows, strides, dtype, "max_pool2d_columns", windows.channels, 1, ROWS)
+    overlap = windows.kernel[0] // windows.stride[0]  # H200, kernels of 5 x 5, four rows of a thread: 35.2 us, two 38.8
+    more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, windows.counts[1])}
+    return _split(windows, strides, dtype, "max_pool2d_rows", windows.channels, RESULTS, min(overlap, 4), **more)
+
+
+def _split(
+    windows: Windows, strides: Strides, dtype: torch.dtype, entry: str, parts: int, columns: int, rows: int, **more: int
+) -> Launch:
+    """A launch of a kernel whose threads make `rows` x `columns` results; `parts`: planes of an image, or of a pixel."""
+    oh, ow = windows.counts
+    down, across = cdiv(oh, rows), cdiv(ow, columns)
+    units = windows.images * parts * across * down
+    defines = windows.defines(dtype, **{**more, "ROWS": rows, "BLOCK": THREADS})
+    kernel = WORDS.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **defines)
+    launch, geometry = kernel.bind(cdiv(units, THREADS), THREADS, units), windows.geometry(strides)
+    split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
     return lambda x, y, index: launch(x, y, index, geometry, split)
 
 
@@ -108,6 +139,6 @@ def _direct(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int,
 
 VARIANTS = {
     "windows": Implementation(
-        max_pool2d, "rows go through shared memory once, or 16 bytes of channels per access; no copy of either format"
+        max_pool2d, "two 16-bit windows in one comparison; vectors of a row or of channels, no copy of either format"
     )
 }

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from math import gcd
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, plan
+from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import ELEMENTS, UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, Window, four_strides, planes
 
+LINE_ELEMENTS, LONGEST = 512, 128  # results of a program that reads whole lines, at most so many in a line
+
+
+@triton.jit
+def _number(x):
+    """fp32 of each element; of bf16 by its bits, since the compiler would compare pairs of bf16, which takes more steps."""
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return x.to(tl.float32)
+
 
 @triton.jit
 def _compare(best, at, image, h, w, W, strides, mask, DENSE: tl.constexpr):
     """The better of the best so far and of one element of each window: a larger one, or NaN."""
     place = h * W + w
-    offset = place if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
-    x = tl.load(image + offset, mask=mask).to(tl.float32)
+    offset = place * strides[3] if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
+    x = _number(tl.load(image + offset, mask=mask))
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, place, at)
 
@@ -30,7 +44,7 @@ def max_pool2d_kernel(
     KH: tl.constexpr, KW: tl.constexpr, CHANNELS: tl.constexpr, DENSE: tl.constexpr, INDEX: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """size, counts: H, W and OH, OW. DENSE: planes without gaps. KH, KW: the kernel, or 0 where its loops are not unrolled.
+    """size, counts: H, W and OH, OW. DENSE: pixels at equal distances. KH, KW: the kernel, or 0: loops not unrolled.
 
     Elements beyond the end of a clipped window are its last ones once more: neither the largest nor the first changes.
     """
@@ -60,6 +74,90 @@ def max_pool2d_kernel(
     tl.store(index_ptr + offs, at, mask=mask)
 
 
+@triton.jit
+def _line(line, w, width, BEFORE: tl.constexpr):
+    """Elements w of a line; BEFORE: whether some may lie before the image. Those beside it are -inf."""
+    inside = (w >= 0) & (w < width) if BEFORE else w < width
+    return _number(tl.load(line + w, mask=inside, other=float("-inf")))
+
+
+@triton.jit
+def _better(best, at, x, PLACE: tl.constexpr):
+    """As _compare, with the place in the window; the first element needs no comparison."""
+    if PLACE == 0:
+        return x, at
+    better = (x > best) | (x != x)
+    return tl.where(better, x, best), tl.where(better, PLACE, at)
+
+
+@triton.jit
+def max_pool2d_lines_kernel(
+    y_ptr, index_ptr, x_ptr, lines, height, pieces, oh, out_pieces,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Planes without gaps: rows of windows [lines], of which a program takes BLOCK_R x BLOCK_Q and reads whole lines.
+
+    W and OW are pieces * PIECE, so that the compiler knows how lines are aligned.
+    """
+    PAIRS: tl.constexpr = SW == 2 and PIECE >= 4  # read as vectors; else element by element
+    width, ow = pieces * PIECE, out_pieces * OUT_PIECE
+    tiles = tl.cdiv(ow, BLOCK_Q)
+    pid = tl.program_id(0)
+    r = pid // tiles * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    first = pid % tiles * BLOCK_Q
+    q = first + tl.arange(0, BLOCK_Q)[None, :]
+    plane, top = (r // oh).to(tl.int64), r % oh * SH - PH
+    plane = tl.minimum(plane, (lines - 1) // oh)
+    left = q * SW - PW
+
+    best = tl.full([BLOCK_R, BLOCK_Q], float("-inf"), tl.float32)
+    at = tl.maximum(-top, 0) * KW + tl.maximum(-left, 0)
+    for i in tl.static_range(KH):
+        h = tl.minimum(tl.maximum(top + i, 0), height - 1)
+        line = x_ptr + (plane * height + h) * width
+        if PAIRS:
+            for d in tl.static_range(-((PW + 1) // 2), (KW - 1 - PW) // 2 + 1):
+                w = (first * 2 + tl.arange(0, 2 * BLOCK_Q))[None, :] + 2 * d
+                even, odd = tl.split(tl.reshape(_line(line, w, width, d < 0), [BLOCK_R, BLOCK_Q, 2]))
+                if 2 * d + PW >= 0:
+                    best, at = _better(best, at, even, i * KW + 2 * d + PW)
+                if 2 * d + 1 + PW < KW:
+                    best, at = _better(best, at, odd, i * KW + 2 * d + 1 + PW)
+        else:
+            for j in tl.static_range(KW):
+                best, at = _better(best, at, _line(line, left + j, width, j < PW), i * KW + j)
+
+    mask = (r < lines) & (q < ow)
+    offs = r.to(tl.int64) * ow + q
+    place = tl.minimum(tl.maximum(top + at // KW, 0), height - 1) * width + left + at % KW
+    tl.store(y_ptr + offs, best.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(index_ptr + offs, place, mask=mask)
+
+
+def by_lines(batch: Pair, size: Pair, strides: Ints, kernel: Pair, stride: Pair) -> bool:
+    """Whether images have no gaps, and small windows lie close enough for programs that read whole lines."""
+    (n, c), (h, w) = batch, size
+    dense = strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
+    return dense and max(stride) <= 2 and kernel[0] * kernel[1] <= UNROLLED and n * c * (h + 1) < 2**30
+
+
+def lines(
+    fn: Any, elements: int, batch: Pair, tiled: Pair, size: Pair, counts: Pair, windows: tuple[Pair, Pair, Pair]
+) -> Launch:
+    """A launch over all planes, each of `tiled` rows and columns, of which a program takes so many elements."""
+    rows, (oh, ow), (h, w) = batch[0] * batch[1] * tiled[0], counts, size
+    block_q = min(next_power(tiled[1]), LONGEST)
+    block_r = min(max(elements // block_q, 1), next_power(rows))
+    pieces, out_pieces = gcd(w, 8), gcd(ow, 8)
+    (kh, kw), (sh, sw), (ph, pw) = windows
+    return Launch(
+        fn, (cdiv(rows, block_r) * cdiv(tiled[1], block_q),), rows, h, w // pieces, oh, ow // out_pieces,
+        KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, PIECE=pieces, OUT_PIECE=out_pieces, BLOCK_R=block_r, BLOCK_Q=block_q,
+        num_warps=2,
+    )  # fmt: skip
+
+
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:
     size, form = (x.shape[-2], x.shape[-1]), format_of(x)
     sides = zip(size, kernel, stride, padding, strict=True)
@@ -74,13 +172,16 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
 
 @plan
 def _plan(
-    batch: Pair, size: Pair, counts: Ints, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
+    batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, strides: Ints, last: bool
 ) -> Launch:
+    if not last and size[1] % 4 == 0 and by_lines(batch, size, strides, kernel, stride):
+        windows = (kernel, stride, padding)
+        return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, windows)
     # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
     # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
     elements, warps = (ELEMENTS, 4) if last else (256, 2)
     at = placed(*batch, counts[0] * counts[1], last, elements)
-    dense = strides[3] == 1 and strides[2] == size[1]
+    dense = strides[2] == size[1] * strides[3] and size[0] * strides[2] < 2**31
     kh, kw = kernel if kernel[0] * kernel[1] <= UNROLLED else (0, 0)
     return Launch(
         max_pool2d_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding, strides,
@@ -90,6 +191,6 @@ def _plan(
 
 VARIANTS = {
     "windows": Implementation(
-        fn=max_pool2d, idea="both formats where they lie; channels in vectors, pixels side by side"
+        fn=max_pool2d, idea="both formats where they lie; whole lines in vectors, whose even and odd elements are split"
     )
 }

@@ -9,9 +9,12 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Launch, cdiv, plan
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton.max_pool2d import by_lines, lines
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
+
+LINE_ELEMENTS = 256  # blocks of elements of a program that writes whole lines
 
 
 @triton.jit
@@ -58,6 +61,68 @@ def max_pool2d_backward_kernel(
     tl.store(out_ptr + r.to(tl.int64) * columns + q, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _take(total, g, at, here, DOWN: tl.constexpr, ALONG: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr):
+    """Adds what a window gives to an element that is DOWN and ALONG from where it begins, where its index names that."""
+    if DOWN >= 0 and DOWN < KH and ALONG >= 0 and ALONG < KW:
+        total += tl.where(at == here, g, 0.0)
+    return total
+
+
+@triton.jit
+def _store_line(line, w, rows, width, even, odd, SW: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr):
+    sums = even
+    if SW == 2:
+        sums = tl.reshape(tl.join(even, odd), [BLOCK_R, 2 * BLOCK_Q])
+    tl.store(line + w, sums.to(line.dtype.element_ty), mask=rows & (w < width))
+
+
+@triton.jit
+def max_pool2d_backward_lines_kernel(
+    out_ptr, grad_ptr, index_ptr, lines, height, pieces, oh, out_pieces,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    PIECE: tl.constexpr, OUT_PIECE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Planes without gaps in blocks of SH x SW elements, up to 2 x 2, of which a program takes BLOCK_R x BLOCK_Q.
+
+    lines: rows of such blocks in all planes. W and OW are pieces * PIECE, so that the compiler knows how lines are aligned.
+    """
+    width, ow, down = pieces * PIECE, out_pieces * OUT_PIECE, tl.cdiv(height, SH)
+    tiles = tl.cdiv(tl.cdiv(width, SW), BLOCK_Q)
+    pid = tl.program_id(0)
+    r = pid // tiles * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    first = pid % tiles * BLOCK_Q
+    q = first + tl.arange(0, BLOCK_Q)[None, :]
+    plane, i = (r // down).to(tl.int64), r % down
+    here = i * SH * width + q * SW
+
+    zero = tl.zeros([BLOCK_R, BLOCK_Q], tl.float32)
+    s00, s01, s10, s11 = zero, zero, zero, zero
+    for o in tl.static_range(-((KH - 1 - PH) // SH), (SH - 1 + PH) // SH + 1):
+        row = i + o
+        there = (r < lines) & (row >= 0) & (row < oh)
+        line = (plane * oh + row) * ow
+        for p in tl.static_range(-((KW - 1 - PW) // SW), (SW - 1 + PW) // SW + 1):
+            inside = there & (q + p < ow)
+            if p < 0:
+                inside = inside & (q + p >= 0)
+            at = tl.load(index_ptr + line + (q + p), mask=inside, other=-1)
+            g = tl.load(grad_ptr + line + (q + p), mask=inside, other=0.0).to(tl.float32)
+            s00 = _take(s00, g, at, here, PH - o * SH, PW - p * SW, KH, KW)
+            if SW == 2:
+                s01 = _take(s01, g, at, here + 1, PH - o * SH, PW - p * SW + 1, KH, KW)
+            if SH == 2:
+                s10 = _take(s10, g, at, here + width, PH - o * SH + 1, PW - p * SW, KH, KW)
+            if SH == 2 and SW == 2:
+                s11 = _take(s11, g, at, here + width + 1, PH - o * SH + 1, PW - p * SW + 1, KH, KW)
+
+    w = first * SW + tl.arange(0, SW * BLOCK_Q)[None, :]
+    to = out_ptr + (plane * height + i * SH) * width
+    _store_line(to, w, r < lines, width, s00, s01, SW, BLOCK_R, BLOCK_Q)
+    if SH == 2:
+        _store_line(to + width, w, (r < lines) & (i * SH + 1 < height), width, s10, s11, SW, BLOCK_R, BLOCK_Q)
+
+
 def max_pool2d_backward(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -76,6 +141,11 @@ def _plan(
     batch: Pair, size: Pair, counts: Pair, kernel: Pair, stride: Pair, padding: Pair, steps: Ints, index_steps: Ints,
     last: bool,
 ) -> Launch:  # fmt: skip
+    dense = all(by_lines(batch, counts, strides, kernel, stride) for strides in (steps, index_steps))
+    if dense and not last:
+        tiled = (cdiv(size[0], stride[0]), cdiv(size[1], stride[1]))
+        windows = (kernel, stride, padding)
+        return lines(max_pool2d_backward_lines_kernel, LINE_ELEMENTS, batch, tiled, size, counts, windows)
     at = placed(*batch, size[0] * size[1], last)
     shared = tuple(min(cdiv(k, s), n) for k, s, n in zip(kernel, stride, counts, strict=True))
     down, along = shared if shared[0] * shared[1] <= UNROLLED else (0, 0)
@@ -87,5 +157,8 @@ def _plan(
 
 
 VARIANTS = {
-    "windows": Implementation(fn=max_pool2d_backward, idea="each element gathers from the windows that can hold it")
+    "windows": Implementation(
+        fn=max_pool2d_backward,
+        idea="elements gather from the windows that can hold them, 2 x 2 at once",
+    )
 }
