@@ -2,7 +2,7 @@
 
 Sums in an order that changes show where they are long: the largest cases are repeated as well as the smallest. A GPU
 runs blocks as it likes; the emulator is told to. Few long sums are made for the purpose. Of what a GPU has verified one
-large call and shorter sums are emulated. A variant that declares `deterministic=False` need not give equal bits but has
+large call and these sums are emulated. A variant that declares `deterministic=False` need not give equal bits but has
 to stay within its bound in every order.
 """
 
@@ -27,7 +27,6 @@ TIMES = 3
 TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by chance
 ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
 LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether it is emulated; primes
-LONG_VERIFIED = 2053  # of what a GPU has verified, emulated: kernels split these as well
 SHORT = 2  # the length of the other axes then
 FEW = 2**28  # terms of all sums together, on the emulator: long kernels of a convolution make long images, too
 ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
@@ -94,7 +93,7 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
 def _long(probe: Probe) -> Iterator[Trial]:
     """Few sums of many terms, in which kernels split them: over the last axis and over others, which are short."""
     slow = nearby.slow(probe)
-    taken, long = set[tuple[tuple[int, int], ...]](), LONG_VERIFIED if probe.verified else LONG[slow]
+    taken, long = set[tuple[tuple[int, int], ...]](), LONG[slow]
     for base in probe.sample(24):
         if nearby.special(base):
             continue  # sums of special values may well be exact
