@@ -44,6 +44,9 @@ def run(probe: Probe) -> None:
                 _checked_by_differences(judge)
         return
     sample = [t for t in probe.sample(2 if probe.emulated else 4) if not given or _differentiable(t)]
+    if given and sample and (lacking := autograd.lacking(sample[0].call, probe.backend)):
+        probe.skip_all(f"the gradient is made of {', '.join(lacking)}, of which {probe.backend} has no implementation")
+        return
     for turn, trial in enumerate(sample):
         with probe.judge(trial) as judge:
             if given:
