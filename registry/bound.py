@@ -232,8 +232,7 @@ def unusual(values: tuple[Any, ...]) -> bool:
 def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:
     """All arguments of the operator, those that are left out as the signature has them."""
     names = [t.name for t in spec.tensors]
-    least = max((i for i, t in enumerate(spec.tensors, 1) if not t.optional), default=0)
-    if not isinstance(like, Sequence) or isinstance(like, str) or not least <= len(like) <= len(names):
+    if not isinstance(like, Sequence) or isinstance(like, str) or len(like) > len(names):
         raise ArgumentError(
             f"bind: {spec.name}: like: expected its tensors in order, ({', '.join(names)}), got {shown(like)}"
         )

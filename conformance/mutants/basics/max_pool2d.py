@@ -91,5 +91,6 @@ VARIANTS = {
 
 CAUGHT_BY = {
     "padded_with_zeros": "accuracy", "last_of_equals": "accuracy", "missing_border": "accuracy",
-    "lost_nan": "special_values", "first_nan": "special_values", "neighbour": "accuracy", "one_size": "accuracy", "contiguous": "layout",
+    "lost_nan": "special_values", "first_nan": "special_values", "neighbour": "accuracy", "one_size": "accuracy",
+    "contiguous": "layout",
 }  # fmt: skip
