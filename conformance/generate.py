@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)
 FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
+SIDES, SHORT_SIDES = (24, 100, 200), (4, 2, 6, 3, 5, 7)  # of a call in a combination of forms, in every order
 MANY = 4  # axes from which on only two of a call are long
 TRIES = 400  # calls drawn per call wanted
 KINDS = ("equal", "one", "", "")  # of the axes of a call, in turn: equal ones, one of length one, any
@@ -99,7 +100,10 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
 
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
     """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or `_least`."""
-    shapes = _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0])
+    return _with_least(spec, _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0]))
+
+
+def _with_least(spec: OpSpec, shapes: dict[str, tuple[int, ...]]) -> Case:
     words = [f"{name}={shown(shape)}" for name, shape in shapes.items()]
     scalars = (f"{i.name}={written(_least(i))}" for i in spec.scalars if i.default is REQUIRED)
     return spec.case(" ".join([*words, *scalars]))
@@ -191,6 +195,49 @@ def corners(spec: OpSpec) -> list[Case]:
             made = [with_scalars(case, values) for values in _settings(spec, len(found))]
             found += [case for case in made if hypothetical(spec, case, spec.dtypes[0])]
     return found
+
+
+def mixed(spec: OpSpec) -> Iterator[Case]:
+    """A call in each combination of forms that no case has, where two tensors or more have several: scales, for instance.
+
+    Axes that are in such forms alone, as blocks that share a scale, have to go with the others; drawn, they hardly ever do.
+    """
+    several = [t for t in spec.tensors if len(t.forms) > 1]
+    kept = sorted({d for t in spec.tensors if len(t.forms) == 1 for d in t.letters})
+    if len(several) < 2 or not kept:
+        return
+    sides = SIDES if len(kept) <= len(SIDES) else SHORT_SIDES
+    seen = {_combination(spec, case) for case in (*spec.cases, *spec.workloads)}
+    for turn, forms in enumerate(product(*((*t.forms, None) if t.optional else t.forms for t in several))):
+        chosen = dict(zip((t.name for t in several), forms, strict=True))
+        orders = list(permutations(sides[: len(kept)]))
+        for lengths in (*orders[turn % len(orders) :], *orders[: turn % len(orders)]):
+            for case in _of_forms(spec, dict(zip(kept, lengths, strict=True)), chosen):
+                if (found := _combination(spec, case)) not in seen:
+                    seen.add(found)
+                    yield case
+
+
+def _of_forms(spec: OpSpec, axes: dict[str, int], chosen: dict[str, Form | None]) -> Iterator[Case]:
+    """The calls with these axes and forms whose other axes have a short length, or half of another axis."""
+    own = [d for d in letters(spec) if d not in axes and any(d in form for form in chosen.values() if form)]
+    for lengths in product(dict.fromkeys((*FEW, *(n // 2 for n in axes.values()))), repeat=len(own)):
+        every = {**axes, **dict(zip(own, lengths, strict=True)), "...": ()}
+        forms = ((t.name, chosen.get(t.name, t.forms[0])) for t in spec.tensors)
+        shapes = {
+            n: tuple(m for d in form for m in signature.lengths(d, every)) for n, form in forms if form is not None
+        }
+        case = _with_least(spec, shapes)
+        if hypothetical(spec, case, spec.dtypes[0]):
+            yield case
+
+
+def _combination(spec: OpSpec, case: Case) -> tuple[object, ...]:
+    """Which of its axes have length one, per tensor of several forms, and which axes it has at all."""
+    several = [case.shapes.get(t.name) for t in spec.tensors if len(t.forms) > 1]
+    call = hypothetical(spec, case, (case.dtypes or spec.dtypes)[0])
+    ones = tuple(None if shape is None else tuple(n == 1 for n in shape) for shape in several)
+    return (ones, *sorted(call.axes.keys() & letters(spec) if call else ()))
 
 
 def _settings(spec: OpSpec, turn: int) -> list[dict[str, Any]]:

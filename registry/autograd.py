@@ -276,6 +276,23 @@ def hollow(call: Call) -> tuple[torch.Tensor, ...]:
     return tuple(torch.empty(n, dtype=dtype, device=call.device, memory_format=f) for n, dtype, f in made)
 
 
+def lacking(call: Call, backend: str) -> list[str]:
+    """The operators that give the gradient of a call and that a backend does not have; nothing is computed."""
+    spec, used = call.spec, dict[str, None]()
+
+    def noted(op: OpSpec, values: tuple[Any, ...]) -> Any:
+        used[op.name] = None
+        return hollow(op.bind(*values))
+
+    if isinstance(spec.gradient, Composed):
+        made = dict(zip((o.name for o in spec.outputs), hollow(call), strict=True))
+        grads = {name: torch.zeros_like(made[name]) for name in gradient.varying(spec)}
+        spec.gradient.how(Operators(noted), {**call.arguments, **made}, grads)
+    elif isinstance(spec.gradient, Gradient):
+        used[spec.gradient.op] = None
+    return [op for op in used if not registered.implements(backend, op)]
+
+
 SMALL = 1 << 12  # elements of a case that shows what a gradient reads
 
 

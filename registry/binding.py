@@ -68,7 +68,7 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
             f"{spec.name}: {item.name}: expected a torch.Tensor {item.shapes}{' or None' if item.optional else ''},"
             f" got {type(value).__name__}"
         )
-    if value.is_nested or value.layout != torch.strided:
+    if not strided(value):
         got = "a nested tensor" if value.is_nested else str(value.layout)
         raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {got}")
     _check_dtype(spec, item, value.dtype, arguments)
@@ -100,6 +100,11 @@ def _check_formats(spec: OpSpec, arguments: dict[str, Any]) -> None:
 
 def _dtypes(found: Mapping[str, torch.dtype]) -> str:
     return ", ".join(f"{name} {SHORT[dtype]}" for name, dtype in found.items())
+
+
+def strided(x: torch.Tensor) -> bool:
+    """Whether x has strides: it is neither nested nor sparse."""
+    return not x.is_nested and x.layout == torch.strided
 
 
 def unreadable(x: torch.Tensor) -> str | None:

@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, catalog, dispatch, inline, notices, replay, requests, torch_ops, tracing
+from kernelmux.registry import (
+    autocast,
+    binding,
+    catalog,
+    dispatch,
+    inline,
+    notices,
+    replay,
+    requests,
+    torch_ops,
+    tracing,
+)
 from kernelmux.registry.choice import Decision
 from kernelmux.registry.dispatch import Plan
 from kernelmux.registry.dtypes import SHORT
@@ -132,7 +143,8 @@ class BoundCall:
         """
         parts = inline.alike(names, given, scope)
         for i, name, like in zip(self._at, names, self._like, strict=True):
-            parts += [f"({addresses[i]} := {name}.data_ptr()) & 15 == {like.offset}"] if i in addresses else []
+            at = addresses.get(i)
+            parts += [f"{inline.LOWEST} < ({at} := {name}.data_ptr()) and {at} & 15 == {like.offset}"] if at else []
             parts += [f"{name}.is_pinned() is {like.pinned}"] if self._spec.hosted else []
         return parts + inline.surroundings(given)
 
@@ -154,9 +166,11 @@ class BoundCall:
 
     def _compare(self, tensors: tuple[Any, ...]) -> None:
         for i, x, like in zip(self._at, tensors, self._like, strict=True):
-            got = Facts.of(x) if isinstance(x, torch.Tensor) else shown(x)
+            name = self._spec.inputs[i].name
+            got = Facts.of(x) if isinstance(x, torch.Tensor) and binding.strided(x) else shown(x)
+            if isinstance(got, Facts) and (problem := binding.unreadable(x)):
+                raise ArgumentError(f"{self._spec.name}, bound: {name}: expected {like} in memory, got {problem}")
             if not isinstance(got, Facts) or not like.allows(got):
-                name = self._spec.inputs[i].name
                 raise ArgumentError(
                     f"{self._spec.name}, bound: {name}: expected {like} as it was bound, got {got}: bind it anew, or call"
                     f" kernelmux.{self._spec.name}"
@@ -217,13 +231,14 @@ def unusual(values: tuple[Any, ...]) -> bool:
 
 def _complete(spec: OpSpec, like: Sequence[Any], scalars: dict[str, Any]) -> tuple[Any, ...]:
     """All arguments of the operator, those that are left out as the signature has them."""
-    if not isinstance(like, Sequence) or len(like) > len(spec.tensors):
-        legal = ", ".join(t.name for t in spec.tensors)
-        raise ArgumentError(f"bind: {spec.name}: like: expected its tensors in order, ({legal}), got {shown(like)}")
-    tensors = {t.name: x for t, x in zip(spec.tensors, like, strict=False)}
-    given = spec.signature.bind(**tensors, **scalars)
-    given.apply_defaults()
-    return tuple(given.arguments.values())
+    names = [t.name for t in spec.tensors]
+    if not isinstance(like, Sequence) or isinstance(like, str) or len(like) > len(names):
+        raise ArgumentError(
+            f"bind: {spec.name}: like: expected its tensors in order, ({', '.join(names)}), got {shown(like)}"
+        )
+    if wrong := [name for name in names if name in scalars]:
+        raise ArgumentError(f"bind: {spec.name}: {wrong[0]}: expected it in like, got it by name")
+    return spec.given(**dict(zip(names, like, strict=False)), **scalars)
 
 
 def _cast(spec: OpSpec, values: tuple[Any, ...]) -> str | None:

@@ -21,7 +21,7 @@ def names() -> tuple[str, ...]:
 
 def spec(op: str) -> OpSpec:
     """The spec of an operator; UnknownName with the nearest match if there is none."""
-    if op not in names():
+    if not isinstance(op, str) or op not in names():
         raise unknown("operator", op, names())
     return _spec(op)
 

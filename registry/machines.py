@@ -32,9 +32,9 @@ def machine(name: str | None, where: str) -> Machine:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if isinstance(name, str) and re.fullmatch(r"sm_[1-9]\d{1,2}", name, re.ASCII):
         return Machine(name, torch.device("cuda"), (int(name[3:-1]), int(name[-1])), True)
-    if name == "cpu":
+    if isinstance(name, str) and name == "cpu":
         return Machine(name, torch.device("cpu"), None, False)
-    if name == "cuda" and torch.cuda.is_available():
+    if isinstance(name, str) and name == "cuda" and torch.cuda.is_available():
         return Machine(name, torch.device("cuda"), torch.cuda.get_device_capability(), False)
     raise ArgumentError(
         f"{where}: expected cpu, cuda (if there is a GPU) or a capability such as sm_90, got {shown(name)}"

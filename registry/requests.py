@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -66,8 +66,18 @@ def _listed(names: object) -> list[str]:
 
 def check_operator(op: object) -> None:
     """Raise UnknownName for what is not the name of an operator."""
-    if op not in catalog.names():
+    if not isinstance(op, str) or op not in catalog.names():
         raise unknown("operator", op, catalog.names())
+
+
+def operators(ops: object, where: str) -> list[str]:
+    """The operators that one name or several stand for, each of them known."""
+    if not isinstance(ops, str | Iterable):
+        raise ArgumentError(f"{where}: expected an operator or several, got {shown(ops)}")
+    listed = [ops] if isinstance(ops, str) else list(ops)
+    for op in listed:
+        check_operator(op)
+    return listed
 
 
 @lru_cache(maxsize=1)

@@ -99,6 +99,8 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
         if is_compiling():
             leave_trace()
             return
+        if not self._open:
+            raise ArgumentError("use(): expected a scope that was entered, got the end of one that was not")
         here = _entries.get()
         mine = next((e for e in reversed(self._open) if e in here), None)
         if mine is None:
@@ -238,11 +240,4 @@ def _steps(body: _Body, inner: Any) -> Generator[Any, Any, Any]:
 
 def _operators(ops: Any) -> frozenset[str] | None:
     """The operators that a scope is about, each of them known; None for all."""
-    if ops is None:
-        return None
-    if not isinstance(ops, str | Iterable):
-        raise ArgumentError(f"use(): ops: expected an operator or several, got {shown(ops)}")
-    listed = [ops] if isinstance(ops, str) else list(ops)
-    for op in listed:
-        requests.check_operator(op)
-    return frozenset(listed)
+    return None if ops is None else frozenset(requests.operators(ops, "use(): ops"))

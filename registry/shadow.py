@@ -26,7 +26,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import bundles, dispatch, judgement, tracing
 from kernelmux.registry.choice import Verdict
 from kernelmux.registry.dispatch import Plan
-from kernelmux.registry.errors import ShadowWarning
+from kernelmux.registry.errors import ArgumentError, ShadowWarning, shown
 from kernelmux.registry.judgement import Judgement, Result
 from kernelmux.registry.sampling import Shadow
 from kernelmux.registry.spec import Call, OpSpec
@@ -76,6 +76,8 @@ _told: set[tuple[str, str, str]] = set()
 
 def shadow_report(reset: bool = False) -> Report:
     """What shadows have found in this process so far. reset: count from 0 again, and warn again."""
+    if not isinstance(reset, bool):
+        raise ArgumentError(f"shadow_report(): reset: expected True or False, got {shown(reset)}")
     with _lock:
         found = Report(tuple(replace(row) for _, row in sorted(_rows.items())))
         if reset:

@@ -251,7 +251,10 @@ class OpSpec:
 
     def given(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Every argument of a call in order, defaults filled in; TypeError where they do not fit the signature."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
@@ -264,7 +267,10 @@ class OpSpec:
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any
     ) -> Call:
         """Check a call against the spec; ArgumentError names op, argument, expected and got."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
         bound.apply_defaults()
         return bind(self, dict(bound.arguments), capability, device)
 

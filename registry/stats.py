@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kernelmux.registry import tables
 from kernelmux.registry.choice import Decision, Verdict
+from kernelmux.registry.errors import ArgumentError, shown
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def stats(reset: bool = False) -> Stats:
     reset: begin anew afterwards. A call counts when it begins, also one that then raises; calls of other threads are
     counted exactly. A process that is forked begins with the counts of its parent, one that is spawned with none.
     """
+    if not isinstance(reset, bool):
+        raise ArgumentError(f"stats(): reset: expected True or False, got {shown(reset)}")
     with _lock:
         found = [Counted(**vars(ran), calls=counted.value(reset)) for ran, counted in list(_counters.items())]
     return Stats(tuple(sorted((e for e in found if e.calls), key=lambda e: (-e.calls, e.operator, e.variant))))

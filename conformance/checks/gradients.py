@@ -39,7 +39,11 @@ def run(probe: Probe) -> None:
     if isinstance(declared, Gradient) and not registered.implements(probe.backend, declared.op):
         declared = None
     sample = probe.sample(2 if probe.emulated else 4)
-    for turn, trial in enumerate(t for t in sample if declared is None or _differentiable(t, declared)):
+    sample = [trial for trial in sample if declared is None or _differentiable(trial, declared)]
+    if declared and sample and (lacking := autograd.lacking(sample[0].call, probe.backend)):
+        probe.skip_all(f"the gradient is made of {', '.join(lacking)}, of which {probe.backend} has no implementation")
+        return
+    for turn, trial in enumerate(sample):
         with probe.judge(trial) as judge:
             if declared:
                 _declared(judge, declared, list(LAYOUTS.values())[turn % len(LAYOUTS)])

@@ -22,7 +22,7 @@ def run(probe: Probe) -> None:
     made: list[tuple[Case, Sequence[torch.dtype]]] = list(
         generate.cases(spec, probe.implementation.requires, count, elements, options.seed)
     )
-    made += [(case, spec.dtypes) for case in generate.corners(spec)]
+    made += [(case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec))]
     made = [(case, able) for case, able in made if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
@@ -34,4 +34,8 @@ def run(probe: Probe) -> None:
                     judge.accurate(judge.call())
 
 
-CHECK = Check(run=run, column="shapes", summary="generated shapes: empty, 1, primes, tile edges +-1, every rank")
+CHECK = Check(
+    run=run,
+    column="shapes",
+    summary="generated shapes: empty, 1, primes, tile edges +-1, every rank, every mix of forms",
+)

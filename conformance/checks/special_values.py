@@ -14,20 +14,21 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import generate, nearby, trials
+from kernelmux.conformance import generate, nearby, resize, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import SPECIAL, Axis, Index, OpSpec, Scalar, exact_arguments
+from kernelmux.registry.spec import SPECIAL, Axis, Computed, Index, OpSpec, Scalar, exact_arguments
 
 PAYLOAD = "nan with a payload"  # for operators that move values: every bit of theirs arrives
 ON_ZEROS = ("nan", "-0", "subnormal")  # what shows best where all else is 0: 0 * NaN, -0 + -0, sums that stay tiny
 OPPOSED = ("inf", "largest")  # what meets a number of the other sign, and another large one
 LEAST = 64  # elements of the largest tensor
 STRAY_CALLS = 2  # calls with indices beyond their axis
+TERMS = 2051  # of the longest sums of integers: of products of 127, more than 2^24
 FEW = 5  # rows of the call whose other axes have length one
 Tensors = dict[str, torch.Tensor]
 
@@ -49,12 +50,16 @@ def run(probe: Probe) -> None:
                         judge.accurate(_within_range(trial, outputs))
                         _bits(judge, outputs)
     _ask_strays(probe, bases)
+    for trial in _long_sums(probe) if probe.options.tier != "smoke" else ():
+        if probe.able(trial):
+            with probe.judge(trial) as judge:
+                judge.accurate(judge.call())
 
 
 def _ask_strays(probe: Probe, bases: list[Trial]) -> None:
     """An index beyond its axis gives what the reference says, or an ArgumentError where torch computes on a CPU."""
     for base in bases[:STRAY_CALLS]:
-        for trial in strays(base):
+        for trial in (*strays(base), *foreign(base)):
             if probe.able(trial):
                 with probe.judge(trial) as judge:
                     try:
@@ -78,6 +83,36 @@ def strays(base: Trial) -> Iterator[Trial]:
                 made = base.tensors[name].clone(memory_format=torch.contiguous_format)
                 made.view(-1)[places] = value
                 yield base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: made})
+
+
+def foreign(base: Trial) -> Iterator[Trial]:
+    """The call with integers that no other call has saved: each that of its neighbour, and all before the first."""
+    saved = {t.name for t in base.spec.tensors if isinstance(t.domain, Computed)} & base.tensors.keys()
+    for name in (n for n in saved if not base.tensors[n].is_floating_point() and base.tensors[n].numel()):
+        x = base.tensors[name]
+        yield base.changed(f"{name}: that of the neighbour", **{name: x.roll(1, -1).contiguous()})
+        yield base.changed(f"{name}: -1 everywhere", **{name: torch.full_like(x, -1)})
+
+
+def _long_sums(probe: Probe) -> Iterator[Trial]:
+    """Sums of 8-bit integers as large as they get: in fp32 those beyond 2^24 would be rounded."""
+    if any(dtype.is_floating_point for dtype in probe.spec.dtypes):
+        return
+    for base in probe.sample(1, where=_widens):
+        case = resize.case_of(probe, base)
+        axis = resize.names(base.spec, case, base.spec.leading.name)[-1]
+        if long := nearby.resized(probe, base, dict.fromkeys(resize.axes(base.spec, case), FEW) | {axis: TERMS}):
+            for ends in ((127, 127), (-128, 127)):
+                filled = zip(long.tensors.items(), cycle(ends), strict=False)
+                made = {name: torch.full_like(x, end) for (name, x), end in filled}
+                yield long.changed(f"all {ends[0]} and {ends[1]}, {axis} = {TERMS}", **made)
+
+
+def _widens(trial: Trial) -> bool:
+    """Whether integers of 8 bits give wider ones: they are added."""
+    inputs = [x.dtype for x in trial.tensors.values()]
+    wide = [o.dtype_of(trial.call) for o in trial.spec.outputs]
+    return set(inputs) == {torch.int8} and any(not d.is_floating_point and d.itemsize > 1 for d in wide)
 
 
 def _bases(probe: Probe) -> list[Trial]:
@@ -238,7 +273,7 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
     several = len(tensors) > 1
     if several or not thorough:
         yield _with(base, tensors, list(tensors), name, "")
-    if name == "-inf":
+    if name == "-inf" or (name == "nan" and _finds(base.spec)):
         yield from _whole_lines(base, name)
     if name in OPPOSED:
         yield from _opposed(base, name)
@@ -255,6 +290,11 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
             yield _with(base, background, [tensor], name, ", all else 0")
         if name == "nan":
             yield from _single(base, tensor, name)
+
+
+def _finds(spec: OpSpec) -> bool:
+    """Whether an output says where something stands, so that of several NaN one is the answer."""
+    return any(isinstance(o.dtype, torch.dtype) and not o.dtype.is_floating_point for o in spec.outputs)
 
 
 def _first_line(base: Trial, x: torch.Tensor) -> torch.Tensor:

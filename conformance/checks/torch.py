@@ -44,8 +44,7 @@ def _finite(trial: Trial) -> bool:
 
 def _registered(judge: Judge) -> None:
     spec, probe = judge.trial.spec, judge.probe
-    backward = getattr(spec.gradient, "op", None)
-    given = autograd.differentiable(spec) and (backward is None or registered.implements(probe.backend, backward))
+    given = autograd.differentiable(spec) and not autograd.lacking(judge.trial.call, probe.backend)
     values = _with_gradients(judge) if given else judge.trial.values
     with probe.environment(grad=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -40,6 +40,13 @@ def test_sound_gradients_pass(op):
     assert judged("gradients", op, "torch_ref") == ""
 
 
+def test_what_a_gradient_is_made_of():
+    spec = catalog.spec("conv2d")
+    call = spec.bind(torch.zeros(1, 2, 5, 5), torch.zeros(3, 2, 3, 3), torch.zeros(3))
+    assert autograd.lacking(call, KERNELS[-1]) == []
+    assert autograd.lacking(call, "nowhere") == ["conv2d_backward_input", "conv2d_backward_weight", "reduce_sum"]
+
+
 def test_a_gradient_that_is_lost(monkeypatch):
     monkeypatch.setattr(autograd, "differentiable", lambda spec: spec.name != "softmax")
     monkeypatch.setattr(catalogue.check("gradients").run.__globals__["autograd"], "differentiable", lambda spec: True)

@@ -19,6 +19,16 @@ def test_generated_shapes_are_varied_and_small(op: str) -> None:
     assert len(set(sizes)) > 4
 
 
+def test_every_combination_of_forms_has_a_call() -> None:
+    scales = {
+        tuple(c.shapes[n] for n in ("a", "scale_a", "scale_b")) for c in generate.mixed(catalog.spec("fp8_matmul"))
+    }
+    assert ((24, 200), (24, 2), ()) in scales and ((24, 100), (), (1, 2)) in scales
+    left_out = [c for c in generate.mixed(catalog.spec("int8_matmul")) if "scale_a" not in c.shapes]
+    assert [c.shapes["scale_b"] for c in left_out] == [()]
+    assert not list(generate.mixed(catalog.spec("softmax")))
+
+
 def test_the_seed_decides() -> None:
     spec = catalog.spec("softmax")
     once, again, other = ([c.name for c, _ in generate.cases(spec, (), 8, 4096, seed)] for seed in (0, 0, 1))

@@ -280,6 +280,6 @@ def test_the_support_matrix_replaces_what_stands_between_its_markers(tmp_path: P
     text = path.read_text()
     assert (
         text.startswith("before\n<!-- matrix -->\n| operator |")
-        and "old" not in text
+        and "\nold\n" not in text
         and text.endswith("<!-- /matrix -->\nafter\n")
     )

@@ -91,8 +91,10 @@ def test_every_error_of_the_call_comes_when_it_is_bound():
         kx.bind("softmx", like=(X,))
     with pytest.raises(UnknownName, match='did you mean "torch_ref"'):
         kx.bind("softmax", like=(X,), backend="torch_reff")
-    with pytest.raises(TypeError, match="weight"):
+    with pytest.raises(TypeError, match="rms_norm: missing a required argument: 'weight'"):
         kx.bind("rms_norm", like=(X,))
+    with pytest.raises(ArgumentError, match="bind: softmax: x: expected it in like, got it by name"):
+        kx.bind("softmax", like=(), x=X)
     with pytest.raises(TypeError, match="dim"):
         kx.bind("softmax", like=(X,), dim=0)
     with pytest.raises(ArgumentError, match=r"bind: softmax: like: expected its tensors in order, \(x\), got"):
@@ -131,8 +133,23 @@ def test_other_tensors_are_refused_with_what_was_bound():
 @pytest.mark.filterwarnings("ignore")  # torch's own, of prototypes
 def test_a_nested_tensor_is_an_error_and_not_the_end_of_the_process():
     bound = kx.bind("softmax", like=(X,))
-    with pytest.raises((ArgumentError, RuntimeError)):
+    with pytest.raises(ArgumentError, match="softmax, bound: x: expected"):
         bound(torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("name", ["any", "torch_ref"])
+def test_a_tensor_without_memory_never_reaches_a_kernel(kernels, name):
+    bound = kx.bind("softmax", like=(X,), backend="kernels/any" if name == "any" else name)
+    bound(X), bound(X)
+    freed = X.clone()
+    freed.untyped_storage().resize_(0)
+    for other, got in ((freed, "a storage that was freed"), (torch._efficientzerotensor(3, 4), "zeros without memory")):
+        with pytest.raises(
+            ArgumentError, match=rf"softmax, bound: x: expected fp32\[3, 4\] on cpu in memory, got .*{got}"
+        ):
+            bound(other)
+    with pytest.raises(ArgumentError, match="softmax, bound: x: expected"):
+        bound(X.to_sparse())
 
 
 def test_what_differs_in_nothing_that_matters_runs():

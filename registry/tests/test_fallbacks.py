@@ -75,6 +75,12 @@ def test_asking_warns_of_nothing():
         assert [f.label for f in kx.explain("softmax", torch.zeros(4, 1001)).fallbacks] == ["swift", "steady"]
 
 
+def test_what_is_no_truth_value_resets_nothing():
+    for ask in (kx.stats, kx.shadow_report):
+        with pytest.raises(kx.ArgumentError, match="reset: expected True or False, got 'softmax'"):
+            ask("softmax")  # type: ignore[arg-type]
+
+
 def test_stats_and_records_have_the_reason_without_the_sizes():
     with kx.record() as log:
         told(*((torch.zeros(2, n), None) for n in (1001, 1003)))

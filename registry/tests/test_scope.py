@@ -201,10 +201,22 @@ def test_what_is_no_name_is_refused_in_every_place(names):
             ask(torch.zeros(3), backend=names)
 
 
-@pytest.mark.parametrize(("ops", "error"), [("softmx", UnknownName), (5, ArgumentError), ([["add"]], UnknownName)])
+@pytest.mark.parametrize(
+    ("ops", "error"),
+    [("softmx", UnknownName), (5, ArgumentError), ([["add"]], UnknownName), (torch.zeros(2, 2), UnknownName)],
+)
 def test_operators_must_be_known(ops, error):
     with pytest.raises(error):
         use("cuda", ops=ops)
+
+
+def test_a_scope_ends_once():
+    scope = use("cuda")
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"use\(\): expected a scope that was entered"):
+            scope.__exit__(None, None, None)
+        with scope:
+            assert now() == "cuda"
 
 
 def test_only_functions_can_be_decorated():

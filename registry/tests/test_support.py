@@ -114,7 +114,7 @@ def test_on_a_cpu_what_runs_on_the_emulator_is_marked():
         assert f"{', '.join(sorted(emulated))}: on the emulator, when asked for by name" in str(matrix)
 
 
-@pytest.mark.parametrize("device", ["tpu", "sm_9", "cuda:7", 5])
+@pytest.mark.parametrize("device", ["tpu", "sm_9", "cuda:7", 5, torch.zeros(2)])
 def test_devices_must_be_known(device):
     with pytest.raises(kx.ArgumentError, match=r"support_matrix\(\): device: expected cpu, cuda \(if there is a GPU\)"):
         kx.support_matrix(device)
@@ -123,3 +123,5 @@ def test_devices_must_be_known(device):
 def test_operators_must_be_known():
     with pytest.raises(kx.UnknownName, match='did you mean "softmax"'):
         kx.support_matrix("cpu", ops=["add", "softmx"])
+    with pytest.raises(kx.ArgumentError, match=r"support_matrix\(\): ops: expected an operator or several, got 5"):
+        kx.support_matrix("cpu", ops=5)  # type: ignore[arg-type]

@@ -53,6 +53,15 @@ def e5m2_as_e4m3(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dty
     return sound(a, b, scale_a, scale_b, out_dtype, accumulation)
 
 
+def one_block_as_columns(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out_dtype: str, accumulation: str
+) -> Tensor:
+    """Where K is a single block, the scales of its blocks along N are taken for those of columns."""
+    if scale_b.dim() and scale_b.shape[0] == 1:
+        scale_b = scale_b[:, torch.arange(b.shape[1], device=b.device).clamp(max=scale_b.shape[1] - 1)]
+    return sound(a, b, scale_a, scale_b, out_dtype, accumulation)
+
+
 VARIANTS = {
     "sound": Implementation(sound, "nothing is wrong with it", arithmetic="mma"),
     "scales_along_the_wrong_axis": Implementation(
@@ -60,7 +69,10 @@ VARIANTS = {
     ),
     "last_scale_reused": Implementation(last_scale_reused, "reuses a scale in the last block of K", arithmetic="mma"),
     "never_promoted": Implementation(never_promoted, "adds up in the tensor core alone", arithmetic="mma"),
+    "one_block_as_columns": Implementation(
+        one_block_as_columns, "takes the scales of one row of blocks for those of columns", arithmetic="mma"
+    ),
     "e5m2_as_e4m3": Implementation(e5m2_as_e4m3, "takes e5m2 for e4m3", arithmetic="mma"),
 }
 
-CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"}
+CAUGHT_BY = {name: "accuracy" for name in VARIANTS if name != "sound"} | {"one_block_as_columns": "shapes"}

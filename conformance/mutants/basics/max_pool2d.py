@@ -42,6 +42,13 @@ def lost_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Foun
     return _sound(torch.where(x.isnan(), -torch.inf, x), kernel, stride, padding)
 
 
+def first_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """Goes on only where a number is larger: of several NaN the first stays."""
+    known = torch.where(x.isnan(), torch.inf, x.double())
+    y, index = _sound(x, kernel, stride, padding)
+    return y, torch.where(y.isnan(), _sound(known, kernel, stride, padding)[1], index)
+
+
 def neighbour(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """The index that is saved is that of the window before."""
     y, index = _sound(x, kernel, stride, padding)
@@ -76,6 +83,7 @@ VARIANTS = {
     "last_of_equals": Implementation(fn=_following(last_of_equals), idea="the last of equals"),
     "missing_border": Implementation(fn=_following(missing_border), idea="the image is a column too narrow"),
     "lost_nan": Implementation(fn=_following(lost_nan), idea="NaN loses against numbers"),
+    "first_nan": Implementation(fn=_following(first_nan), idea="saves the index of the first NaN"),
     "neighbour": Implementation(fn=_following(neighbour), idea="saves the index of another window"),
     "one_size": Implementation(fn=_following(one_size), idea="one stride for both axes"),
     "contiguous": Implementation(fn=contiguous, idea="channels-last images give contiguous results"),
@@ -83,5 +91,6 @@ VARIANTS = {
 
 CAUGHT_BY = {
     "padded_with_zeros": "accuracy", "last_of_equals": "accuracy", "missing_border": "accuracy",
-    "lost_nan": "special_values", "neighbour": "accuracy", "one_size": "accuracy", "contiguous": "layout",
+    "lost_nan": "special_values", "first_nan": "special_values", "neighbour": "accuracy", "one_size": "accuracy",
+    "contiguous": "layout",
 }  # fmt: skip
