@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -139,11 +140,16 @@ def forget() -> None:
 
 
 def summary() -> list[str]:
-    """A line about each table and each entry that does not count; a problem begins with "!"."""
+    """A line about each table, and about all entries that do not count for one reason; a problem begins with "!"."""
     return list(TABLES.summary(_told))
 
 
 def _told(table: Table[Entry]) -> Iterator[str]:
-    stale = [(entry, why) for entry in table.rows if (why := entry.stale)]
-    yield f"{table.gpu}: {len(table.rows) - len(stale)} of {len(table.rows)} tuned configurations count"
-    yield from (f"  stale: {e.op} {e.backend}/{e.variant} {e.workload} {e.dtype}: {why}" for e, why in stale)
+    stale: dict[str, list[Entry]] = {}
+    for entry in table.rows:
+        if why := entry.stale:
+            stale.setdefault(why, []).append(entry)
+    yield f"{table.gpu}: {len(table.rows) - sum(map(len, stale.values()))} of {len(table.rows)} tuned configurations count"
+    for why, entries in stale.items():
+        each = Counter(f"{e.op} {e.backend}/{e.variant}" for e in entries)
+        yield f"  stale: {', '.join(f'{name} ({count})' for name, count in each.items())}: {why}"
