@@ -5,6 +5,7 @@ The SVG follows the reader's light or dark setting by itself; of the PNG there i
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
@@ -27,6 +28,7 @@ from kernelmux.perf.sweeps.curve import Curve
 
 FORMATS = ("svg", "png")
 SIZE, DPI = (10.4, 4.4), 130
+WIDEST = 100  # letters of a line of the title
 TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
 *MORE, COMPILE = themes.MORE  # of other lines, and of torch.compile
 OWN = themes.BACKENDS | {f"{peers.NAME}/torch_compile": COMPILE}
@@ -98,7 +100,7 @@ def _drawn(curve: Curve, form: str, ground: dict[str, str]) -> bytes:
         figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
         _times(left, curve, ground)
         _rates(right, curve, ground)
-        figure.suptitle(curve.title, fontsize=11, fontweight="bold")
+        figure.suptitle(textwrap.fill(curve.title, WIDEST), fontsize=11, fontweight="bold")
         figure.supxlabel(f"{wording.where(curve.machine)}, {curve.date}", fontsize=7.5, color=ground[GREY])
         left.legend(loc="upper left", frameon=False, fontsize=8.5)
         out = BytesIO()
@@ -152,7 +154,7 @@ def _plot(axes: Any, curve: Curve, ground: dict[str, str], values: dict[str, dic
         axes.plot(x, y, color=colour, linewidth=1.5, marker=mark, markersize=3.5, label=name)
         axes.scatter(x, y, s=16, marker=mark, c=fill, edgecolors=colour, linewidths=1, zorder=3)
     axes.set_xscale("log", base=2)
-    axes.set_xlabel(f"{curve.axis}, in {curve.shape}")
+    axes.set_xlabel(curve.axis)
     ticks = _ticks(curve.lengths)
     axes.set_xticks(ticks, [_short(n) for n in ticks])
     axes.minorticks_off()
