@@ -46,7 +46,13 @@ def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant:
     assert got.is_contiguous(memory_format=call.spec.outputs[0].memory_format(call))
 
 
-@pytest.mark.parametrize(("op", "variant"), [pair for pair in _variants() if pair[0] != "conv2d_backward_input"])
+def _with_gaps() -> list[tuple[str, str]]:
+    """Those that take windows with columns between them."""
+    pairs = (pair for pair in _variants() if pair[0] != "conv2d_backward_input")
+    return [pair for pair in pairs if pair[1] != "cuda/implicit_gemm_folded"]
+
+
+@pytest.mark.parametrize(("op", "variant"), _with_gaps())
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_elements_between_the_places_are_not_read_into_the_sums(op: str, variant: str) -> None:
     x = torch.ones(4, 48, 4, 8).half().contiguous(memory_format=torch.channels_last)
