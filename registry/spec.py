@@ -267,12 +267,8 @@ class OpSpec:
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any
     ) -> Call:
         """Check a call against the spec; ArgumentError names op, argument, expected and got."""
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}: {error}") from None
-        bound.apply_defaults()
-        return bind(self, dict(bound.arguments), capability, device)
+        values = self.given(*args, **kwargs)
+        return bind(self, dict(zip(self.signature.parameters, values, strict=True)), capability, device)
 
     def evaluate(self, call: Call) -> tuple[torch.Tensor, ...]:
         """The reference of a call in float64 (integers and bools stay), one tensor per output."""
