@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.memory_order import format_of
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import Call, OpSpec
@@ -94,7 +95,7 @@ class Computed:
     """What a function makes of the other arguments, such as what a forward call has saved.
 
     The function takes the arguments of the call by name, floating tensors in float64, and returns a tensor in float64,
-    which is rounded to the dtype of this one.
+    which is rounded to the dtype of this one and lies as this one does: contiguous, or channels-last.
     """
 
     function: Callable[[Mapping[str, Any]], torch.Tensor]
@@ -105,7 +106,7 @@ class Computed:
             raise ArgumentError(
                 f"{call.spec.name}: a computed tensor has shape {list(made.shape)}, not {list(x.shape)}"
             )
-        return made.to(x.dtype).to(x.device).contiguous()
+        return made.to(x.dtype).to(x.device).contiguous(memory_format=format_of(x))
 
 
 Domain = Real | Positive | Index | Count | LogProbabilities | Computed

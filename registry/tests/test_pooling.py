@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import kernelmux as kx
-from kernelmux.registry import autograd, dispatch
+from kernelmux.registry import autograd, catalog, dispatch, domains
 from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import ArgumentError
 
@@ -90,3 +90,13 @@ def test_an_index_outside_of_its_window_adds_nothing(backend: str, form: torch.m
         for g, i, b in ((torch.ones_like(y), stray, backend), (kept, index, "torch_ref"))
     )
     assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+def test_a_saved_index_that_the_suites_draw_lies_as_the_gradient_does(form: torch.memory_format) -> None:
+    """Else a call of channels-last tensors would be timed with an index that is not."""
+    spec = catalog.spec("max_pool2d_backward")
+    case = spec.case(f"grad_out=2x8x3x4 index=2x8x3x4 size=6x8 kernel=2{' channels-last' if form == LAST else ''}")
+    drawn = {name: case.laid(torch.zeros(shape)) for name, shape in case.shapes.items()}
+    made = domains.lawful(spec, {**drawn, "index": drawn["index"].int()}, case.scalars)["index"]
+    assert made.is_contiguous(memory_format=form) and len(made.unique()) > 1
