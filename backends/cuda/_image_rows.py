@@ -1,0 +1,101 @@
+"""conv2d of few channels on rows of the images that stay in shared memory (conv2d_implicit_gemm_rows.cu): plans, conditions."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._convolution import Convolution
+from kernelmux.backends.cuda._convolution_plans import Plan, indices
+from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes
+from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Fold, SideBySide, Window
+
+SOURCE = Source(__file__, "conv2d_implicit_gemm_rows.cu")
+HALVES = 8  # of a vector
+THREADS = 256
+MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block
+RESERVED = 1 << 10  # of each block, by the driver
+MOST_CHANNELS = 16
+REGISTERS = 64 << 10
+
+
+class Block(NamedTuple):
+    """What a block works on. channels: of a pixel in shared memory. rows: of the result, of 128 / rows positions. n: filters."""
+
+    h: Window
+    w: Window
+    channels: int
+    rows: int
+    n: int
+
+    @classmethod
+    def of(cls, h: Window, w: Window, channels: int, filters: int, places: tuple[int, int]) -> "Block":
+        """That of a call: of the two forms of a band, the one that leaves fewer positions unused."""
+        of_one, of_two = (cdiv(places[0], n) * n * cdiv(places[1], 128 // n) * (128 // n) for n in (1, 2))
+        padded = Fold.of(w, places[1], channels, HALVES).channels
+        return cls(h, w, padded, 2 if of_two < of_one else 1, 64 if filters <= 64 else 128)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: filters, the ring of rows, a tile of results for each warpgroup."""
+        steps = cdiv(self.w.kernel * self.channels, 16)
+        length = (128 // self.rows - 1) * self.w.stride * self.channels // HALVES + 2 * steps
+        rows = (self.rows - 1) * self.h.stride + self.h.reach + self.rows * self.h.stride
+        tiles = 2 * max(64 * (self.n + HALVES), self.n * (64 + HALVES))
+        return self.h.kernel * steps * 16 * self.n * 2 + rows * length * 16 + tiles * 2
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a multiprocessor."""
+        return max(1, min(3 if self.n == 64 else 2, MOST_SHARED // (self.shared + RESERVED)))
+
+
+def block_of(c: Convolution) -> Block:
+    h, w = (Window(a.taps, a.stride, a.padding, a.dilation) for a in (c.h, c.w))
+    return Block.of(h, w, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
+
+
+@lru_cache(maxsize=4096)
+def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> Plan:
+    """The product of halves, windows read from rows in shared memory."""
+    block = block_of(c)
+    bands = c.image.shape[0] * cdiv(c.h.positions, block.rows) * cdiv(c.w.positions, 128 // block.rows)
+    tiles = cdiv(c.filters, block.n)
+    side = c.w.positions if c.m_contiguous else c.filters
+    kernel = SOURCE.kernel(
+        "conv2d_implicit_gemm_rows", "image* weight* bias* out* c:struct", ELEMENT=ctype(c.image.dtype),
+        M_CONTIGUOUS=int(c.m_contiguous), REAL=c.image.shape[1], CHANNELS=block.channels, TAPS_H=c.h.taps, TAPS_W=c.w.taps,
+        STRIDE_H=c.h.stride, STRIDE_W=c.w.stride, DILATION_H=c.h.dilation, BLOCK_N=block.n, ROWS=block.rows,
+        BLOCKS=block.resident, VECTOR=HALVES if side % HALVES == 0 else 1,
+    )  # fmt: skip
+    blocks = min(bands, max(1, block.resident * multiprocessors // max(tiles, 1)))
+    launch = kernel.bind((blocks, tiles), THREADS, shared=block.shared)
+    return Plan(launch, c.packed(), c.shape, c.order)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Filters and rows of a block fit into shared memory."""
+
+    @property
+    def text(self) -> str:
+        return f"filters and rows of a block in {MOST_SHARED >> 10} KiB of shared memory"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how much they take."""
+        options = zip(*(call.arguments[name] for name in ("stride", "padding", "dilation")), strict=True)
+        h, w = (Window(call.axes[taps], *o) for taps, o in zip("RS", options, strict=True))
+        block = Block.of(h, w, call.axes["C"], call.axes["O"], (call.axes["P"], call.axes["Q"]))
+        if block.shared <= MOST_SHARED:
+            return None
+        return f"they take {block.shared >> 10} KiB of shared memory, needs {self.text}"
+
+
+def asks(lead: str, *together: str) -> tuple[Condition, ...]:
+    """What the rung needs. lead: an operand."""
+    hopper, halves = Capability((9, 0), below=(10, 0)), Dtypes(lead, torch.float16, torch.bfloat16)
+    few = AtLeast("C", 1), AtMost("C", MOST_CHANNELS)
+    return (halves, hopper, *few, SideBySide(), Fits(), *indices(*together))

@@ -1,0 +1,214 @@
+// conv2d of few channels: rows of the images stay in shared memory, and every window is read from there.
+//
+// Where TMA's im2col brings a pixel once for each tap that meets it, a block here loads a pixel once. In a row of the ring
+// pixels lie one after the other, of CHANNELS numbers each, so that what a row of a filter meets at position q is a line of
+// TAPS_W * CHANNELS neighbours, which begins q * STRIDE_W pixels from the first one. That is a multiple of 16 bytes:
+// ldmatrix takes eight positions at once, overlapping as they are, and wgmma multiplies them from registers by the filters,
+// which stay in shared memory as well. While a block multiplies, it loads the rows that the next ones of its results need.
+#include "convolution.cuh"
+#include "warpgroup.cuh"
+
+#ifndef REAL  // channels of the images; CHANNELS: the same, rounded up so that STRIDE_W pixels are whole vectors
+#define REAL 3
+#define CHANNELS 4
+#define TAPS_H 7
+#define TAPS_W 7
+#define STRIDE_H 2
+#define STRIDE_W 2
+#define DILATION_H 1
+#endif
+#ifndef BLOCK_N  // filters of a block: 64 or 128
+#define BLOCK_N 64
+#endif
+#ifndef ROWS  // of the result, at once: one of 128 positions, or two of 64
+#define ROWS 1
+#endif
+#ifndef BLOCKS  // that share a multiprocessor
+#define BLOCKS 2
+#endif
+#ifndef VECTOR  // results per store
+#define VECTOR 1
+#endif
+
+constexpr int THREADS = 256, HALVES = 8, COLUMNS = 128 / ROWS;         // HALVES: of a vector
+constexpr int TERMS = TAPS_W * CHANNELS, STEPS = cdiv(TERMS, 16);      // of a row of a filter; products that cover them
+constexpr int STRIDE = STRIDE_W * CHANNELS / HALVES;                   // vectors from a position to the next
+constexpr int LENGTH = (COLUMNS - 1) * STRIDE + 2 * STEPS;             // vectors of a row of the ring
+constexpr int SPAN = (ROWS - 1) * STRIDE_H + (TAPS_H - 1) * DILATION_H + 1, FRESH = ROWS * STRIDE_H, RING = SPAN + FRESH;
+constexpr int EACH = cdiv(FRESH * LENGTH, THREADS);                    // vectors that a thread loads ahead
+constexpr int STEP_BYTES = 16 * 128, FILTER_BYTES = TAPS_H * STEPS * STEP_BYTES;  // 64 filters: 128 bytes for each term
+constexpr int RING_BYTES = RING * LENGTH * 16, RING_AT = BLOCK_N / 64 * FILTER_BYTES, TILE_AT = RING_AT + RING_BYTES;
+constexpr int PITCH = M_CONTIGUOUS ? 64 + HALVES : BLOCK_N + HALVES;   // of the tile of a warpgroup, in which results change places
+constexpr int TILE_BYTES = (M_CONTIGUOUS ? BLOCK_N : 64) * PITCH * 2;
+static_assert(CHANNELS % 2 == 0 && STRIDE_W * CHANNELS % HALVES == 0, "positions are whole vectors apart");
+static_assert(CHANNELS >= HALVES ? CHANNELS % HALVES == 0 : HALVES % CHANNELS == 0, "vectors hold whole pixels, or parts of one");
+
+// Vector v of row h of an image, whose first pixel is w0; zeros outside of the image and for channels that it has not.
+__device__ __forceinline__ Vec<Element, HALVES> pixels(const Element* image, const Convolution& c, int h, int w0, int v) {
+    Vec<Element, HALVES> x;
+    const bool inside = (unsigned)h < (unsigned)c.h.size;
+    const Element* row = image + h * c.image.h;
+#pragma unroll
+    for (int i = 0; i < HALVES; i++) {
+        constexpr int Vectors = CHANNELS / HALVES ? CHANNELS / HALVES : 1;  // of a pixel
+        const int w = w0 + (CHANNELS >= HALVES ? v / Vectors : v * (HALVES / CHANNELS) + i / CHANNELS);
+        const int channel = CHANNELS >= HALVES ? v % Vectors * HALVES + i : i % CHANNELS;
+        const bool real = inside && channel < REAL && (unsigned)w < (unsigned)c.w.size;
+        x.v[i] = real ? row[w * c.image.w + channel * c.image.c] : from_float<Element>(0.0f);
+    }
+    return x;
+}
+
+// Filters n0 to n0 + BLOCK_N as wgmma reads them: a line of 64 for each term (r, s, c), under the 128-byte swizzle.
+__device__ __forceinline__ void load_filters(unsigned char* to, const Element* weight, const Convolution& c, int n0) {
+#pragma unroll 8
+    for (int i = threadIdx.x; i < TAPS_H * STEPS * 16 * BLOCK_N; i += THREADS) {
+        const int k = i % (STEPS * 16), r = i / (STEPS * 16) % TAPS_H, n = i / (STEPS * 16 * TAPS_H);
+        const int channel = k % CHANNELS, s = k / CHANNELS, line = r * STEPS * 16 + k;
+        const bool real = s < TAPS_W && channel < REAL && n0 + n < c.filters;
+        const i64 from = (n0 + n) * c.other.n + channel * c.other.c + r * c.other.h + s * c.other.w;
+        const int at = n / 64 * FILTER_BYTES + line * 128 + (n % 64 / HALVES ^ line % 8) * 16 + n % HALVES * 2;
+        *reinterpret_cast<Element*>(to + at) = real ? weight[from] : from_float<Element>(0.0f);
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads what this thread wrote
+}
+
+// Numbers behind the terms of a line are pixels of the next window: zero, so that a NaN among them does no harm.
+__device__ __forceinline__ void cut(unsigned (&a)[4], int step) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int first = step * 16 + i / 2 * 8;
+        if (first + 8 > TERMS && first + threadIdx.x % 4 * 2 >= TERMS) a[i] = 0;
+    }
+}
+
+using Sums = float[BLOCK_N / 8][4];
+
+// 64 positions of a warpgroup times all filters. lines: where a lane's first line is in row 0 of the ring. slot: of the first row.
+__device__ __forceinline__ void multiply(Sums& sum, unsigned lines, const unsigned char* filters, int slot) {
+    unsigned a[2][STEPS][4];
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[j][i] = 0.0f;
+#pragma unroll
+    for (int r = 0; r < TAPS_H; r++) {
+        if (r >= 2) wgmma_wait<1>(), pin(a[r % 2]);
+        const unsigned row = lines + (slot >= RING ? slot - RING : slot) * (LENGTH * 16);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) load_matrices<false>(a[r % 2][step], row + step * 32), cut(a[r % 2][step], step);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+            wgmma(sum, a[r % 2][step], matrix_descriptor(filters + (r * STEPS + step) * STEP_BYTES, FILTER_BYTES), Element());
+        wgmma_commit();
+        slot = (slot >= RING ? slot - RING : slot) + DILATION_H;
+    }
+    wgmma_wait<0>(sum);
+    pin(a[0]), pin(a[1]);
+}
+
+// Four 8 x 8 matrices of a warp, each transposed; a lane names a row of 16 bytes.
+__device__ __forceinline__ void store_transposed(void* row, const unsigned (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+// 64 positions from column q on of a row of the result, all filters from n0 on. out: that row.
+__device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Element* out, const Element* bias,
+                                          const Convolution& c, int q, int n0) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    unsigned rounded[BLOCK_N / 8][2];
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; j++) {
+        const int n = n0 + j * 8 + lane % 4 * 2;
+        float x[4] = {sum[j][0], sum[j][1], sum[j][2], sum[j][3]};
+        if (bias) {
+            const int last = (int)c.filters - 1;  // sums behind it are not stored
+            const float low = to_float(bias[min(n, last)]), high = to_float(bias[min(n + 1, last)]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = add_gradual(x[i], i % 2 ? high : low);
+        }
+        rounded[j][0] = pair_from_floats<Element>(x[0], x[1]), rounded[j][1] = pair_from_floats<Element>(x[2], x[3]);
+    }
+    if constexpr (M_CONTIGUOUS) {
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; j += 2) {
+            const unsigned four[4] = {rounded[j][0], rounded[j][1], rounded[j + 1][0], rounded[j + 1][1]};
+            store_transposed(tile + (j * 8 + lane / 16 * 8 + lane % 8) * PITCH + warp * 16 + lane / 8 % 2 * 8, four);
+        }
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory");
+        for (int i = threadIdx.x % 128 * VECTOR; i < BLOCK_N * 64; i += 128 * VECTOR) {
+            const int n = n0 + i / 64, column = i % 64;
+            if (n < c.filters && q + column < c.w.count)
+                store(out + n * c.out.c + (q + column), load<VECTOR>(tile + i / 64 * PITCH + column));
+        }
+    } else {
+        Element* const mine = tile + warp * 16 * PITCH;
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                *reinterpret_cast<unsigned*>(mine + (lane / 4 + 8 * half) * PITCH + j * 8 + lane % 4 * 2) = rounded[j][half];
+        __syncwarp();
+        for (int i = lane * VECTOR; i < 16 * BLOCK_N; i += 32 * VECTOR) {
+            const int column = q + warp * 16 + i / BLOCK_N, n = n0 + i % BLOCK_N;
+            if (n < c.filters && column < c.w.count)
+                store(out + column * c.out.w + n, load<VECTOR>(mine + i / BLOCK_N * PITCH + i % BLOCK_N));
+        }
+    }
+}
+
+// Block (i, n) computes a part of the bands, of ROWS x COLUMNS positions, down the images strip by strip, for BLOCK_N filters.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    conv2d_implicit_gemm_rows(const Element* __restrict__ image, const Element* __restrict__ weight,
+                              const Element* __restrict__ bias, Element* __restrict__ out,
+                              const __grid_constant__ Convolution c) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    unsigned char* const ring = shared + RING_AT;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4, n0 = blockIdx.y * BLOCK_N;
+    Element* const tile = reinterpret_cast<Element*>(shared + TILE_AT + group * TILE_BYTES);
+    const int down = ROWS == 2 ? group : 0, along = ROWS == 2 ? 0 : group * 64;  // of the warpgroup, in a band
+    const int position = along + warp % 4 * 16 + lane % 16;
+    const unsigned lines = shared_address(ring) + (position * STRIDE + lane / 16) * 16;
+    const int bands = ((int)c.h.count + ROWS - 1) / ROWS, strips = ((int)c.w.count + COLUMNS - 1) / COLUMNS;
+    const i64 all = c.batch * strips * bands, end = all * (blockIdx.x + 1) / gridDim.x;
+    load_filters(shared, weight, c, n0);
+
+    bool enters = true;  // a strip, or begins within one
+    int base = 0;        // the row of the ring that a band's first window begins with
+    for (i64 i = all * blockIdx.x / gridDim.x; i < end; i++) {
+        const int band = (int)(i % bands), q = (int)(i / bands % strips) * COLUMNS;
+        const i64 n = i / bands / strips;
+        const Element* const own = image + n * c.image.n;
+        const int h = band * FRESH - (int)c.h.padding, w = q * STRIDE_W - (int)c.w.padding;
+        if (enters) {
+            base = 0;
+            for (int v = threadIdx.x; v < SPAN * LENGTH; v += THREADS)
+                store(reinterpret_cast<Element*>(ring + v * 16), pixels(own, c, h + v / LENGTH, w, v % LENGTH));
+            __syncthreads();
+        }
+        enters = band + 1 == bands;
+        const bool ahead = !enters && i + 1 < end;
+        Vec<Element, HALVES> next[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int v = threadIdx.x + j * THREADS;
+            if (ahead && v < FRESH * LENGTH) next[j] = pixels(own, c, h + SPAN + v / LENGTH, w, v % LENGTH);
+        }
+        Sums sum;
+        const int p = band * ROWS + down;
+        multiply(sum, lines, shared, base + down * STRIDE_H);
+        if (p < c.h.count) store_out(tile, sum, out + n * c.out.n + p * c.out.h, bias, c, q + along, n0);
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int v = threadIdx.x + j * THREADS, row = base + SPAN + v / LENGTH;
+            if (ahead && v < FRESH * LENGTH)
+                store(reinterpret_cast<Element*>(ring + ((row >= RING ? row - RING : row) * LENGTH + v % LENGTH) * 16), next[j]);
+        }
+        base += FRESH;
+        if (base >= RING) base -= RING;
+        __syncthreads();
+    }
+}
