@@ -1,4 +1,4 @@
-"""conv2d of few channels on rows of the images that stay in shared memory (conv2d_implicit_gemm_rows.cu): plans, conditions."""
+"""conv2d of few channels on rows of images that stay in shared memory (conv2d_implicit_gemm_rows.cu): plans, conditions."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ REGISTERS = 64 << 10
 
 
 class Block(NamedTuple):
-    """What a block works on. channels: of a pixel in shared memory. rows: of the result, of 128 / rows positions. n: filters."""
+    """What a block works on. channels: of a pixel in shared memory. rows: of 128 / rows results each. n: filters."""
 
     h: Window
     w: Window
