@@ -33,10 +33,13 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, h: Window, w: Window, channels: int, filters: int, places: tuple[int, int]) -> "Block":
-        """That of a call: of the two forms of a band, the one that leaves fewer positions unused."""
-        of_one, of_two = (cdiv(places[0], n) * n * cdiv(places[1], 128 // n) * (128 // n) for n in (1, 2))
+        """That of a call: of the forms of a band, the one that leaves the fewest positions unused."""
+
+        def positions(rows: int) -> int:
+            return cdiv(places[0], rows) * rows * cdiv(places[1], 128 // rows) * (128 // rows)
+
         padded = Fold.of(w, places[1], channels, HALVES).channels
-        return cls(h, w, padded, 2 if of_two < of_one else 1, 64 if filters <= 64 else 128)
+        return cls(h, w, padded, min((1, 2, 4), key=positions), 64 if filters <= 64 else 128)
 
     @property
     def shared(self) -> int:
@@ -68,8 +71,9 @@ def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> Plan:
     kernel = SOURCE.kernel(
         "conv2d_implicit_gemm_rows", "image* weight* bias* out* c:struct", ELEMENT=ctype(c.image.dtype),
         M_CONTIGUOUS=int(c.m_contiguous), REAL=c.image.shape[1], CHANNELS=block.channels, TAPS_H=c.h.taps, TAPS_W=c.w.taps,
-        STRIDE_H=c.h.stride, STRIDE_W=c.w.stride, DILATION_H=c.h.dilation, BLOCK_N=block.n, ROWS=block.rows,
-        BLOCKS=block.resident, VECTOR=HALVES if side % HALVES == 0 else 1,
+        STRIDE_H=c.h.stride, STRIDE_W=c.w.stride, DILATION_H=c.h.dilation, BLOCK_N=block.n,
+        USED=min(block.n, cdiv(c.filters, 16) * 16), ROWS=block.rows, BLOCKS=block.resident,
+        VECTOR=HALVES if side % HALVES == 0 else 1,
     )  # fmt: skip
     blocks = min(bands, max(1, block.resident * multiprocessors // max(tiles, 1)))
     launch = kernel.bind((blocks, tiles), THREADS, shared=block.shared)

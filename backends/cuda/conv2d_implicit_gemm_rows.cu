@@ -20,7 +20,10 @@
 #ifndef BLOCK_N  // filters of a block: 64 or 128
 #define BLOCK_N 64
 #endif
-#ifndef ROWS  // of the result, at once: one of 128 positions, or two of 64
+#ifndef USED  // of those, that are stored: all, or how many there are, a multiple of 16
+#define USED BLOCK_N
+#endif
+#ifndef ROWS  // of the result, at once, of 128 / ROWS positions each: 1, 2 or 4
 #define ROWS 1
 #endif
 #ifndef BLOCKS  // that share a multiprocessor
@@ -31,6 +34,7 @@
 #endif
 
 constexpr int THREADS = 256, HALVES = 8, COLUMNS = 128 / ROWS;         // HALVES: of a vector
+constexpr int ALONG = COLUMNS / 16;                                    // warps that share a row, of 16 positions each
 constexpr int TERMS = TAPS_W * CHANNELS, STEPS = cdiv(TERMS, 16);      // of a row of a filter; products that cover them
 constexpr int STRIDE = STRIDE_W * CHANNELS / HALVES;                   // vectors from a position to the next
 constexpr int LENGTH = (COLUMNS - 1) * STRIDE + 2 * STEPS;             // vectors of a row of the ring
@@ -45,16 +49,16 @@ static_assert(CHANNELS >= HALVES ? CHANNELS % HALVES == 0 : HALVES % CHANNELS ==
 
 // Vector v of row h of an image, whose first pixel is w0; zeros outside of the image and for channels that it has not.
 __device__ __forceinline__ Vec<Element, HALVES> pixels(const Element* image, const Convolution& c, int h, int w0, int v) {
-    Vec<Element, HALVES> x;
+    constexpr int Vectors = CHANNELS >= HALVES ? CHANNELS / HALVES : 1, Pixels = CHANNELS >= HALVES ? 1 : HALVES / CHANNELS;
+    const int first = w0 + v / Vectors * Pixels, channel = v % Vectors * HALVES;
     const bool inside = (unsigned)h < (unsigned)c.h.size;
-    const Element* row = image + h * c.image.h;
+    const Element* at = image + h * c.image.h + first * c.image.w + channel * c.image.c;
+    Vec<Element, HALVES> x;
 #pragma unroll
     for (int i = 0; i < HALVES; i++) {
-        constexpr int Vectors = CHANNELS / HALVES ? CHANNELS / HALVES : 1;  // of a pixel
-        const int w = w0 + (CHANNELS >= HALVES ? v / Vectors : v * (HALVES / CHANNELS) + i / CHANNELS);
-        const int channel = CHANNELS >= HALVES ? v % Vectors * HALVES + i : i % CHANNELS;
-        const bool real = inside && channel < REAL && (unsigned)w < (unsigned)c.w.size;
-        x.v[i] = real ? row[w * c.image.w + channel * c.image.c] : from_float<Element>(0.0f);
+        const int along = i % (HALVES / Pixels), next = i / (HALVES / Pixels);
+        const bool real = inside && channel + along < REAL && (unsigned)(first + next) < (unsigned)c.w.size;
+        x.v[i] = real ? at[next * c.image.w + along * c.image.c] : from_float<Element>(0.0f);
     }
     return x;
 }
@@ -115,13 +119,13 @@ __device__ __forceinline__ void store_transposed(void* row, const unsigned (&x)[
                  : "memory");
 }
 
-// 64 positions from column q on of a row of the result, all filters from n0 on. out: that row.
-__device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Element* out, const Element* bias,
-                                          const Convolution& c, int q, int n0) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    unsigned rounded[BLOCK_N / 8][2];
+// The results of a warpgroup, of filters from n0 on. out: the image; p, q: where the band begins.
+__device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Element* out, const Element* bias, const Convolution& c,
+                                          int p, int q, int n0) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 4;
+    unsigned rounded[USED / 8][2];
 #pragma unroll
-    for (int j = 0; j < BLOCK_N / 8; j++) {
+    for (int j = 0; j < USED / 8; j++) {
         const int n = n0 + j * 8 + lane % 4 * 2;
         float x[4] = {sum[j][0], sum[j][1], sum[j][2], sum[j][3]};
         if (bias) {
@@ -132,35 +136,41 @@ __device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Elemen
         }
         rounded[j][0] = pair_from_floats<Element>(x[0], x[1]), rounded[j][1] = pair_from_floats<Element>(x[2], x[3]);
     }
+    const int positions = (int)c.w.count, rows = (int)c.h.count, filters = (int)c.filters;
     if constexpr (M_CONTIGUOUS) {
 #pragma unroll
-        for (int j = 0; j < BLOCK_N / 8; j += 2) {
+        for (int j = 0; j < USED / 8; j += 2) {
             const unsigned four[4] = {rounded[j][0], rounded[j][1], rounded[j + 1][0], rounded[j + 1][1]};
-            store_transposed(tile + (j * 8 + lane / 16 * 8 + lane % 8) * PITCH + warp * 16 + lane / 8 % 2 * 8, four);
+            store_transposed(tile + (j * 8 + lane / 16 * 8 + lane % 8) * PITCH + part * 16 + lane / 8 % 2 * 8, four);
         }
-        asm volatile("bar.sync %0, 128;" ::"r"(1 + (int)threadIdx.x / 128) : "memory");
-        for (int i = threadIdx.x % 128 * VECTOR; i < BLOCK_N * 64; i += 128 * VECTOR) {
-            const int n = n0 + i / 64, column = i % 64;
-            if (n < c.filters && q + column < c.w.count)
-                store(out + n * c.out.c + (q + column), load<VECTOR>(tile + i / 64 * PITCH + column));
-        }
-    } else {
-        Element* const mine = tile + warp * 16 * PITCH;
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + warp / 4) : "memory");
+        const int first = threadIdx.x % 128 * VECTOR, in_tile = first % 64, their = warp / 4 * 4 + in_tile / 16;
+        const int row = p + their / ALONG, column = q + their % ALONG * 16 + in_tile % 16;
+        if (row >= rows || column >= positions) return;
+        constexpr int Step = 128 * VECTOR / 64;  // filters
+        Element* to = out + row * c.out.h + column + (n0 + first / 64) * c.out.c;
 #pragma unroll
-        for (int j = 0; j < BLOCK_N / 8; j++)
+        for (int n = first / 64; n < USED; n += Step, to += Step * c.out.c)
+            if (n0 + n < filters) store(to, load<VECTOR>(tile + n * PITCH + in_tile));
+    } else {
+        Element* const mine = tile + part * 16 * PITCH;
+#pragma unroll
+        for (int j = 0; j < USED / 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 *reinterpret_cast<unsigned*>(mine + (lane / 4 + 8 * half) * PITCH + j * 8 + lane % 4 * 2) = rounded[j][half];
         __syncwarp();
-        for (int i = lane * VECTOR; i < 16 * BLOCK_N; i += 32 * VECTOR) {
-            const int column = q + warp * 16 + i / BLOCK_N, n = n0 + i % BLOCK_N;
-            if (n < c.filters && column < c.w.count)
-                store(out + column * c.out.w + n, load<VECTOR>(mine + i / BLOCK_N * PITCH + i % BLOCK_N));
-        }
+        const int row = p + warp / ALONG, column = q + warp % ALONG * 16;
+        if (row >= rows) return;
+        Element* const to = out + row * c.out.h + column * c.out.w + n0;
+#pragma unroll 4
+        for (int i = lane * VECTOR; i < 16 * USED; i += 32 * VECTOR)
+            if (column + i / USED < positions && n0 + i % USED < filters)
+                store(to + i / USED * (int)c.out.w + i % USED, load<VECTOR>(mine + i / USED * PITCH + i % USED));
     }
 }
 
-// Block (i, n) computes a part of the bands, of ROWS x COLUMNS positions, down the images strip by strip, for BLOCK_N filters.
+// Block (i, n) computes neighbouring bands, of ROWS x COLUMNS positions, down strip after strip, for BLOCK_N filters.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_implicit_gemm_rows(const Element* __restrict__ image, const Element* __restrict__ weight,
                               const Element* __restrict__ bias, Element* __restrict__ out,
@@ -169,20 +179,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     unsigned char* const ring = shared + RING_AT;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4, n0 = blockIdx.y * BLOCK_N;
     Element* const tile = reinterpret_cast<Element*>(shared + TILE_AT + group * TILE_BYTES);
-    const int down = ROWS == 2 ? group : 0, along = ROWS == 2 ? 0 : group * 64;  // of the warpgroup, in a band
-    const int position = along + warp % 4 * 16 + lane % 16;
+    const int down = warp / ALONG, position = warp % ALONG * 16 + lane % 16;  // of a lane's window, in a band
     const unsigned lines = shared_address(ring) + (position * STRIDE + lane / 16) * 16;
     const int bands = ((int)c.h.count + ROWS - 1) / ROWS, strips = ((int)c.w.count + COLUMNS - 1) / COLUMNS;
-    const i64 all = c.batch * strips * bands, end = all * (blockIdx.x + 1) / gridDim.x;
+    const i64 all = c.batch * strips * bands, begin = all * blockIdx.x / gridDim.x;
+    int left = (int)(all * (blockIdx.x + 1) / gridDim.x - begin);  // bands that the block has not computed yet
+    int band = (int)(begin % bands), strip = (int)(begin / bands % strips);
+    const Element* own = image + begin / bands / strips * c.image.n;
+    out += begin / bands / strips * c.out.n;
     load_filters(shared, weight, c, n0);
 
     bool enters = true;  // a strip, or begins within one
     int base = 0;        // the row of the ring that a band's first window begins with
-    for (i64 i = all * blockIdx.x / gridDim.x; i < end; i++) {
-        const int band = (int)(i % bands), q = (int)(i / bands % strips) * COLUMNS;
-        const i64 n = i / bands / strips;
-        const Element* const own = image + n * c.image.n;
-        const int h = band * FRESH - (int)c.h.padding, w = q * STRIDE_W - (int)c.w.padding;
+    for (; left > 0; left--) {
+        const int q = strip * COLUMNS, h = band * FRESH - (int)c.h.padding, w = q * STRIDE_W - (int)c.w.padding;
         if (enters) {
             base = 0;
             for (int v = threadIdx.x; v < SPAN * LENGTH; v += THREADS)
@@ -190,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             __syncthreads();
         }
         enters = band + 1 == bands;
-        const bool ahead = !enters && i + 1 < end;
+        const bool ahead = !enters && left > 1;
         Vec<Element, HALVES> next[EACH];
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
@@ -198,9 +208,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (ahead && v < FRESH * LENGTH) next[j] = pixels(own, c, h + SPAN + v / LENGTH, w, v % LENGTH);
         }
         Sums sum;
-        const int p = band * ROWS + down;
         multiply(sum, lines, shared, base + down * STRIDE_H);
-        if (p < c.h.count) store_out(tile, sum, out + n * c.out.n + p * c.out.h, bias, c, q + along, n0);
+        store_out(tile, sum, out, bias, c, band * ROWS, q, n0);
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
             const int v = threadIdx.x + j * THREADS, row = base + SPAN + v / LENGTH;
@@ -209,6 +218,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         base += FRESH;
         if (base >= RING) base -= RING;
+        if (++band == bands) {
+            band = 0;
+            if (++strip == strips) strip = 0, own += c.image.n, out += c.out.n;
+        }
         __syncthreads();
     }
 }
