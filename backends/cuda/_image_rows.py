@@ -19,7 +19,6 @@ THREADS = 256
 MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block
 RESERVED = 1 << 10  # of each block, by the driver
 MOST_CHANNELS = 16
-REGISTERS = 64 << 10
 
 
 class Block(NamedTuple):
@@ -64,7 +63,11 @@ def block_of(c: Convolution) -> Block:
 @lru_cache(maxsize=4096)
 def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> Plan:
     """The product of halves, windows read from rows in shared memory."""
-    block = block_of(c)
+    return plan(c, block_of(c), multiprocessors)
+
+
+def plan(c: Convolution, block: Block, multiprocessors: int) -> Plan:
+    """The same with a given block."""
     bands = c.image.shape[0] * cdiv(c.h.positions, block.rows) * cdiv(c.w.positions, 128 // block.rows)
     tiles = cdiv(c.filters, block.n)
     side = c.w.positions if c.m_contiguous else c.filters

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import _convolution_plans as plans
-from kernelmux.backends.cuda import conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.cuda import _image_rows, conv2d, conv2d_backward_input, conv2d_backward_weight
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import Tile
 from kernelmux.backends.cuda._layout import layout
@@ -42,6 +42,29 @@ def test_every_tile_is_exact(kernel: tuple[Source, str], tile: Tile, order: torc
     plan = plans.halves_plan(*kernel, convolution(x, weight), tile, MULTIPROCESSORS)
     want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, STRIDE, PADDING, DILATION)
     assert torch.equal(plan.run(x, weight).double(), want)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("n", [64, 128])
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+def test_every_band_is_exact(rows: int, n: int, order: torch.memory_format) -> None:
+    """Of 9 rows and 17 columns no band is whole; a NaN beside the last column of a window is none of its terms."""
+    x, weight = integers(2, 3, 18, 34, order=order), integers(40, 3, 3, 5, order=order)
+    along = ((2, 2), (1, 2), (1, 1))
+    x[:, :, :, 33] = torch.nan
+    want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, *along)
+    c = conv2d.problem(layout(x), layout(weight), order, *along)
+    block = _image_rows.block_of(c)._replace(rows=rows, n=n)
+    got = _image_rows.plan(c, block, MULTIPROCESSORS).run(x, weight).double()
+    assert want.isnan().any() and not want.isnan().all() and torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
+
+
+def test_bands_leave_few_positions_unused() -> None:
+    for columns, rows in ((112, 1), (56, 2), (24, 4), (7, 4), (300, 2), (256, 1)):
+        x, weight = meta(2, 3, 12, columns), meta(64, 3, 3, 3)
+        c = conv2d.problem(layout(x), layout(weight), torch.channels_last, STRIDE, PADDING, DILATION)
+        assert _image_rows.block_of(c).rows == rows
 
 
 def meta(*shape: int) -> torch.Tensor:
