@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
     @property
     def resident(self) -> int:
-        """Blocks that share a multiprocessor. Three of 80 registers are slower: 59 us and 54 (32x3x224x224, 64 of 7 x 7)."""
+        """Blocks that share a multiprocessor. Three of 80 registers are slower: 59 us, 54 (32x3x224x224, 64 of 7 x 7)."""
         return max(1, min(2, MOST_SHARED // (self.shared + RESERVED)))
 
 
