@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +26,7 @@ from kernelmux.registry import catalog, guests
 class Mutant:
     """A variant of a family of mutants and the check that must catch it ("" for a sound one, which all must pass).
 
-    device: the only one on which the defect can show, or "".
+    device: the only one on which the defect can show, or "". case: the only one that shows it, beyond tier ci, or "".
     """
 
     op: str
@@ -34,6 +34,7 @@ class Mutant:
     variant: str
     check: str
     device: str = ""
+    case: str = ""
 
     @property
     def name(self) -> str:
@@ -76,7 +77,8 @@ def _of(op: str, name: str, package: str) -> Iterator[Mutant]:
     module = importlib.import_module(f"{package}.{op}")
     alone = {v: d for d in ("cpu", "cuda") for v in getattr(module, f"ONLY_{d.upper()}", ())}
     for variant in registered.variants(name, op):
-        yield Mutant(op, name, variant, module.CAUGHT_BY.get(variant, ""), alone.get(variant, ""))
+        case = getattr(module, "SHOWN_BY", {}).get(variant, "")
+        yield Mutant(op, name, variant, module.CAUGHT_BY.get(variant, ""), alone.get(variant, ""), case)
 
 
 def chosen(options: Options) -> list[Mutant]:
@@ -94,7 +96,14 @@ def items(options: Options) -> list[Item]:
 
 def examine(mutant: Mutant, options: Options) -> list[Outcome]:
     """What the check of a broken variant says, or what every check says of a sound one."""
-    return [execute(mutant.item(name), options) for name in mutant.checks(options.device)]
+    return [executed(mutant.item(name), options) for name in mutant.checks(options.device)]
+
+
+def executed(item: Item, options: Options) -> Outcome:
+    """Run an item of a mutant, on the case that shows its defect where there is but one."""
+    mutants = _of(item.op, item.backend, families()[item.backend])
+    case = next(m.case for m in mutants if m.variant == item.variant)
+    return execute(item, replace(options, cases=(case,)) if case and not options.cases else options)
 
 
 def survived(mutant: Mutant, outcomes: list[Outcome]) -> str:

@@ -62,9 +62,10 @@ class PlanItem(pytest.Item):
         self.item, self.chosen = item, chosen
 
     def runtest(self) -> None:
-        outcome = execute(self.item, self.chosen)
-        if not self.chosen.mutants:
-            outcome = expected.applied(outcome, self.chosen)
+        if self.chosen.mutants:
+            outcome = mutation.executed(self.item, self.chosen)
+        else:
+            outcome = expected.applied(execute(self.item, self.chosen), self.chosen)
         self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
         if outcome.status in ("failed", "expected"):
             self._stop_without_gpu()

@@ -13,11 +13,22 @@ def max_pool2d_backward(
     """The images themselves are not read: only their shape counts."""
     form, shape = format_of(index), (*grad_out.shape[:-2], *size)
     images = torch.empty(shape, dtype=torch.float32, device=grad_out.device, memory_format=form)
-    at = index.long().clamp_(0, size[0] * size[1] - 1)  # on a CPU torch writes wherever an index says
+    own = _within(index, size, kernel, stride, padding)
+    grad = torch.where(own, grad_out.float(), 0)
+    at = torch.where(own, index, 0).long()  # on a CPU torch writes wherever an index says
     found: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
-        grad_out.float(), images, kernel, stride, padding, (1, 1), False, at
+        grad, images, kernel, stride, padding, (1, 1), False, at
     )
     return found.to(grad_out.dtype).contiguous(memory_format=form)
+
+
+def _within(index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> torch.Tensor:
+    """Whether each index [... OH OW] lies in its own window: torch adds wherever in the image one says."""
+    h, w = index.div(size[1], rounding_mode="floor"), index.remainder(size[1])
+    oh, ow = (torch.arange(n, device=index.device) for n in index.shape[-2:])
+    down, right = h - (oh[:, None] * stride[0] - padding[0]), w - (ow * stride[1] - padding[1])
+    rows = (down >= 0) & (down < kernel[0]) & (h >= 0) & (h < size[0])
+    return rows & (right >= 0) & (right < kernel[1])
 
 
 VARIANTS = {

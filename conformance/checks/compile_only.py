@@ -14,6 +14,7 @@ from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
+from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import Resources, multiprocessor, resources
 from kernelmux.registry.backend import Backend
@@ -58,8 +59,11 @@ def _for_others(probe: Probe, launches: list[tuple[Trial, Launch]], arch: str) -
 
 def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
     """Each different kernel that the trials launch, with the largest shared memory it was given; none of them runs."""
-    small = [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
-    large = [pair for trial in _large(probe) for pair in _recorded(probe, trial)] if small else []
+    small = [] if probe.verified else [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
+    with nvrtc.with_machine_code():
+        large = [pair for trial in _large(probe) for pair in _recorded(probe, trial)] if small or probe.verified else []
+    if probe.verified and not large:
+        small = [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
     found: dict[object, tuple[Trial, Launch]] = {}
     for trial, launch in (*small, *large):
         known = found.get(key := (launch.kernel, launch.compiled_by.key))
@@ -77,7 +81,7 @@ def _recorded(probe: Probe, trial: Trial) -> list[tuple[Trial, Launch]]:
 def _small(probe: Probe) -> list[Trial]:
     """The first case that the variant can run, in every dtype, and one with an odd length, which takes masks.
 
-    Of what is `verified` the first alone: it has been compiled like this before.
+    Of what is `verified` the first alone, where it can run no workload: other checks have compiled the like of it.
     """
     cases = [c for c in probe.cases if all(0 not in shape for shape in c.shapes.values())]
     odd = [c for c in cases if any(n > ODD and n % 2 for shape in c.shapes.values() for n in shape)]

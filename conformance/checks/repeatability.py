@@ -2,8 +2,8 @@
 
 Sums in an order that changes show where they are long: the largest cases are repeated as well as the smallest. A GPU
 runs blocks as it likes; the emulator is told to. Few long sums are made for the purpose. Of what a GPU has verified one
-large call and these sums are emulated. A variant that declares `deterministic=False` need not give equal bits but has
-to stay within its bound in every order.
+large call and these sums are emulated, the sums shorter where several blocks run for such as well. A variant that
+declares `deterministic=False` need not give equal bits but has to stay within its bound in every order.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TIMES = 3
 TIMES_LARGE = 8  # on a GPU: two of a few calls may well add in one order by chance
 ORDERS: tuple[str | int, ...] = ("reverse", 1)  # of blocks, after the ordinary one
 LONG = {True: 4111, False: 9001}  # terms of a sum that is made for the purpose, by whether it is emulated; primes
+LONG_VERIFIED = 1031  # of what a GPU has verified, where several blocks run for so many as well
 SHORT = 2  # the length of the other axes then
 FEW = 2**28  # terms of all sums together, on the emulator: long kernels of a convolution make long images, too
 ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case, by whether it is emulated
@@ -105,7 +106,9 @@ def _long(probe: Probe) -> Iterator[Trial]:
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
             places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
             if places not in taken and (not slow or _several_blocks(probe, made)):
-                yield made
+                fewer = dict.fromkeys(axes, SHORT) | {axis: LONG_VERIFIED}
+                less = nearby.resized(probe, base, fewer) if probe.verified else None
+                yield less if less and _several_blocks(probe, less) else made
             taken.add(places)
 
 

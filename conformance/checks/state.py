@@ -271,12 +271,12 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
 
 
 def _shorter(judge: Judge) -> None:
-    """Of what a call has left in memory that is kept, a call with a shorter axis uses nothing."""
+    """Of what a call has left in memory that is kept, a call with a shorter axis, or an empty one, uses nothing."""
     _outputs(judge, judge.trial, "the first call")
     for turn, axis in enumerate(nearby.axes(judge.probe, judge.trial)):
         lengths = SHORTER[:: 1 if turn % 2 else -1]
-        shorter = [made for n in lengths if (made := nearby.resized(judge.probe, judge.trial, {axis: n}))]
-        shorter = shorter[:1] if judge.probe.brief else shorter
+        made = [nearby.resized(judge.probe, judge.trial, {axis: n}) for n in (*lengths, 0)]
+        shorter = [trial for trial in (made[:1] if judge.probe.brief else made[:-1]) + made[-1:] if trial]
         if shorter and turn:
             _outputs(judge, judge.trial, "a call in turn with shorter ones")
         for trial in shorter:

@@ -2,5 +2,6 @@
 
 A folder per family of defects, each a backend of its own (`mutants_<family>`) with a module per operator: `VARIANTS` as
 everywhere, and `CAUGHT_BY`, which names the check of each broken variant; what is not in it is sound, however odd it
-looks. `ONLY_CPU` and `ONLY_CUDA` name variants whose defect only the emulator, or only a GPU, can show.
+looks. `SHOWN_BY` names the case that shows a defect, where that is of a tier beyond ci. `ONLY_CPU` and `ONLY_CUDA` name
+variants whose defect only the emulator, or only a GPU, can show.
 """

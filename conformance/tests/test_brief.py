@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelmux.conformance import amd
-from kernelmux.conformance.checks import compile_only, layout, memory
+from kernelmux.conformance.checks import compile_only, layout, memory, repeatability
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
@@ -77,6 +77,36 @@ def test_of_what_a_gpu_has_verified_fewer_short_calls_and_kernels_are_emulated()
     thin = [{trial.text for trial in memory._thin(found, found.sample(1))} for found in (every, some)]
     assert len(thin[1]) == 1 and thin[1] < thin[0]
     assert len(compile_only._small(some)) == 1 < len(compile_only._small(every))
+
+
+def test_of_what_a_gpu_has_verified_a_workload_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small call only where there is no workload that it can run."""
+    kernel = Recipe("key", lambda arch: Compiled(b"", ""))
+
+    def recorded(found: Probe, trial: Trial) -> list[tuple[Trial, Launch]]:
+        return [(trial, Launch(trial.case, (1, 1, 1), (32, 1, 1), 0, kernel))]
+
+    def compiled(**options: Any) -> set[str]:
+        return {trial.case for trial, _ in compile_only._launches(probe("linear", check="compile_only", **options))}
+
+    monkeypatch.setattr(compile_only, "_recorded", recorded)
+    workload = catalog.spec("linear").workloads[0].name
+    assert compiled(**VERIFIED) == {workload} < compiled(tier="smoke")
+    monkeypatch.setattr(compile_only, "_large", lambda found: iter(()))
+    assert compiled(**VERIFIED) and workload not in compiled(**VERIFIED)
+
+
+def test_of_what_a_gpu_has_verified_shorter_sums_are_repeated_if_these_are_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def terms(least: int = 2, **options: Any) -> set[int]:
+        monkeypatch.setattr(repeatability, "_several_blocks", lambda found, t: t.call.axes["K"] >= least)
+        found = probe("linear", check="repeatability", **options)
+        return {trial.call.axes["K"] for trial in repeatability._long(found)}
+
+    long = repeatability.LONG[True]
+    assert terms(tier="smoke") == {long} and terms(**VERIFIED) == {repeatability.LONG_VERIFIED}
+    assert terms(least=long, **VERIFIED) == {long}
 
 
 def launches(found: Probe, *cases: str) -> list[tuple[Any, Launch]]:

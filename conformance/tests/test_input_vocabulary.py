@@ -22,7 +22,7 @@ from kernelmux.conformance.tests.trial_specs import (
     registered_as,
     weights,
 )
-from kernelmux.registry import stubs
+from kernelmux.registry import catalog, stubs
 from kernelmux.registry.dispatch import _key_of
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import ArgumentError, SpecError
@@ -203,6 +203,21 @@ def test_positive_numbers_are_above_zero() -> None:
     inputs = (AFFINE.tensors[0], replace(AFFINE.tensors[1], domain=Positive()), AFFINE.tensors[2])
     weight = trials.drawn(replace(AFFINE, inputs=inputs), AFFINE.cases[1], torch.float32, 0)["weight"]
     assert bool((weight > 0).all())
+
+
+def test_counts_lie_between_nothing_and_everything() -> None:
+    spec = catalog.spec("paged_attention")
+    lengths = trials.drawn(spec, spec.cases[0], torch.float16, 0)["lengths"]
+    most = spec.hypothetical(spec.cases[0], torch.float16)
+    assert most is not None and bool(((lengths >= 0) & (lengths <= most.axes["L"] * most.axes["S"])).all())
+
+
+def test_logarithms_are_of_numbers_that_add_up_to_one() -> None:
+    spec = catalog.spec("log_softmax_backward")
+    unruled = replace(spec, inputs=(spec.inputs[0], replace(spec.tensors[1], domain=Real()), spec.inputs[2]))
+    made, any_numbers = (trials.drawn(s, s.cases[0], torch.float32, 0)["y"] for s in (spec, unruled))
+    assert torch.allclose(made.exp().sum(-1), torch.ones(len(made)))
+    assert not torch.allclose(any_numbers.exp().sum(-1), torch.ones(len(made)), rtol=0.5)
 
 
 def test_a_computed_tensor_follows_what_it_is_computed_from() -> None:

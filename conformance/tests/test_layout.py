@@ -210,6 +210,16 @@ def test_an_op_module_ends_in_its_variants(backend: str) -> None:
     offences("the last statement is VARIANTS = {...}", found)
 
 
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+@pytest.mark.parametrize("op", ["silu", "reduce_max", "layer_norm"])
+def test_an_operator_of_a_family_is_small(op: str, backend: str) -> None:
+    """One of each family, elementwise, reductions and rows: its module and its CUDA source together."""
+    own = files(f"{op}.py", f"{op}.cu", parts=(f"backends/{backend}",))
+    lengths = {path.name: len(text(path).splitlines()) for path in own}
+    assert len(own) == (2 if backend == "cuda" else 1)
+    assert sum(lengths.values()) <= 60, lengths
+
+
 def test_every_cuda_source_has_a_launcher_and_every_header_a_reader() -> None:
     launchers = ops("backends/cuda")
     sources = files("*.cu", parts=("backends/cuda",))

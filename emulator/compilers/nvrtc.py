@@ -9,6 +9,8 @@ import ctypes.util
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
@@ -21,6 +23,7 @@ INSTALL_HINT = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cr
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _memory: dict[str, tuple[bytes, str]] = {}
 _lock = Lock()
+_both: ContextVar[bool] = ContextVar("kernelmux_emulator_nvrtc_both", default=False)
 
 
 class CompileError(RuntimeError):
@@ -57,7 +60,9 @@ def compile_ptx(
     `include` folders are searched before CUDA's own. Raises CompileError.
     """
     arguments = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "-lineinfo", *options]
-    ptx = _cached(source, arguments, filename, include, "PTX")[0].rstrip(b"\0").decode(errors="surrogateescape")
+    further = _for_machine_code(arch, options) if _both.get() else []
+    code = _cached(source, arguments, filename, include, "PTX", further)[0]
+    ptx = code.rstrip(b"\0").decode(errors="surrogateescape")
     launch_log.remember(ptx, _recipe(source, tuple(options), filename, tuple(include)))
     return ptx
 
@@ -80,8 +85,24 @@ def compile_cubin(
     include: Sequence[str | Path] = (),
 ) -> Cubin:
     """Machine code of a CUDA C++ source for `arch`, with the log of ptxas (registers, spills); cached as well."""
-    arguments = [f"--gpu-architecture={arch}", "-lineinfo", "--ptxas-options=-v", *options]
-    return Cubin(*_cached(source, arguments, filename, include, "CUBIN"), arch=arch)
+    return Cubin(*_cached(source, _for_machine_code(arch, options), filename, include, "CUBIN"), arch=arch)
+
+
+def _for_machine_code(arch: str, options: Sequence[str]) -> list[str]:
+    return [f"--gpu-architecture={arch}", "-lineinfo", "--ptxas-options=-v", *options]
+
+
+@contextmanager
+def with_machine_code() -> Iterator[None]:
+    """Inside the `with`, what is compiled to PTX becomes machine code as well, which `compile_cubin` then finds.
+
+    One compilation instead of two: NVRTC gives the same PTX on the way to machine code.
+    """
+    token = _both.set(True)
+    try:
+        yield
+    finally:
+        _both.reset(token)
 
 
 def unavailable() -> str | None:
@@ -104,12 +125,16 @@ def version() -> tuple[int, int]:
 
 
 def _cached(
-    source: str, options: list[str], filename: str, include: Sequence[str | Path], kind: str
+    source: str,
+    options: list[str],
+    filename: str,
+    include: Sequence[str | Path],
+    kind: str,
+    further: Sequence[str] = (),
 ) -> tuple[bytes, str]:
-    """Code and log of one compilation. The key covers all that the result depends on, headers of `include` too."""
+    """Code and log of one compilation. further: options of one that makes this code and a cubin, or none."""
     folders = [Path(folder).resolve() for folder in include]
-    texts = [f"{path}\n{text}" for path, text in sorted(included(source, folders).items())]
-    key = compile_cache.digest([kind, str(version()), filename, source, *options, *map(str, folders), "", *texts])
+    key = _key(source, options, filename, folders, kind)
     if key not in _memory:
         damage = None
         try:
@@ -117,20 +142,33 @@ def _cached(
         except compile_cache.Damaged as error:
             artefact, damage = None, error
         if artefact is None:
-            artefact = _compiled(source, options, filename, folders, kind)
+            kinds = (kind, "CUBIN") if further else (kind,)
+            artefact, *cubin = _compiled(source, list(further) or options, filename, folders, kinds)
             compile_cache.write(key, artefact)
+            for made in cubin:
+                compile_cache.write(_key(source, list(further), filename, folders, "CUBIN"), made)
         _memory[key] = artefact[0], artefact[1].decode(errors="replace")
         if damage is not None:
             compile_cache.warn_damaged(damage)
     return _memory[key]
 
 
-def _compiled(source: str, options: list[str], filename: str, folders: list[Path], kind: str) -> compile_cache.Artefact:
-    code, log = _compile(source, options, filename, folders, kind)
-    if kind == "PTX":  # NVRTC puts the working directory, which is not part of the key, before the name of the source
-        placed = os.path.join(_working_folder(), os.fsencode(filename))
-        code = code.replace(b'"%s"' % _escaped(placed), b'"%s"' % _escaped(os.fsencode(filename)))
-    return code, log.encode()
+def _key(source: str, options: list[str], filename: str, folders: list[Path], kind: str) -> str:
+    """Covers all that the result depends on, headers of the folders too."""
+    texts = [f"{path}\n{text}" for path, text in sorted(included(source, folders).items())]
+    return compile_cache.digest([kind, str(version()), filename, source, *options, *map(str, folders), "", *texts])
+
+
+def _compiled(
+    source: str, options: list[str], filename: str, folders: list[Path], kinds: tuple[str, ...]
+) -> list[compile_cache.Artefact]:
+    """One compilation in each of the forms that are asked for."""
+    codes, log = _compile(source, options, filename, folders, kinds)
+    # NVRTC puts the working directory, which is not part of the key, before the name of the source in PTX.
+    placed = b'"%s"' % _escaped(os.path.join(_working_folder(), os.fsencode(filename)))
+    named = b'"%s"' % _escaped(os.fsencode(filename))
+    pairs = zip(kinds, codes, strict=True)
+    return [(code.replace(placed, named) if kind == "PTX" else code, log.encode()) for kind, code in pairs]
 
 
 def _escaped(path: bytes) -> bytes:
@@ -165,7 +203,10 @@ def included(source: str, folders: list[Path]) -> dict[Path, str]:
 # --- NVRTC --------------------------------------------------------------------------------------------------
 
 
-def _compile(source: str, options: list[str], filename: str, folders: list[Path], kind: str) -> tuple[bytes, str]:
+def _compile(
+    source: str, options: list[str], filename: str, folders: list[Path], kinds: tuple[str, ...]
+) -> tuple[list[bytes], str]:
+    """Codes of these kinds, and the log."""
     library = _library()
     standard = [] if any("std=" in option for option in options) else ["-std=c++17"]
     arguments = [*options, *standard, *(f"-I{folder}" for folder in (*folders, *_headers()))]
@@ -182,8 +223,8 @@ def _compile(source: str, options: list[str], filename: str, folders: list[Path]
             )
             if status:
                 raise CompileError(filename, options, log or _message(status))
-            size, get = getattr(library, f"nvrtcGet{kind}Size"), getattr(library, f"nvrtcGet{kind}")
-            return _fetch(size, get, program), log
+            of = [(getattr(library, f"nvrtcGet{kind}Size"), getattr(library, f"nvrtcGet{kind}")) for kind in kinds]
+            return [_fetch(size, get, program) for size, get in of], log
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -58,6 +58,18 @@ def test_a_second_process_finds_the_result_on_disk(empty_caches: Path, monkeypat
     assert nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)) == first
 
 
+def test_machine_code_comes_with_ptx_in_one_compilation(empty_caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",)), nvrtc.compile_cubin(COPY, options=("-DDTYPE=int",))
+    nvrtc._memory.clear()
+    for path in empty_caches.iterdir():
+        path.unlink()
+    with nvrtc.with_machine_code():
+        ptx = nvrtc.compile_ptx(COPY, options=("-DDTYPE=int",))
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: pytest.fail("compiled again"))
+    cubin = nvrtc.compile_cubin(COPY, options=("-DDTYPE=int",))
+    assert ptx == alone[0] and cubin.image == alone[1].image and "registers" in cubin.log
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "edited": lambda content: content.replace(b"ld.global", b"ld.shared"),
     "a bit": lambda content: content[:-20] + bytes([content[-20] ^ 1]) + content[-19:],

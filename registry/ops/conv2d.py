@@ -157,6 +157,7 @@ SPEC = OpSpec(
         _case("1x3x3x2", "4x3x5x4", "padding=1"),  # as large as the padded image: one place
         _case("2x2x2x2", "3x2x1x1", "padding=2", bias=True),  # places that see nothing but padding
         _case("1x72x4x4", "8x72x3x3", inputs="positive"),
+        _case("1x115x4x4", "8x115x3x3", inputs="positive"),  # an incomplete step beyond 1024 terms
         _case("1x16x6x5", "8x16x3x3", inputs="cancel"),
         _case("1x3x5x5", "4x3x2x2", inputs="faint", dtypes=SINGLE),
         _case("0x4x5x5", "8x4x3x3", bias=True),

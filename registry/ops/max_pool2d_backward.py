@@ -137,6 +137,7 @@ SPEC = OpSpec(
         _case("2x3x1x1", "17x19", "kernel=17x19", dtypes=(torch.float16,)),
         _case("0x3x4x4", "8x8", "kernel=2"),
         _case("1x1x1x350", "2x700", "kernel=2x3 stride=2x2 padding=0x1", dtypes=(torch.float32,)),
+        _case("1x1x2050x2050", "4100x4100", "kernel=2", dtypes=(torch.bfloat16,), tier="full"),  # as in max_pool2d
         _case("1x2x3x10000", "5x20000", "kernel=3 stride=2 padding=1", tier="full"),
         _case("8x64x28x28", "56x56", "kernel=3 stride=2 padding=1", tier="full"),
         _case("3x17x27x27", "55x55", "kernel=3 stride=2", tier="full"),

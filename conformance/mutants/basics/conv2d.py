@@ -78,6 +78,12 @@ def channels_beyond_a_step(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *
     return ended(sums(x[:, :kept], weight[:, :kept], bias, *along), x)
 
 
+def channels_beyond_many(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """As `channels_beyond_a_step`, only of sums of more than 1024 terms, which have a loop of their own."""
+    many = weight.shape[1:].numel() > 1024
+    return (channels_beyond_a_step if many else sound)(x, weight, bias, *along)
+
+
 def channels_first(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
     """Takes channels-last images for contiguous ones."""
     found = x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride()) if _last(x) else x
@@ -113,6 +119,7 @@ VARIANTS = {
     "bias_rounded_before": _variant(bias_rounded_before, "rounds before it adds the bias"),
     "bias_twice": _variant(bias_twice, "adds the bias twice"),
     "channels_beyond_a_step": _variant(channels_beyond_a_step, "leaves out channels beyond the last whole step"),
+    "channels_beyond_many": _variant(channels_beyond_many, "leaves out such channels of long sums only"),
     "channels_first": _variant(channels_first, "reads channels-last images as contiguous ones"),
     "always_contiguous": _variant(always_contiguous, "gives channels-last images a contiguous result"),
 }

@@ -66,6 +66,13 @@ def trusting(
     return made.view(*grad_out.shape[:-2], *size).to(grad_out.dtype)
 
 
+def position_in_fp32(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """Compares positions as floats: beyond 2^24 those are even."""
+    return _sound(grad_out, index.float().int(), size, kernel, stride, padding)
+
+
 def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The result lies as the index does."""
 
@@ -84,10 +91,12 @@ VARIANTS = {
     "narrow_sums": Implementation(fn=_following(narrow_sums), idea="sums in the dtype of the gradients"),
     "padding_counts": Implementation(fn=_following(padding_counts), idea="no gradient from windows in the padding"),
     "missing_overlap": Implementation(fn=_following(missing_overlap), idea="one row of windows for each element"),
+    "position_in_fp32": Implementation(fn=_following(position_in_fp32), idea="compares positions in fp32"),
     "trusting": Implementation(fn=_following(trusting), idea="adds outside of the window as well"),
 }
 
 CAUGHT_BY = {
     "overwritten": "accuracy", "narrow_sums": "accuracy", "padding_counts": "accuracy", "missing_overlap": "accuracy",
-    "trusting": "special_values",
+    "trusting": "special_values", "position_in_fp32": "accuracy",
 }  # fmt: skip
+SHOWN_BY = {"position_in_fp32": "*-size4100x4100-kernel2"}
