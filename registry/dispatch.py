@@ -228,7 +228,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
-        fn = partial(autograd.Node.apply, rule)
+        fn = partial(autograd.apply, rule)
     return Plan(
         fn=fn,
         device=bound.device,
