@@ -132,7 +132,9 @@ def _added(rounds: list[dict[str, float]], name: str) -> list[float]:
 def _known(rounds: list[dict[str, float]]) -> bool:
     """Whether the median of what each form adds has a standard error of no more than `CLOSE`."""
     quartiles = [statistics.quantiles(_added(rounds, name)) for name in BASES if name in rounds[0]]
-    return all(0.93 * (high - low) / len(rounds) ** 0.5 <= CLOSE for low, _, high in quartiles)  # of a normal distribution
+    return all(
+        0.93 * (high - low) / len(rounds) ** 0.5 <= CLOSE for low, _, high in quartiles
+    )  # of a normal distribution
 
 
 def _count(call: Callable[[], Any]) -> int:

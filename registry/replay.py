@@ -184,7 +184,9 @@ def _unseen(device: torch.device) -> Callable[[Sizes, Sizes, torch.dtype], torch
 
     On the host of an H200 XXX us instead of XXX.
     """
-    made: Callable[[Sizes, Sizes, torch.dtype], torch.Tensor] = getattr(_C._dynamo.guards, f"_empty_strided_{device.type}")
+    made: Callable[[Sizes, Sizes, torch.dtype], torch.Tensor] = getattr(
+        _C._dynamo.guards, f"_empty_strided_{device.type}"
+    )
     return made
 
 
