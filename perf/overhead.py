@@ -70,11 +70,13 @@ def _forms(spec: OpSpec, values: tuple[Any, ...], label: str) -> dict[str, Calla
     like = [x for i, x in zip(spec.inputs, values, strict=True) if i in spec.tensors]
     scalars = {i.name: x for i, x in zip(spec.inputs, values, strict=True) if i not in spec.tensors}
     bound = bind(spec.name, like, backend=label, **scalars)
+    trusting = bind(spec.name, like, backend=label, check=False, **scalars)
     tensors = [x for x in like if x is not None]
     forms: dict[str, Callable[[], Any]] = {
         "direct_us": lambda: plan.run(values),
         "through_us": lambda: public(*values, backend=label),
         "bound_us": lambda: bound(*tensors),
+        "unchecked_us": lambda: trusting(*tensors),
     }
     if wanted := _wanted(spec, values, name):
         forms["gradient_us"] = lambda: public(*wanted, backend=label)
@@ -105,7 +107,9 @@ def _values(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> tuple[
     return tuple(values.get(name, value) for name, value in call.arguments.items())
 
 
-BASES = {"through_us": "direct_us", "bound_us": "direct_us", "gradient_us": "through_us"}  # what each is compared with
+BASES = {  # what each is compared with
+    "through_us": "direct_us", "bound_us": "direct_us", "unchecked_us": "direct_us", "gradient_us": "through_us",
+}  # fmt: skip
 
 
 def _interleaved(forms: dict[str, Callable[[], Any]]) -> dict[str, float]:

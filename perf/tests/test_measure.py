@@ -70,7 +70,7 @@ def test_each_variant_that_a_dtype_picks_is_timed(monkeypatch):
 
 def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
     """The host slows down meanwhile, which what is added does not show; no more rounds than it takes."""
-    cost = {"direct_us": 6.0, "through_us": 8.0, "bound_us": 6.5, "gradient_us": 17.0}
+    cost = {"direct_us": 6.0, "through_us": 8.0, "bound_us": 6.5, "unchecked_us": 6.1, "gradient_us": 17.0}
     clock, rounds = iter(range(10**6)), []
 
     def batch(call, count):
@@ -82,7 +82,7 @@ def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
     found = overhead._interleaved({name: (lambda name=name: name) for name in cost})
     assert len(rounds) == overhead.ROUNDS * len(cost)
     added = {name: found[name] - found[base] for name, base in overhead.BASES.items()}
-    assert added == pytest.approx({"through_us": 2.0, "bound_us": 0.5, "gradient_us": 9.0})
+    assert added == pytest.approx({"through_us": 2.0, "bound_us": 0.5, "unchecked_us": 0.1, "gradient_us": 9.0})
     assert found["direct_us"] == pytest.approx(6.0 + overhead.ROUNDS // 2)
 
 

@@ -252,12 +252,12 @@ def test_an_optional_tensor_and_numbers_are_constants_of_a_kind(kernel):
     assert not replayed.problem
 
 
-def bound(op, fn, *values):
+def bound(op, fn, *values, check=True):
     """An operator bound to an implementation that is replayed."""
     spec = catalog.spec(op)
     whole = spec.given(*values)
     plan, _ = dispatch.resolve(spec, whole, "torch_ref")
-    return BoundCall(spec, whole, replace(plan, fn=Replayed(fn)), "torch_ref/eager")
+    return BoundCall(spec, whole, replace(plan, fn=Replayed(fn)), "torch_ref/eager", check)
 
 
 def test_a_bound_call_holds_its_replay(kernel):
@@ -278,6 +278,19 @@ def test_a_bound_call_holds_its_replay(kernel):
         add(a, b[:4])
     torch.testing.assert_close(add(y=b, x=a), a + b)
     assert len(python) == 2
+
+
+def test_an_unchecked_call_is_its_replay_and_nothing_else(kernel):
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out
+
+    add = bound("add", fn, *pairs(1)[0], check=False)
+    for a, b in pairs(5):
+        torch.testing.assert_close(add(a, b), a + b)
+    assert kernel.launches[2:] == ["stream"] * 3
+    assert not {"_check", "is_nested", "_modes", "_rest"} & set(type(add).__call__.__code__.co_names)
 
 
 def test_a_bound_call_with_a_normalised_scalar_holds_its_replay(kernel):
