@@ -18,35 +18,49 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.gradient import Composed, Gradient
 from kernelmux.registry.spec import OpSpec
 
-REPEATS = 31
-SECONDS = 0.002  # of one repeat: short ones in turns, so that what the host does meanwhile meets every form
+ROUNDS = 31  # at least
+SECONDS = 0.002  # of one form in one round: short ones in turns, so that what the host does meanwhile meets every form
+LONGEST = 3.0  # seconds of all rounds of one kernel
+CLOSE = 0.1  # microseconds: to so much what is added to a call is to be known
 WARMUP = 3  # calls, after which one of a kernel is replayed
 
 
 def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> tuple[Overhead, ...]:
-    """One per operator and backend, for the variant that the backend picks by itself."""
+    """One per operator, backend and variant that the backend picks by itself for one of the dtypes."""
     rows = []
     for op in ops or catalog.names():
         for name in backends:
-            rows += _row(op, name, device)
+            rows += _rows(op, name, device)
     return tuple(rows)
 
 
-def _row(op: str, name: str, device: str) -> list[Overhead]:
-    spec = catalog.spec(op)
-    case = next((c for c in spec.cases if c.tier == "smoke"), spec.cases[0])
-    values = _values(spec, case, device)
+def _rows(op: str, name: str, device: str) -> list[Overhead]:
     if registered.unavailable(name, torch.device(device)) or not registered.implements(name, op):
         return []
+    spec = catalog.spec(op)
+    case = next((c for c in spec.cases if c.tier == "smoke"), spec.cases[0])
+    found: dict[str, Overhead] = {}
+    for dtype in case.dtypes or spec.dtypes:
+        values = _values(spec, case, dtype, device)
+        try:
+            label = dispatch.which(op, *values, backend=name)
+        except Exception as error:
+            found[name] = Overhead(op, name, error=f"{type(error).__name__}: {error}")
+            continue
+        if label not in found:
+            found[label] = _row(spec, values, label, device)
+    return list(found.values())
+
+
+def _row(spec: OpSpec, values: tuple[Any, ...], label: str, device: str) -> Overhead:
+    name = label.partition("/")[0]
+    emulated = registered.emulates(name, torch.device(device))
     try:
-        label = dispatch.which(op, *values, backend=name)
-        emulated = registered.emulates(name, torch.device(device))
         with registered.backend(name).emulation() if emulated else nullcontext():
-            times = _interleaved(_forms(spec, values, label))
+            times: dict[str, Any] = _interleaved(_forms(spec, values, label))
     except Exception as error:
-        return [Overhead(op, name, error=f"{type(error).__name__}: {error}")]
-    fields: dict[str, Any] = dict(times)
-    return [Overhead(op, label, **fields)]
+        return Overhead(spec.name, label, error=f"{type(error).__name__}: {error}")
+    return Overhead(spec.name, label, **times)
 
 
 def _forms(spec: OpSpec, values: tuple[Any, ...], label: str) -> dict[str, Callable[[], Any]]:
@@ -56,11 +70,13 @@ def _forms(spec: OpSpec, values: tuple[Any, ...], label: str) -> dict[str, Calla
     like = [x for i, x in zip(spec.inputs, values, strict=True) if i in spec.tensors]
     scalars = {i.name: x for i, x in zip(spec.inputs, values, strict=True) if i not in spec.tensors}
     bound = bind(spec.name, like, backend=label, **scalars)
+    trusting = bind(spec.name, like, backend=label, check=False, **scalars)
     tensors = [x for x in like if x is not None]
     forms: dict[str, Callable[[], Any]] = {
         "direct_us": lambda: plan.run(values),
         "through_us": lambda: public(*values, backend=label),
         "bound_us": lambda: bound(*tensors),
+        "unchecked_us": lambda: trusting(*tensors),
     }
     if wanted := _wanted(spec, values, name):
         forms["gradient_us"] = lambda: public(*wanted, backend=label)
@@ -78,10 +94,10 @@ def _wanted(spec: OpSpec, values: tuple[Any, ...], backend: str) -> tuple[Any, .
     return tuple(x.detach().requires_grad_() if i.name in chosen else x for i, x in pairs)
 
 
-def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
+def _values(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> tuple[Any, ...]:
     """The arguments of the public call, in order."""
     shapes, scalars, formats = case.parsed
-    kinds = spec.dtypes_for((case.dtypes or spec.dtypes)[0], formats)
+    kinds = spec.dtypes_for(dtype, formats)
     drawn = {name: torch.randn(shape).to(kinds[name]) for name, shape in shapes.items()}
     values = domains.lawful(spec, drawn, scalars)
     hosted = {tensor.name for tensor in spec.tensors if tensor.host}
@@ -91,11 +107,38 @@ def _values(spec: OpSpec, case: Case, device: str) -> tuple[Any, ...]:
     return tuple(values.get(name, value) for name, value in call.arguments.items())
 
 
+BASES = {  # what each is compared with
+    "through_us": "direct_us", "bound_us": "direct_us", "unchecked_us": "direct_us", "gradient_us": "through_us",
+}  # fmt: skip
+
+
 def _interleaved(forms: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """The median microseconds of each, measured in turns, so that what the host does meanwhile meets all alike."""
-    count = {name: _count(call) for name, call in forms.items()}
-    rounds = [{name: _batch(call, count[name]) for name, call in forms.items()} for _ in range(REPEATS)]
-    return {name: 1e6 * statistics.median(found[name] for found in rounds) for name in forms}
+    """The microseconds of each, measured in turns, so that what the host does meanwhile meets all alike.
+
+    The implementation's own time is a median of rounds. To it comes the median of what a form adds to its base in the
+    same round: the host's clock changes between rounds. There are as many rounds as that takes (`CLOSE`).
+    """
+    count, rounds = {name: _count(call) for name, call in forms.items()}, list[dict[str, float]]()
+    end = time.perf_counter() + LONGEST
+    while len(rounds) < ROUNDS or not (_known(rounds) or time.perf_counter() > end):
+        rounds.append({name: 1e6 * _batch(call, count[name]) for name, call in forms.items()})
+    times = {"direct_us": statistics.median(found["direct_us"] for found in rounds)}
+    for name, base in BASES.items():
+        if name in forms:
+            times[name] = times[base] + statistics.median(_added(rounds, name))
+    return times
+
+
+def _added(rounds: list[dict[str, float]], name: str) -> list[float]:
+    return [found[name] - found[BASES[name]] for found in rounds]
+
+
+def _known(rounds: list[dict[str, float]]) -> bool:
+    """Whether the median of what each form adds has a standard error of no more than `CLOSE`."""
+    quartiles = [statistics.quantiles(_added(rounds, name)) for name in BASES if name in rounds[0]]
+    return all(
+        0.93 * (high - low) / len(rounds) ** 0.5 <= CLOSE for low, _, high in quartiles
+    )  # of a normal distribution
 
 
 def _count(call: Callable[[], Any]) -> int:

@@ -53,12 +53,11 @@ def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
 
 
 def _overhead(known: Results, results: Results) -> tuple[Overhead, ...]:
-    """The host times on record with those of a run in place of older ones: one per operator and backend."""
-    rows = {(row.op, row.label.partition("/")[0]): row for row in known.overhead}
-    for row in results.overhead:
-        if not row.error:
-            rows[row.op, row.label.partition("/")[0]] = replace(row, date=results.date)
-    return tuple(rows[key] for key in sorted(rows))
+    """The host times on record, those of a run in place of all older ones of the same operator and backend."""
+    fresh = [replace(row, date=results.date) for row in results.overhead if not row.error]
+    measured = {(row.op, row.label.partition("/")[0]) for row in fresh}
+    kept = [row for row in known.overhead if (row.op, row.label.partition("/")[0]) not in measured]
+    return tuple(sorted([*kept, *fresh], key=lambda row: (row.op, row.label)))
 
 
 def form(results: Results) -> dict[str, Any]:

@@ -23,8 +23,8 @@ SCHEMA, KIND = 1, "kernelmux.perf"
 class Overhead:
     """Host microseconds of one call on a small input, medians.
 
-    direct_us: of what a remembered choice runs. through_us: of the public function. bound_us: of a call bound by `bind`.
-    gradient_us: of the public function with a gradient wanted. None where there is none.
+    direct_us: of what a remembered choice runs. through_us: of the public function. bound_us: of a call bound by `bind`,
+    unchecked_us: with check=False. gradient_us: of the public function with a gradient wanted. None where there is none.
     """
 
     op: str
@@ -33,6 +33,7 @@ class Overhead:
     through_us: float = 0.0
     bound_us: float | None = field(default=None, metadata=SPARSE)
     gradient_us: float | None = field(default=None, metadata=SPARSE)
+    unchecked_us: float | None = field(default=None, metadata=SPARSE)
     date: str = field(default="", metadata=SPARSE)
     error: str = field(default="", metadata=SPARSE)
 

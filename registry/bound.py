@@ -30,7 +30,12 @@ from kernelmux.registry.spec import OpSpec
 
 
 def bind(
-    op: str, like: Sequence[torch.Tensor | None] | torch.Tensor, backend: Names | None = None, **scalars: Any
+    op: str,
+    like: Sequence[torch.Tensor | None] | torch.Tensor,
+    backend: Names | None = None,
+    *,
+    check: bool = True,
+    **scalars: Any,
 ) -> BoundCall:
     """An operator for tensors like these, resolved once: `fast = kx.bind("softmax", like=(x,)); y = fast(x)`.
 
@@ -39,10 +44,17 @@ def bind(
     `set_default` say later, and returns what the public function returns.
 
     Every call compares its tensors with `like`: shape, strides, dtype, device, alignment to 16 bytes, and whether a
-    gradient is wanted; ArgumentError if they differ. That takes half a microsecond. Where torch traces, the call is an
-    operator of torch like any other. Autocast casts nothing here: what it would cast is an error.
+    gradient is wanted; ArgumentError if they differ. That takes half a microsecond for one tensor, and a quarter for each
+    further one. Where torch traces, the call is an operator of torch like any other. Autocast casts nothing here: what
+    it would cast is an error.
+
+    check: with False nothing is compared at all. You answer for it that all tensors are like these, and that nothing of
+    torch (a trace, a transform, autocast) surrounds a call, but for torch.compile: a kernel takes other tensors for what
+    was bound, and reads and writes beyond the end of shorter ones.
     """
     spec = catalog.spec(op)
+    if not isinstance(check, bool):
+        raise ArgumentError(f"bind: {op}: check: expected True or False, got {shown(check)}")
     values = _complete(spec, (like,) if isinstance(like, torch.Tensor) else like, scalars)
     if unusual(values):
         raise ArgumentError(
@@ -55,7 +67,7 @@ def bind(
     plan, chosen = dispatch.resolve(spec, values, backend)
     if chosen.emulated:
         notices.warn_emulated(chosen.backend, 3)
-    return BoundCall(spec, values, plan, chosen.name)
+    return BoundCall(spec, values, plan, chosen.name, check)
 
 
 class BoundCall:
@@ -65,13 +77,13 @@ class BoundCall:
     was written for it: no frame lies between.
     """
 
-    __slots__ = ("_at", "_fixed", "_like", "_plan", "_spec", "name")
+    __slots__ = ("_at", "_check", "_fixed", "_like", "_plan", "_spec", "name")
 
     def __new__(cls, *given: Any) -> BoundCall:
         return object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__}))
 
-    def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: Plan, name: str) -> None:
-        self.name = name
+    def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: Plan, name: str, check: bool) -> None:
+        self.name, self._check = name, check
         self._spec, self._plan = spec, plan
         self._at = tuple(i for i, v in enumerate(values) if isinstance(v, torch.Tensor))
         self._like = tuple(Facts.of(values[i]) for i in self._at)
@@ -88,7 +100,8 @@ class BoundCall:
         tensors = (f"{self._spec.inputs[i].name} {f}" for i, f in zip(self._at, self._like, strict=True))
         fixed = dict(zip((i.name for i in self._spec.inputs), self._fixed, strict=True))
         scalars = (f"{i.name}={fixed[i.name]!r}" for i in self._spec.scalars)
-        return f"<{self._spec.name} bound to {self.name}: {', '.join([*tensors, *scalars])}>"
+        unchecked = [] if self._check else ["unchecked"]
+        return f"<{self._spec.name} bound to {self.name}: {', '.join([*tensors, *scalars, *unchecked])}>"
 
     def explain(self) -> Decision:
         """What this variant, and every other one, says of such a call; nothing is computed."""
@@ -114,14 +127,18 @@ class BoundCall:
         given_, returned = ", ".join(names), dispatch.returned(spec)
         scope: dict[str, Any] = {f"_value_{i.name}": v for i, v in zip(spec.inputs, self._fixed, strict=True)}
         scope |= {"_compiling": torch.compiler.is_dynamo_compiling, "_operator": torch_ops.operator(spec.name)}
-        addresses = {i: replay.address(i) for i, f in zip(self._at, self._like, strict=True) if 0 not in f.shape}
         lines = [
             f"def {spec.name}(_bound, {given_}):",
             "    if _compiling():",
             f"        return _operator({', '.join(arguments)}, backend={self.name!r}){returned}",
-            f"    if not ({' and '.join(self._conditions(names, given, addresses, scope))}):",
-            f"        return _bound._rest(({given_},))",
         ]
+        addresses: dict[int, str] = {}
+        if self._check:
+            addresses = {i: replay.address(i) for i, f in zip(self._at, self._like, strict=True) if 0 not in f.shape}
+            lines += [
+                f"    if not ({' and '.join(self._conditions(names, given, addresses, scope))}):",
+                f"        return _bound._rest(({given_},))",
+            ]
 
         def written(text: replay.Text | None = None) -> Callable[..., Any]:
             rest = inline.running(plan, arguments, scope, returned, text, addresses.values())

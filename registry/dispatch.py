@@ -228,7 +228,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
-        fn = partial(autograd.Node.apply, rule)
+        fn = partial(autograd.apply, rule)
     return Plan(
         fn=fn,
         device=bound.device,
@@ -253,7 +253,8 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
     if casts and (device := _cast_for(values)):
         values = autocast.cast(spec, values, device)
     try:
-        unusual = (_modes() and tracing.traces()) or _jit() is not None or forward_ad._current_level >= 0
+        unusual = (_modes() and tracing.traces()) or _jit() is not None or tracing.transformed()
+        unusual = unusual or forward_ad._current_level >= 0
         key = None if unusual else (key_of or _keys[id(spec)])(*values, argument)
         plan = _plans.get(key)
     except Exception:  # binding says what is wrong

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -30,7 +30,9 @@ ALLOCATING = (
     _aten.new_empty_strided.default,
 )  # fmt: skip
 _device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
+_modes = _C._len_torch_dispatch_stack
 
+Sizes = tuple[int, ...]
 Launcher = Callable[..., None]  # of the raw stream, then what the launch was noted with: addresses for tensors
 _local = threading.local()
 
@@ -172,6 +174,22 @@ def _index(values: tuple[Any, ...]) -> int:
     return max(x.get_device() for x in values if isinstance(x, torch.Tensor))
 
 
+def _seen(device: torch.device, shape: Sizes, strides: Sizes, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without values, by an operator of torch."""
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def _unseen(device: torch.device) -> Callable[[Sizes, Sizes, torch.dtype], torch.Tensor]:
+    """`_seen` for the current device of this type past torch's dispatcher, as compiled graphs of torch have it.
+
+    On the host of an H200 1.1 us, where torch.empty_like takes 1.7 and torch.empty_strided 2.0.
+    """
+    made: Callable[[Sizes, Sizes, torch.dtype], torch.Tensor] = getattr(
+        _C._dynamo.guards, f"_empty_strided_{device.type}"
+    )
+    return made
+
+
 class _Unfit(Exception):
     """Why a call cannot be replayed."""
 
@@ -196,12 +214,17 @@ class Text(NamedTuple):
     scope: dict[str, Any]
 
     def function(self) -> Callable[..., Any]:
-        """The replay by itself."""
+        """The replay by itself; a dispatch mode, such as one that counts memory, sees its allocations."""
         arguments = [f"_a{i}" for i in range(self.arity)]
-        return defined("replay", [f"def replay({', '.join(arguments)}):", *self.lines(arguments)], dict(self.scope))
+        seen = "    _new = _seen_new if _modes() else _unseen_new"
+        lines = [f"def replay({', '.join(arguments)}):", seen, *self.lines(arguments)]
+        return defined("replay", lines, self.scope | {"_modes": _modes, "_unseen_new": self.scope["_new"]})
 
     def lines(self, arguments: Sequence[str], taken: Collection[str] = (), part: str = "") -> list[str]:
-        """The body of a function with these arguments; taken: addresses that it has; part: of what is returned, "[0]"."""
+        """The body of a function with these arguments, which no dispatch mode watches.
+
+        taken: addresses that it has; part: of what is returned, "[0]".
+        """
         plainly = f"return _plainly({', '.join(arguments)}){part}"
         taking = [line for name, line in self.addresses.items() if name not in taken]
         body = [*self.allocations, *taking, "_stream = _raw_stream(_index)", *self.launches]
@@ -261,8 +284,9 @@ class _Writer:
     """The parts of a replay as source text, and in `scope` what its names stand for."""
 
     def __init__(self, values: tuple[Any, ...], watch: Watch) -> None:
-        self.values, self.watch = values, watch
-        self.scope: dict[str, Any] = {"_like": torch.empty_like, "_strided": torch.empty_strided}
+        self.watch = watch
+        self.device = max((x for x in values if isinstance(x, torch.Tensor)), key=torch.Tensor.get_device).device
+        self.scope: dict[str, Any] = {"_new": _unseen(self.device), "_seen_new": partial(_seen, self.device)}
         self.guards: list[str] = []
         self.addresses: dict[str, str] = {}
         self._forms: dict[str, tuple[Any, ...]] = {}  # sizes and strides of allocations that are returned as views
@@ -287,17 +311,14 @@ class _Writer:
         return name
 
     def allocations(self) -> list[str]:
-        """Allocations in the order in which they were made, as cheap as torch has them."""
+        """Allocations in the order in which they were made."""
         lines = []
         for n, made in enumerate(self.watch.made):
             shape, strides = self._forms.get(f"_t{n}", (tuple(made.shape), made.stride()))
-            twin = next((i for i, x in enumerate(self.values) if _twin(x, shape, strides, made)), None)
-            if twin is not None:
-                lines.append(f"_t{n} = _like(_a{twin})")
-                continue
-            self.scope[f"_form{n}"] = {"dtype": made.dtype, "device": made.device}
-            self.scope[f"_shape{n}"], self.scope[f"_strides{n}"] = shape, strides
-            lines.append(f"_t{n} = _strided(_shape{n}, _strides{n}, **_form{n})")
+            if made.device != self.device:
+                raise _Unfit(f"it allocates on {made.device}")
+            form = (("_shape", shape), ("_strides", strides), ("_dtype", made.dtype))
+            lines.append(f"_t{n} = _new({', '.join(self._constant(*part) for part in form)})")
         return lines
 
     def _argument(self, value: Any) -> str:
@@ -329,10 +350,3 @@ class _Writer:
         name = next((n for n, v in self.scope.items() if v is value and n.startswith(kind)), f"{kind}{len(self.scope)}")
         self.scope[name] = value
         return name
-
-
-def _twin(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], made: torch.Tensor) -> bool:
-    """Whether torch.empty_like of an argument makes such a tensor: contiguous ones keep their form."""
-    if not isinstance(x, torch.Tensor) or x.shape != shape or x.stride() != strides or not x.is_contiguous():
-        return False
-    return x.dtype == made.dtype and x.device == made.device

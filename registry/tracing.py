@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 _C: Any = torch._C
+transformed = _C._are_functorch_transforms_active  # whether a transform of torch.func runs, on whichever tensors
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
 
 
@@ -29,7 +30,7 @@ def watched(tensors: Iterable[Any]) -> bool:
     A trace (a dispatch mode, torch.jit), a transform of torch.func, a tensor whose operators are Python code, or one
     without memory.
     """
-    if _C._get_tracing_state() is not None or (_C._len_torch_dispatch_stack() > 0 and traces()):
+    if _C._get_tracing_state() is not None or transformed() or (_C._len_torch_dispatch_stack() > 0 and traces()):
         return True
     return any(isinstance(x, torch.Tensor) and (x.is_meta or not has_memory(x)) for x in tensors)
 

@@ -150,7 +150,7 @@ def _overhead(rows: Iterable[Overhead]) -> str:
         for r in rows
         if not r.error
     ]
-    head = ("small input", "implementation", "kx.op", "added", "bound adds", "gradient adds")
+    head = ("small input", "implementation", "kx.op", *wording.SURCHARGES)
     return "## Host time of one call, us\n\n" + table(head, body)
 
 

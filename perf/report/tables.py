@@ -129,7 +129,7 @@ def overhead(console: Console, rows: Sequence[Overhead]) -> None:
         return
     title = (
         "host time of one call on a small input, us: of the launch that is remembered; what kx.op(x, backend=...) and a"
-        " call bound by kx.bind add to it; what a wanted gradient adds to kx.op"
+        " call bound by kx.bind, checked and not, add to it; what a wanted gradient adds to kx.op"
     )
     lines: list[tuple[list[Text], None]] = []
     for row in rows:
@@ -143,7 +143,7 @@ def overhead(console: Console, rows: Sequence[Overhead]) -> None:
 
 
 OVERHEAD = Columns(
-    ("", "launch", "kx.op", "added", "bound adds", "gradient adds"), ("",), ("gradient adds", "bound adds", "launch")
+    ("", "launch", "kx.op", *wording.SURCHARGES), ("",), ("gradient adds", "unchecked", "bound adds", "launch")
 )
 
 

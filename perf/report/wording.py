@@ -35,11 +35,15 @@ def added(row: Overhead) -> str:
     return "busy" if _impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
 
 
-def surcharges(row: Overhead) -> tuple[str, str, str]:
-    """Microseconds that kx.op and a bound call add to the implementation, and that a wanted gradient adds to kx.op."""
+SURCHARGES = ("added", "bound adds", "unchecked", "gradient adds")  # what stands above them
+
+
+def surcharges(row: Overhead) -> tuple[str, str, str, str]:
+    """Microseconds that kx.op and a bound call, checked and not, add to the implementation; a gradient to kx.op."""
     bound = "" if row.bound_us is None else f"{row.bound_us - row.direct_us:+.2f}"
+    unchecked = "" if row.unchecked_us is None else f"{row.unchecked_us - row.direct_us:+.2f}"
     gradient = "" if row.gradient_us is None else f"{row.gradient_us - row.through_us:+.2f}"
-    return added(row), bound, gradient
+    return added(row), bound, unchecked, gradient
 
 
 def _impossible(row: Overhead) -> bool:

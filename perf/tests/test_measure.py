@@ -15,6 +15,7 @@ from kernelmux.perf.measure import AboveCeiling, Timing
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.result import Result
+from kernelmux.perf.results import Overhead
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked
@@ -58,6 +59,37 @@ def test_the_dispatcher_is_timed_beside_the_implementation():
 def test_an_operator_without_a_gradient_has_no_time_of_one():
     (row,) = overhead.measure(("argmax",), ("torch_ref",), "cpu")
     assert row.through_us > 0 and row.gradient_us is None
+
+
+def test_each_variant_that_a_dtype_picks_is_timed(monkeypatch):
+    picked = {torch.float32: "cuda/plain", torch.float16: "cuda/fast", torch.bfloat16: "cuda/fast"}
+    monkeypatch.setattr(overhead.dispatch, "which", lambda op, a, b, *rest, backend: picked[a.dtype])
+    monkeypatch.setattr(overhead, "_row", lambda spec, values, label, device: Overhead(spec.name, label))
+    assert [row.label for row in overhead.measure(("matmul",), ("cuda",), "cpu")] == ["cuda/plain", "cuda/fast"]
+
+
+def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
+    """The host slows down meanwhile, which what is added does not show; no more rounds than it takes."""
+    cost = {"direct_us": 6.0, "through_us": 8.0, "bound_us": 6.5, "unchecked_us": 6.1, "gradient_us": 17.0}
+    clock, rounds = iter(range(10**6)), []
+
+    def batch(call, count):
+        rounds.append(call())
+        return 1e-6 * (cost[call()] + next(clock) // len(cost))
+
+    monkeypatch.setattr(overhead, "_batch", batch)
+    monkeypatch.setattr(overhead, "_count", lambda call: 1)
+    found = overhead._interleaved({name: (lambda name=name: name) for name in cost})
+    assert len(rounds) == overhead.ROUNDS * len(cost)
+    added = {name: found[name] - found[base] for name, base in overhead.BASES.items()}
+    assert added == pytest.approx({"through_us": 2.0, "bound_us": 0.5, "unchecked_us": 0.1, "gradient_us": 9.0})
+    assert found["direct_us"] == pytest.approx(6.0 + overhead.ROUNDS // 2)
+
+
+def test_times_that_scatter_take_more_rounds():
+    calm = [{"direct_us": 6.0, "bound_us": 6.5 + 0.1 * (i % 2)} for i in range(40)]
+    wild = [{"direct_us": 6.0, "bound_us": 6.5 + 10.0 * (i % 2)} for i in range(40)]
+    assert overhead._known(calm) and not overhead._known(wild)
 
 
 def test_resources_of_kernels_are_known_without_running():

@@ -1,5 +1,6 @@
 """Records: merging, staleness, comparison, and what is refused."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from rich.console import Console
 from kernelmux.perf import cli, command, records, results
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import compare
+from kernelmux.perf.results import Overhead
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry import measured
 from kernelmux.registry.errors import ArgumentError
@@ -31,6 +33,24 @@ def test_a_record_takes_new_rows_and_keeps_the_others(folder):
     assert times["cuda", "registers"] == (120.0, "2026-12-01")
     assert times["cuda", "naive"] == (600.0, "2026-11-20")
     assert record.title == "recorded on NVIDIA H200, 2026-11-20 to 2026-12-01"
+
+
+def test_new_host_times_replace_all_of_that_operator_and_backend(folder):
+    old = [
+        Overhead("matmul", "cuda/tiled", 9.0),
+        Overhead("matmul", "cuda/wgmma", 9.5),
+        Overhead("matmul", "triton/one", 8.0),
+    ]
+    new = [
+        Overhead("matmul", "cuda/wgmma", 7.0),
+        Overhead("matmul", "cuda/register_tiled", 8.0),
+        Overhead("add", "triton", error="no"),
+    ]
+    for rows in (old, new):
+        records.record(synthetic.results(synthetic.ladder(), overhead=tuple(rows)))
+    text = (folder / "nvidia_h200.json").read_text()
+    found = [(row["label"], row["direct_us"]) for row in json.loads(text)["overhead"]]
+    assert found == [("cuda/register_tiled", 8.0), ("cuda/wgmma", 7.0), ("triton/one", 8.0)]
 
 
 def test_a_variant_that_fails_loses_its_row(folder):

@@ -96,6 +96,20 @@ def test_a_checkpointed_call_gives_the_same_gradients(backend):
 
 
 @pytest.mark.parametrize("backend", KERNELS)
+def test_a_checkpointed_function_that_opens_its_scope_runs_again_there(backend):
+    x, w = leaf(4, 33), leaf(33, seed=1)
+
+    @kx.use(backend)
+    def block(x):
+        return kx.rms_norm(x, w)
+
+    y = checkpoint(block, x, use_reentrant=False)
+    with kx.record() as log:
+        y.square().sum().backward()
+    assert {row.variant.partition("/")[0] for row in log.entries if row.operator == "rms_norm"} == {backend}
+
+
+@pytest.mark.parametrize("backend", KERNELS)
 def test_an_output_without_a_gradient_counts_as_zeros_and_saved_ones_have_none(backend):
     x, r, w = leaf(3, 17), leaf(3, 17, seed=1), leaf(17, seed=2)
     _, total = kx.add_rms_norm(x, r, w, backend=backend)

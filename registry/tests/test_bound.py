@@ -251,6 +251,31 @@ def test_it_compiles_without_a_break():
     assert torch.equal(compiled(X), torch.softmax(X, -1) * 2)
 
 
+def test_an_unchecked_call_compares_nothing(kernels, monkeypatch):
+    bound = kx.bind("softmax", like=(X,), backend="kernels", check=False)
+    monkeypatch.setattr(type(bound), "_rest", lambda *_: pytest.fail("compared"))
+    wider = torch.randn(7, 9)
+    for x in (X, X + 1, wider, wider[:, 1:], X.double()):
+        assert torch.equal(bound(x), torch.softmax(x, -1))
+    assert repr(bound).endswith("scale=1.0, unchecked>") and bound.name == "kernels/aligned"
+    leaf = X.clone().requires_grad_()
+    kx.bind("softmax", like=(leaf,), backend="kernels", check=False)(leaf).square().sum().backward()
+    want = X.clone().requires_grad_()
+    torch.softmax(want, -1).square().sum().backward()
+    torch.testing.assert_close(leaf.grad, want.grad)
+    with pytest.raises(ArgumentError, match="bind: softmax: check: expected True or False, got 0"):
+        kx.bind("softmax", like=(X,), check=0)  # type: ignore[arg-type]
+
+
+def test_an_unchecked_call_is_counted_and_compiles():
+    bound = kx.bind("softmax", like=(X,), backend="torch_ref", check=False)
+    with kx.record() as log:
+        bound(X), bound(X)
+    assert log.calls == 2
+    compiled = torch.compile(lambda x: bound(x) * 2, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(X), torch.softmax(X, -1) * 2)
+
+
 def test_the_tensors_are_not_kept():
     x = torch.zeros(3, 4)
     there = weakref.ref(x)

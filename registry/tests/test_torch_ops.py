@@ -230,6 +230,21 @@ def test_transforms_of_gradients(backend):
         torch.func.grad(lambda x: torch.func.grad(loss)(x, backend).sum())(X)
 
 
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize("bound", [False, True])
+def test_inside_of_a_transform_a_call_on_tensors_from_outside_is_differentiated(backend, bound):
+    """Of a weight, say, that the function which is transformed finds in its surroundings."""
+    w, x = X.clone().requires_grad_(), torch.rand(3, 4, 12)
+    softmax = kx.bind("softmax", like=(w,), backend=backend) if bound else lambda w: kx.softmax(w, backend=backend)
+    softmax(w)  # a call of this kind is known
+    for transform in (torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
+        transform(lambda x: softmax(w) * x)(x).square().sum().backward()
+        found, w.grad = w.grad, None
+        transform(lambda x: torch.softmax(w, -1) * x)(x).square().sum().backward()
+        torch.testing.assert_close(found, w.grad)
+        w.grad = None
+
+
 def test_an_operator_of_torch_without_a_gradient_refuses_an_input_that_wants_one():
     g = X.clone().requires_grad_()
     with pytest.raises(UnsupportedError, match=r"torch\.ops\.kernelmux\.silu_backward: silu_backward has no gradient"):
