@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,19 +149,36 @@ def _argument(name: str, value: Any) -> str:
 
 def _launch(error: Exception) -> str:
     """Grid and block of the launch that raised, from the frames that it came through; "" if none of them has any."""
-    found, at = "", error.__traceback__
+    found, entry, at = "", "", error.__traceback__
     while at is not None:
         names: dict[str, Any] = at.tb_frame.f_locals
         home: Any = names.get("self")
-        entry = getattr(home, "entry", "") or found.partition("grid")[0]
-        if "grid" in names and "block" in names:
-            shared = f", {names['shared']} bytes of dynamic shared memory" if names.get("shared") else ""
-            found = f"{entry.strip()} grid {names['grid']}, block {names['block']}{shared}".strip()
-        elif hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
-            warps = getattr(home, "meta", {}).get("num_warps", "")
-            found = f"{getattr(home.kernel, '__name__', '')} grid {home.grid}" + (f", {warps} warps" if warps else "")
+        entry = getattr(home, "entry", "") or entry
+        found = _shape(names, home, entry).strip() or found
         at = at.tb_next
     return found
+
+
+def _shape(names: Mapping[str, Any], home: Any, entry: str) -> str:
+    """The launch that a frame with these local names makes; "" for any other frame."""
+    if "grid" in names and "block" in names:
+        return f"{entry} grid {names['grid']}, block {names['block']}{_shared(names.get('shared'))}"
+    if hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
+        return f"{getattr(home.kernel, '__name__', '')} grid {home.grid}{_warps(home.meta.get('num_warps'))}"
+    if "fixed" in names and "frames" in names:  # a replay of a CUDA kernel: its handle, grid, block, shared memory
+        grid, block, shared = names["fixed"][1:4], names["fixed"][4:7], names["fixed"][7]
+        return f"grid {grid}, block {block}{_shared(shared)}"
+    if {"run", "packed", "x", "y", "z"} <= names.keys():  # of one of Triton, whose metadata begin with the warps
+        return f"grid {(names['x'], names['y'], names['z'])}{_warps(names['packed'][0])}"
+    return ""
+
+
+def _shared(size: int | None) -> str:
+    return f", {size} bytes of dynamic shared memory" if size else ""
+
+
+def _warps(count: int | None) -> str:
+    return f", {count} warps" if count else ""
 
 
 def _lateness() -> Iterator[str]:
@@ -182,7 +200,9 @@ def _ways(ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
     backend = registered.split(ran.variant)[0]
     if registered.backend(backend).emulates:
         text = spelt(catalog.spec(ran.operator), values)
-        yield f"kernelmux emulate {ran.operator} --backend {ran.variant} --shape {text}"
+        given = getattr(sys.modules.get(registered.guests.get(backend, "")), "GIVEN", "")  # a function from a file
+        chosen = f"--impl {given}" if given else f"--backend {ran.variant}"
+        yield f"kernelmux emulate {ran.operator} {chosen} --shape {text}"
         yield "    the same call without a GPU: bounds, alignment, races, by source line (small shapes are faster)"
     else:
         yield f"the emulator runs no kernels of {backend}; `kernelmux emulate` runs those of the others"

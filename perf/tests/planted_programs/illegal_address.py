@@ -1,0 +1,14 @@
+"""Calls a kernel that stores out of bounds until an error shows; python illegal_address.py"""
+
+from pathlib import Path
+
+import torch
+
+import kernelmux as kx
+from kernelmux.registry import guests
+
+x = torch.randn(1 << 20, device="cuda")
+with guests.joined(f"{Path(__file__).with_name('planted.py')}:beyond", "square"), kx.record():
+    for _ in range(1000):
+        kx.square(x, backend="impl")
+    torch.cuda.synchronize()
