@@ -80,8 +80,8 @@ def counters(seen: Measured, needed: float) -> list[Counter]:
 
 
 ADVICE = {  # of the lines of the table where they are poor
-    "loads: used": "uncoalesced loads: neighbouring threads should read neighbouring elements, or by way of shared memory",
-    "stores: used": "uncoalesced stores: neighbouring threads should write neighbouring elements, or by way of shared memory",
+    "loads: used": "uncoalesced loads: neighbouring threads should read neighbouring elements, or through shared memory",
+    "stores: used": "uncoalesced stores: neighbouring threads should write neighbouring elements, or through shared memory",
     "spilled": "registers are spilled to local memory: fewer values per thread, smaller tiles, or a looser launch bound",
     "bank conflicts": "threads of a warp wait for the same bank of shared memory: pad or swizzle its rows",
     "bytes moved": "the same bytes are moved again and again: keep them in shared memory or registers",
