@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 def told(*words: str) -> str:
-    """What a command prints."""
+    """What a command prints; with `pytest -s` to be seen, for the record."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    print(f"$ python {' '.join(words)}", done.stdout, done.stderr, sep="\n")
     return done.stdout + done.stderr
 
 
