@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,3 +64,15 @@ def test_the_items_of_a_variant_stay_together_in_the_order_of_the_plan() -> None
 def test_a_few_variants_are_not_worth_keeping_together() -> None:
     few, many = items("add"), items(*(f"op{n}" for n in range(spread.ENOUGH)))
     assert not spread.pays(few, 2) and spread.pays(many, 2) and not spread.pays(many, 64)
+
+
+def test_on_gpus_neighbours_are_of_different_variants_and_checks() -> None:
+    """As many processes as there are variants begin with one each, and few at a time are at the same check."""
+    plan = list(items("add", "gelu").values())
+    order = spread.mixed(plan)
+    assert sorted(i.id for i in order) == sorted(i.id for i in plan)
+    variants = len({spread.group(i) for i in plan})
+    for start in range(0, len(order), variants):
+        row = order[start : start + variants]
+        assert len({spread.group(i) for i in row}) == variants
+        assert max(Counter(i.check for i in row).values()) <= -(-variants // len(CHECKS))
