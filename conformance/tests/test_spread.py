@@ -6,6 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import spread
 from kernelmux.conformance.plan import Item
 
@@ -76,3 +77,10 @@ def test_on_gpus_neighbours_are_of_different_variants_and_checks() -> None:
         row = order[start : start + variants]
         assert len({spread.group(i) for i in row}) == variants
         assert max(Counter(i.check for i in row).values()) <= -(-variants // len(CHECKS))
+
+
+def test_on_gpus_what_takes_a_moment_comes_last() -> None:
+    found = [Item("add", "cuda", "tiled", check) for check in ("accuracy", "claims", "exact", "signature", "state")]
+    order = [i.check for i in spread.mixed(found)]
+    assert set(order[:3]) == {"accuracy", "exact", "state"} and set(order[3:]) == {"claims", "signature"}
+    assert spread.QUICK <= set(catalogue.names())

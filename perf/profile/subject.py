@@ -64,9 +64,7 @@ class Subject:
     @property
     def words(self) -> list[str]:
         """The options that choose it."""
-        chosen = (
-            ["--impl", self.impl] if registered.split(self.backend)[0] == guests.NAME else ["--backend", self.backend]
-        )
+        chosen = ["--impl", self.impl] if self.backend.startswith(f"{guests.NAME}/") else ["--backend", self.backend]
         return ["--op", self.op, *chosen, "--workload", self.workload, "--dtype", self.dtype]
 
     def commands(self) -> Iterator[str]:
