@@ -94,6 +94,10 @@ CAUSES = (
         late=False,
     ),
 )  # fmt: skip
+WAYS = (
+    "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one",
+    "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest",
+)
 UNKNOWN = Cause(0, r"", "not one of the usual errors: CUDA's text above is all that is known")
 
 
@@ -101,6 +105,18 @@ def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
     """Raise `KernelFailure` from an error of CUDA in a call of `ran` on these arguments; return from any other."""
     if _of_cuda(error):
         raise KernelFailure("\n".join(_lines(error, ran, values))) from error
+
+
+def annotate(error: Exception, last: tuple[str, ...]) -> None:
+    """Note at an error of CUDA that has reached no call which operators ran last, the likely cause, and what to do next."""
+    if last and _of_cuda(error):
+        lines = (
+            f"kernelmux: operators that ran last, the latest at the end: {'; '.join(last)}",
+            f"  likely cause, if it is a kernel of one of them: {cause(error).text}",
+            "  the exact place:",
+            *(f"    {way}" for way in WAYS),
+        )
+        error.add_note("\n".join(lines))
 
 
 def _of_cuda(error: Exception) -> bool:
@@ -195,8 +211,7 @@ def _lateness() -> Iterator[str]:
 
 
 def _ways(ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
-    yield "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one"
-    yield "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest"
+    yield from WAYS
     backend = registered.split(ran.variant)[0]
     if registered.backend(backend).emulates:
         text = spelt(catalog.spec(ran.operator), values)
