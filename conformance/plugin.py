@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import expected, gpus, mutation, options, plan
+from kernelmux.conformance import expected, gpus, mutation, options, plan, spread
 from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.registry import conduct, guests
 
@@ -48,6 +48,8 @@ class Suite(pytest.File):
             self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
             gc.set_threshold(*COLLECT)
         found = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
+        if chosen.device == "cuda":
+            found = spread.mixed(found)
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
         for item in sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0)):  # the longest start first
             if item.id not in done:

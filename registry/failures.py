@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,10 @@ CAUSES = (
         late=False,
     ),
 )  # fmt: skip
+WAYS = (
+    "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one",
+    "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest",
+)
 UNKNOWN = Cause(0, r"", "not one of the usual errors: CUDA's text above is all that is known")
 
 
@@ -100,6 +105,18 @@ def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
     """Raise `KernelFailure` from an error of CUDA in a call of `ran` on these arguments; return from any other."""
     if _of_cuda(error):
         raise KernelFailure("\n".join(_lines(error, ran, values))) from error
+
+
+def annotate(error: Exception, last: tuple[str, ...]) -> None:
+    """Note at an error of CUDA that has reached no call which operators ran last, the likely cause, and what to do next."""
+    if last and _of_cuda(error):
+        lines = (
+            f"kernelmux: operators that ran last, the latest at the end: {'; '.join(last)}",
+            f"  likely cause, if it is a kernel of one of them: {cause(error).text}",
+            "  the exact place:",
+            *(f"    {way}" for way in WAYS),
+        )
+        error.add_note("\n".join(lines))
 
 
 def _of_cuda(error: Exception) -> bool:
@@ -148,19 +165,36 @@ def _argument(name: str, value: Any) -> str:
 
 def _launch(error: Exception) -> str:
     """Grid and block of the launch that raised, from the frames that it came through; "" if none of them has any."""
-    found, at = "", error.__traceback__
+    found, entry, at = "", "", error.__traceback__
     while at is not None:
         names: dict[str, Any] = at.tb_frame.f_locals
         home: Any = names.get("self")
-        entry = getattr(home, "entry", "") or found.partition("grid")[0]
-        if "grid" in names and "block" in names:
-            shared = f", {names['shared']} bytes of dynamic shared memory" if names.get("shared") else ""
-            found = f"{entry.strip()} grid {names['grid']}, block {names['block']}{shared}".strip()
-        elif hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
-            warps = getattr(home, "meta", {}).get("num_warps", "")
-            found = f"{getattr(home.kernel, '__name__', '')} grid {home.grid}" + (f", {warps} warps" if warps else "")
+        entry = getattr(home, "entry", "") or entry
+        found = _shape(names, home, entry).strip() or found
         at = at.tb_next
     return found
+
+
+def _shape(names: Mapping[str, Any], home: Any, entry: str) -> str:
+    """The launch that a frame with these local names makes; "" for any other frame."""
+    if "grid" in names and "block" in names:
+        return f"{entry} grid {names['grid']}, block {names['block']}{_shared(names.get('shared'))}"
+    if hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
+        return f"{getattr(home.kernel, '__name__', '')} grid {home.grid}{_warps(home.meta.get('num_warps'))}"
+    if "fixed" in names and "frames" in names:  # a replay of a CUDA kernel: its handle, grid, block, shared memory
+        grid, block, shared = names["fixed"][1:4], names["fixed"][4:7], names["fixed"][7]
+        return f"grid {grid}, block {block}{_shared(shared)}"
+    if {"run", "packed", "x", "y", "z"} <= names.keys():  # of one of Triton, whose metadata begin with the warps
+        return f"grid {(names['x'], names['y'], names['z'])}{_warps(names['packed'][0])}"
+    return ""
+
+
+def _shared(size: int | None) -> str:
+    return f", {size} bytes of dynamic shared memory" if size else ""
+
+
+def _warps(count: int | None) -> str:
+    return f", {count} warps" if count else ""
 
 
 def _lateness() -> Iterator[str]:
@@ -177,12 +211,13 @@ def _lateness() -> Iterator[str]:
 
 
 def _ways(ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
-    yield "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one"
-    yield "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest"
+    yield from WAYS
     backend = registered.split(ran.variant)[0]
     if registered.backend(backend).emulates:
         text = spelt(catalog.spec(ran.operator), values)
-        yield f"kernelmux emulate {ran.operator} --backend {ran.variant} --shape {text}"
+        given = getattr(sys.modules.get(registered.guests.get(backend, "")), "GIVEN", "")  # a function from a file
+        chosen = f"--impl {given}" if given else f"--backend {ran.variant}"
+        yield f"kernelmux emulate {ran.operator} {chosen} --shape {text}"
         yield "    the same call without a GPU: bounds, alignment, races, by source line (small shapes are faster)"
     else:
         yield f"the emulator runs no kernels of {backend}; `kernelmux emulate` runs those of the others"

@@ -25,7 +25,8 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, 
 from kernelmux.registry.registration import check_implementation
 
 NAME, PACKAGE = "impl", "kernelmux_impl"
-BASELINE, TRITON = "torch_ref", "triton"
+BASELINE = "torch_ref"
+KERNELS = {"triton": "triton", "cuda": "kernelmux.backends.cuda"}  # backends that are emulated: what a file has of them
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def _modules(text: str, op: str) -> dict[str, ModuleType]:
     package.__spec__ = ModuleSpec(PACKAGE, None, origin=str(path), is_package=True)
     package.__spec__.submodule_search_locations = [str(path.parent)]
     package.BACKEND = _backend(path, name, source)  # type: ignore[attr-defined]
-    package.STEM = path.stem  # type: ignore[attr-defined]
+    package.STEM, package.GIVEN = path.stem, text  # type: ignore[attr-defined]
     module = ModuleType(f"{PACKAGE}.{op}")
     module.__spec__ = ModuleSpec(module.__name__, None, origin=str(path))
     module.VARIANTS = {name: _implementation(text, op, getattr(source, name))}  # type: ignore[attr-defined]
@@ -136,25 +137,24 @@ def _arithmetic(op: str) -> Any:
 
 
 def _backend(path: Path, name: str, source: ModuleType) -> Backend:
-    """As the backend of Triton where the file uses Triton: without a GPU its kernels are emulated."""
+    """As the backend of Triton, or of CUDA, where the file has kernels of it: without a GPU they are emulated."""
     summary = f"{name} of {path.name}"
-    if not any(_of_triton(value) for value in vars(source).values()):
+    used = [n for n, package in KERNELS.items() if any(_belongs(value, package) for value in vars(source).values())]
+    if not used:
         return Backend(NAME, summary, priority=-1, unavailable=lambda device: None)
-    triton = registered.backend(TRITON)
-    return Backend(
-        NAME, summary, priority=-1, unavailable=_without_gpu(triton), emulates=True, emulation=triton.emulation
-    )
+    home = registered.backend(used[0])
+    return Backend(NAME, summary, priority=-1, unavailable=_without_gpu(home), emulates=True, emulation=home.emulation)
 
 
-def _of_triton(value: Any) -> bool:
+def _belongs(value: Any, package: str) -> bool:
     home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-    return isinstance(home, str) and home.partition(".")[0] == TRITON
+    return isinstance(home, str) and f"{home}.".startswith(f"{package}.")
 
 
-def _without_gpu(triton: Backend) -> Any:
+def _without_gpu(kernels: Backend) -> Any:
     def unavailable(device: torch.device) -> str | None:
         try:
-            return triton.unavailable(device)
+            return kernels.unavailable(device)
         except KernelmuxError as error:
             return str(error)
 

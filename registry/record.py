@@ -161,6 +161,8 @@ def record(model: torch.nn.Module | None = None) -> Iterator[Log]:
     at the end. Calls of the backward pass have no module, but for those of a recomputed forward (checkpointing). What
     torch.compile made of a model runs without its modules, so calls in it count as outside. ArgumentError for what is no
     torch.nn.Module.
+
+    An error of CUDA that shows in a function of torch, such as torch.cuda.synchronize(), gets a note of what ran last.
     """
     if model is not None and not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"record(): model: expected a torch.nn.Module or nothing, got {shown(model)}")
@@ -169,6 +171,11 @@ def record(model: torch.nn.Module | None = None) -> Iterator[Log]:
     _change(lambda found: (*found, log))
     try:
         yield log
+    except Exception as error:
+        from kernelmux.registry import failures  # which asks this module for what ran
+
+        failures.annotate(error, log.last)
+        raise
     finally:
         _change(lambda found: tuple(other for other in found if other is not log))
         if modules:

@@ -1,4 +1,4 @@
-"""What is shown while a search runs: a bar with the time that is left in a terminal, a line per phase elsewhere."""
+"""What is shown while a search runs: a bar with the time that is left in a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+EVERY = 20.0  # seconds between two lines of a phase
 
 
 class Progress:
@@ -28,6 +30,17 @@ class Progress:
         bar = rich.progress.Progress(*columns, *left, console=self.console, transient=True, disable=not terminal)
         with bar:
             task = bar.add_task(name, total=total)
-            yield lambda: bar.update(task, advance=1)
-            done = int(bar.tasks[0].completed)
-        self.console.print(f"{name}: {done} of {total} in {time.monotonic() - start:.0f} s", markup=False)
+            told = start
+
+            def step() -> None:
+                nonlocal told
+                bar.update(task, advance=1)
+                if not terminal and time.monotonic() - told >= EVERY:
+                    told = time.monotonic()
+                    self._say(name, bar.tasks[0], told - start)
+
+            yield step
+        self._say(name, bar.tasks[0], time.monotonic() - start)
+
+    def _say(self, name: str, task: rich.progress.Task, seconds: float) -> None:
+        self.console.print(f"{name}: {task.completed:.0f} of {task.total:.0f} in {seconds:.0f} s", markup=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import spread
 from kernelmux.conformance.plan import Item
 
@@ -63,3 +65,22 @@ def test_the_items_of_a_variant_stay_together_in_the_order_of_the_plan() -> None
 def test_a_few_variants_are_not_worth_keeping_together() -> None:
     few, many = items("add"), items(*(f"op{n}" for n in range(spread.ENOUGH)))
     assert not spread.pays(few, 2) and spread.pays(many, 2) and not spread.pays(many, 64)
+
+
+def test_on_gpus_neighbours_are_of_different_variants_and_checks() -> None:
+    """As many processes as there are variants begin with one each, and few at a time are at the same check."""
+    plan = list(items("add", "gelu").values())
+    order = spread.mixed(plan)
+    assert sorted(i.id for i in order) == sorted(i.id for i in plan)
+    variants = len({spread.group(i) for i in plan})
+    for start in range(0, len(order), variants):
+        row = order[start : start + variants]
+        assert len({spread.group(i) for i in row}) == variants
+        assert max(Counter(i.check for i in row).values()) <= -(-variants // len(CHECKS))
+
+
+def test_on_gpus_what_takes_a_moment_comes_last() -> None:
+    found = [Item("add", "cuda", "tiled", check) for check in ("accuracy", "claims", "exact", "signature", "state")]
+    order = [i.check for i in spread.mixed(found)]
+    assert set(order[:3]) == {"accuracy", "exact", "state"} and set(order[3:]) == {"claims", "signature"}
+    assert spread.QUICK <= set(catalogue.names())

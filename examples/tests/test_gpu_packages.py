@@ -60,6 +60,27 @@ def test_every_file_of_the_packages_is_installed(site: Path) -> None:
         assert sources and all((site / "packages" / p.parent.name / p.name).is_file() for p in sources)
 
 
+NUMBA = """
+import sys, types, numpy, torch
+numba = sys.modules["numba"] = types.ModuleType("numba")
+numba.config, numba.cuda = types.SimpleNamespace(ENABLE_CUDASIM=0), types.SimpleNamespace(is_available=lambda: True)
+numba.__spec__ = types.SimpleNamespace()
+from kernels_in_numba import BACKEND
+numpy.row_stack, numpy.__version__ = 0, "2.4.9"
+print(BACKEND.unavailable(torch.device("cuda")))
+del numpy.row_stack
+numpy.__version__ = "2.5.2"
+print(BACKEND.unavailable(torch.device("cuda")))
+"""
+
+
+def test_numba_beside_a_numpy_that_it_does_not_know_says_so(site: Path) -> None:
+    """With a module in its place, as the lock has no numba."""
+    told = run(site, "-c", NUMBA, path=search(site))
+    refusal = "numba-cuda starts no kernel beside numpy 2.5.2: install numpy below 2.5"
+    assert told.stdout.splitlines() == ["None", refusal], told.stdout + told.stderr
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="numba's simulator and its GPU exclude each other")
 def test_numbas_kernels_are_right_on_its_simulator(site: Path) -> None:
     pytest.importorskip("numba", reason="numba is no package of the lock")

@@ -71,6 +71,8 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     """Compile, print and return what every kernel needs."""
     kernels: list[KernelNeed] = []
     todo = candidates(options)
+    if not console.is_terminal:
+        console.print(f"compiling {len(todo)} variants for what they need of a GPU", soft_wrap=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("compiling", total=len(todo))
         for candidate in todo:

@@ -16,7 +16,7 @@ from kernelmux.perf.profile import capture, counters, report, subject, timeline
 from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
 from kernelmux.registry import backend as registered
-from kernelmux.registry import terminal
+from kernelmux.registry import guests, terminal
 from kernelmux.registry.errors import ArgumentError
 
 NAME = "profile"
@@ -24,6 +24,7 @@ WIDTH = 160  # of tables that go into a file
 EPILOG = """examples:
   python -m kernelmux.perf.profile --op softmax --backend triton       an operator: timeline, and ncu where it is installed
   python -m kernelmux.perf.profile --op transpose --backend cuda/naive cuda/tiled --workload "x=4096x4096" --dtype fp32
+  python -m kernelmux.perf.profile --op softmax --impl mine.py:softmax   one function from any file
   python -m kernelmux.perf.profile train.py --epochs 1                 a script of yours, all of it
   python -m kernelmux.perf.profile --active 5 train.py                 5 steps of it, after 1 that passes and 3 of warm-up
   python -m kernelmux.perf.profile --read trace.json                   what a Chrome trace shows; needs no GPU
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
     made.add_argument("--op", metavar="OP", help="an operator")
     made.add_argument("--backend", nargs="+", default=[], metavar="B", help="cuda, triton, cuda/tiled (default: auto)")
+    made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help="a function from any file, as --op")
     made.add_argument("--workload", default="", metavar="TEXT", help='such as "x=64x32768" (default: the largest)')
     made.add_argument("--dtype", default="", metavar="T", help="such as bf16 (default: the usual one)")
     made.add_argument("--wait", type=terminal.count, metavar="N", help="steps that pass by first (default: 1)")
@@ -78,10 +80,17 @@ def _main(args: argparse.Namespace) -> int:
         return terminal.OK
     if args.launch and args.op is None:
         raise ArgumentError("--launch: expected an operator, --op")
-    if args.launch:
-        return _launch(args)
-    files.folder(args.out, "--out")
-    return _operator(console, args) if args.op else _script(console, args)
+    if args.impl and args.op is None:
+        raise ArgumentError("--impl: expected the operator that it computes, --op")
+    if args.op is None:
+        files.folder(args.out, "--out")
+        return _script(console, args)
+    with guests.joined(args.impl, args.op):
+        args.backend = args.backend or ([guests.NAME] if args.impl else [])
+        if args.launch:
+            return _launch(args)
+        files.folder(args.out, "--out")
+        return _operator(console, args)
 
 
 def _device() -> str:
@@ -89,15 +98,13 @@ def _device() -> str:
 
 
 def _launch(args: argparse.Namespace) -> int:
-    for one in subject.subjects(args.op, args.backend, args.workload, args.dtype, _device()):
+    for one in _subjects(args, args.backend):
         subject.launch(one)
     return terminal.OK
 
 
 def _operator(console: Console, args: argparse.Namespace) -> int:
-    backends = _able(console, args.backend)
-    found = subject.subjects(args.op, backends, args.workload, args.dtype, _device())
-    for one in found:
+    for one in _subjects(args, _able(console, args.backend)):
         console.print(f"\n[bold]{one.op}[/bold] {one.backend}, {one.workload} {one.dtype}", soft_wrap=True)
         trace = args.out / f"{one.stem}.json"
         capture.operator(one, _schedule(args), trace)
@@ -107,6 +114,10 @@ def _operator(console: Console, args: argparse.Namespace) -> int:
             _counters(console, one, args.out)
     _commands(console, args)
     return terminal.OK
+
+
+def _subjects(args: argparse.Namespace, backends: Sequence[str]) -> list[Subject]:
+    return subject.subjects(args.op, backends, args.workload, args.dtype, _device(), args.impl)
 
 
 def _able(console: Console, backends: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,23 @@ def counters(seen: Measured, needed: float) -> list[Counter]:
         except KeyError:
             continue
     return made
+
+
+ADVICE = {  # of the lines of the table where they are poor
+    "loads: used": "uncoalesced loads: neighbouring threads should read neighbouring elements, or through shared memory",
+    "stores: used": "uncoalesced stores: neighbouring threads should write neighbouring elements, or through shared memory",
+    "spilled": "registers are spilled to local memory: fewer values per thread, smaller tiles, or a looser launch bound",
+    "bank conflicts": "threads of a warp wait for the same bank of shared memory: pad or swizzle its rows",
+    "bytes moved": "the same bytes are moved again and again: keep them in shared memory or registers",
+    "waves": "the last wave of blocks leaves much of the GPU empty: other sizes of blocks, or as many blocks as fit",
+}
+
+
+def advice(found: Sequence[Counter]) -> Iterator[str]:
+    """What to look at, in the order of the table."""
+    for one in found:
+        if one.verdict == POOR and one.name in ADVICE:
+            yield f"{one.name} {one.value}: {ADVICE[one.name]}"
 
 
 Metrics = Mapping[str, float]

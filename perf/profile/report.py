@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kernelmux.emulator.thresholds import BUSY, GOOD, IDLE_US, POOR, TINY_US
 from kernelmux.perf.profile import findings
-from kernelmux.perf.profile.counters import Counter
+from kernelmux.perf.profile.counters import Counter, advice
 from kernelmux.perf.profile.findings import Copies, Gpu, Operator, Stretch, Sum
 from kernelmux.perf.profile.timeline import Timeline
 from kernelmux.perf.report.wording import microseconds, quantity
@@ -206,3 +206,5 @@ def show_counters(console: Console, kernel: str, found: Sequence[Counter]) -> No
         style = STYLES.get(one.verdict, "yellow" if one.verdict else "")
         table.add_row(one.name, one.value, f"[{style}]{one.verdict}[/]" if style else "", escape(one.meaning))
     console.print(table)
+    for sentence in advice(found):
+        console.print(f"[bold]->[/bold] {escape(sentence)}", soft_wrap=True)

@@ -14,7 +14,7 @@ from kernelmux.perf import inputs, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, dtypes
+from kernelmux.registry import catalog, dispatch, dtypes, guests
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError
 from kernelmux.registry.ranges import ranges
@@ -27,13 +27,14 @@ profiler: Any = torch.cuda.profiler  # untyped in torch
 
 @dataclass(frozen=True)
 class Subject:
-    """One variant to look at; backend is "name/variant"."""
+    """One variant to look at; backend is "name/variant", impl the file and the function behind it, if it has any."""
 
     op: str
     backend: str
     workload: str
     dtype: str
     device: str
+    impl: str = ""
 
     @property
     def name(self) -> str:
@@ -63,7 +64,8 @@ class Subject:
     @property
     def words(self) -> list[str]:
         """The options that choose it."""
-        return ["--op", self.op, "--backend", self.backend, "--workload", self.workload, "--dtype", self.dtype]
+        chosen = ["--impl", self.impl] if self.backend.startswith(f"{guests.NAME}/") else ["--backend", self.backend]
+        return ["--op", self.op, *chosen, "--workload", self.workload, "--dtype", self.dtype]
 
     def commands(self) -> Iterator[str]:
         """How nsys and ncu look at one call of it, on a machine that has them."""
@@ -72,14 +74,14 @@ class Subject:
         yield f"ncu --set full --clock-control none --profile-from-start off -o {self.stem} {child}"
 
 
-def subjects(op: str, backends: Sequence[str], workload: str, dtype: str, device: str) -> list[Subject]:
+def subjects(op: str, backends: Sequence[str], workload: str, dtype: str, device: str, impl: str = "") -> list[Subject]:
     """One per backend that is named: the variant, or the one that the backend picks by itself for this call."""
     spec = catalog.spec(op)
     case = _case(spec, workload, device)
     kind = _dtype(spec, case, dtype)
     call = inputs.one(Row(op, case.text, kind, "", ""), device)
     names = [dispatch.which(op, *call.arguments.values(), backend=name) for name in backends or _usable(device)]
-    return [Subject(op, name, case.text, kind, device) for name in dict.fromkeys(names)]
+    return [Subject(op, name, case.text, kind, device, impl) for name in dict.fromkeys(names)]
 
 
 def _usable(device: str) -> list[str]:
@@ -114,7 +116,7 @@ def ladder(op: str, workload: str, dtype: str) -> list[Subject]:
     kind = _dtype(spec, case, dtype)
     call = spec.hypothetical(case, dtypes.parse(kind), capability=_capability())
     found = []
-    for name in registered.backend_names():
+    for name in (n for n in registered.backend_names() if n != guests.NAME):
         try:
             variants = registered.variants(name, op)
         except KernelmuxError:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from kernelmux.emulator import nvrtc
 from kernelmux.perf.emulated import emulate, trace_table
-from kernelmux.registry import cli
+from kernelmux.registry import cli, dispatch, guests
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
@@ -150,3 +151,22 @@ def test_a_planted_uncoalesced_store_is_named_and_its_mended_rung_is_fine(tmp_pa
     told, picture = traced(tmp_path, "transpose", "cuda/padded", "x=64x64:fp32")
     assert "times the bytes" not in told and "every access to global memory is coalesced" in told
     assert TICK in picture
+
+
+PLANTED = Path(__file__).parent / "planted_programs/planted.py"
+
+
+def test_a_function_from_a_file_is_run_and_its_planted_store_named(capsys: Any) -> None:
+    assert emulate.main(["square", "--impl", f"{PLANTED}:stores_scattered", "--shape", "x=5000:fp32"]) == 0
+    assert "stores to y touch 31.2 sectors per request where 4 would do" in capsys.readouterr().out
+    assert emulate.main(["square", "--impl", f"{PLANTED}:beyond", "--shape", "x=5000:fp32"]) == emulate.FAILED
+    told = capsys.readouterr().err
+    assert "planted.cu:34: bad pointer: write of 4 bytes" in told and "square_beyond" in told
+
+
+@pytest.mark.parametrize("name", ["stores_scattered", "spilled"])
+@pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")
+def test_a_planted_kernel_is_slow_and_right(name: str) -> None:
+    x = torch.randn(5000)
+    with guests.joined(f"{PLANTED}:{name}", "square"):
+        assert torch.equal(dispatch.function("square")(x, backend=guests.NAME), x * x)

@@ -17,6 +17,7 @@ from kernelmux.perf.profile import capture, cli, counters, findings, report, sub
 from kernelmux.perf.tests.planted import Tape, busy
 from kernelmux.registry.errors import ArgumentError
 
+PLANTED = Path(__file__).parent / "planted_programs/planted.py"
 GPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
 
@@ -169,6 +170,8 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, capsys: Any, content: str |
         (["--launch", "missing.py"], "--launch: expected an operator"),
         (["missing.py"], "expected a Python file, got 'missing.py'"),
         (["--op", "softmax", "--launch"], "--launch: expected a machine with a GPU"),
+        (["--impl", "mine.py:softmax", "script.py"], "--impl: expected the operator that it computes, --op"),
+        (["--op", "softmax", "--impl", "missing.py:softmax"], "--impl: no such file: missing.py"),
     ],
 )
 @GPU_ONLY
@@ -189,6 +192,16 @@ def test_an_operator_on_the_cpu_is_torchs_and_the_commands_are_for_every_variant
         for command in one.commands():
             assert command in printed
     assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+@GPU_ONLY
+@pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")
+def test_a_kernel_from_a_file_is_not_timed_where_it_would_be_emulated(tmp_path: Path, capsys: Any) -> None:
+    words = ["--op", "square", "--impl", f"{PLANTED}:spilled", "--active", "3", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "no GPU here: kernels of impl cannot be timed: this is torch_ref on the CPU" in printed
+    assert "square[impl/" not in printed and "square[cuda/vectorized]" in printed
 
 
 SCRIPT = """
@@ -282,6 +295,16 @@ def test_conflicts_are_judged_by_the_passes_that_were_needed() -> None:
     assert verdicts({counters.PASSES[0]: 32e3, counters.EXTRA[0]: 100})["bank conflicts"] == "good"
 
 
+def test_advice_is_for_what_is_poor() -> None:
+    def advice(change: dict[str, float]) -> list[str]:
+        return list(counters.advice(counters.counters(ncu.Measured("k", metrics=NAIVE_TRANSPOSE | change), 536e6)))
+
+    told = advice({})
+    assert [text.split(":")[0] for text in told] == ["spilled 0.131 MB", "stores"]
+    assert "stores: used 12%: uncoalesced stores" in told[1]
+    assert advice({counters.LOCAL[1]: 0, counters.SHARE_USED["st"]: 100.0}) == []
+
+
 def test_what_ncu_did_not_measure_is_left_out() -> None:
     seen = ncu.Measured("k", metrics={counters.TIME: 1e4, counters.REGISTERS: 40})
     assert [c.name for c in counters.counters(seen, 1)] == ["time", "registers"]
@@ -310,6 +333,8 @@ def test_ncu_runs_on_a_child_that_makes_one_call(tmp_path: Path, monkeypatch: py
     seen = counters.measure(one, tmp_path)
     assert seen == [ncu.Measured("softmax_rows", " ", {counters.REGISTERS: 32})]
     words = (tmp_path / "words").read_text()
+    own = subject.Subject("square", "impl/spilled", "x=4", "fp32", "cuda", f"{PLANTED}:spilled")
+    assert own.words[:4] == ["--op", "square", "--impl", f"{PLANTED}:spilled"]
     assert "--clock-control none" in words and "--profile-from-start off" in words and counters.MEMORY not in words
     assert "-m kernelmux.perf.profile --launch --op softmax --backend cuda/rows --workload x=4x4 --dtype bf16" in words
 

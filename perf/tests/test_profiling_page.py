@@ -66,9 +66,20 @@ def test_a_command_prints_what_the_page_shows(
 
 def test_the_commands_at_the_top_are_understood() -> None:
     lines = re.findall(r"^    nox -s profile -- (.*?)(?:  +#.*)?$", TEXT, re.MULTILINE)
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         profile.parser().parse_args(shlex.split(line))
+
+
+def test_what_was_planted_on_a_gpu_was_named() -> None:
+    """The table of the page, the record of that run, and what `test_profile_gpu` looks for."""
+    found = json.loads((PAGE.parent / "records/profile_planted_nvidia_h200.json").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| [^|]*\| (?:timeline|ncu) \| (.*) \|$", TEXT, re.MULTILINE)
+    for planted_thing, row in zip(("idle gap", "uncoalesced store", "spill"), rows, strict=True):
+        begin, _, end = row.partition(" ...")
+        assert any(said.startswith(begin) and end in said for said in found[planted_thing]["said"]), row
+    assert not any(name in said for said in found["nothing planted"]["said"] for name in ("uncoalesced", "spilled"))
+    assert found["illegal address"]["error"][2].strip().startswith("launch: square_beyond grid")
 
 
 def test_the_thresholds_are_those_in_force() -> None:

@@ -129,6 +129,21 @@ def test_an_open_record_knows_what_ran_before(monkeypatch):
     assert log.last[0] == "transpose[plain/only] 8x6:fp32"
 
 
+def test_an_error_that_shows_in_torch_gets_a_note_of_what_ran():
+    late = AcceleratorError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(AcceleratorError) as raised, kx.record():
+        kx.transpose(X, backend="torch_ref")
+        raise late
+    (note,) = raised.value.__notes__
+    assert "the latest at the end: transpose[torch_ref/eager] 8x6:fp32" in note
+    assert failures.cause(late).text in note and "CUDA_LAUNCH_BLOCKING=1" in note and "compute-sanitizer" in note
+    for other in (ValueError("no"), AcceleratorError("CUDA error: out of memory")):
+        with pytest.raises(type(other)) as raised, kx.record():
+            kx.transpose(X, backend="torch_ref")
+            raise other
+        assert not hasattr(raised.value, "__notes__")
+
+
 def test_a_process_that_waits_for_launches_knows_whose_it_was(monkeypatch):
     failing(monkeypatch, ERRORS["torch"][0])
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")

@@ -1,10 +1,14 @@
 """The command line: what it refuses, lists and writes."""
 
+from io import StringIO
+from itertools import count
+
 import pytest
 import torch
+from rich.console import Console
 
 from kernelmux.registry import tuning
-from kernelmux.tune import ahead, cli
+from kernelmux.tune import ahead, cli, progress
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import TABLE
 
@@ -73,3 +77,13 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
     assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
     assert [entry.config for entry in tuning.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]
+
+
+def test_a_long_phase_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+    file, clock = StringIO(), count(0, 15)  # seconds from one look to the next
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.Progress(Console(file=file, width=80)).phase("compiling", 4) as step:
+        for _ in range(4):
+            step()
+    lines = file.getvalue().splitlines()
+    assert lines[-1].startswith("compiling: 4 of 4 in ") and lines[0].startswith("compiling: 2 of 4 in ")

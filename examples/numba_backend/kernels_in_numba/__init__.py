@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import numpy
 import torch
 
 from kernelmux.registry.backend import Backend
@@ -17,6 +18,8 @@ def unavailable(device: torch.device) -> str | None:
         return None if config.ENABLE_CUDASIM else needed
     if config.ENABLE_CUDASIM:
         return "NUMBA_ENABLE_CUDASIM is set: its simulator takes tensors of the CPU"
+    if not hasattr(numpy, "row_stack"):  # at its first kernel numba-cuda, which is maintained no more, asks for it
+        return f"numba-cuda starts no kernel beside numpy {numpy.__version__}: install numpy below 2.5"
     return None if cuda.is_available() else "numba finds no GPU"
 
 

@@ -11,6 +11,7 @@ from kernelmux.registry.backend import Implementation
 from kernels_in_numba._launch import launch
 
 TILE, ROWS = 32, 8  # a tile is 32 x 32, read and written by 8 rows of threads
+PADDED = TILE + 1  # columns in memory: no two rows begin in one bank. numba wants lengths that are names or numbers
 MOST_BLOCKS = 65535
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
@@ -22,7 +23,7 @@ def tiles_of(size: int) -> Any:
 
     @cuda.jit
     def transpose_tiles(x, y):  # x: [m, n], y: [n, m]
-        tile = cuda.shared.array((TILE, TILE + 1), kind)  # one more column: no two rows begin in one bank
+        tile = cuda.shared.array((TILE, PADDED), kind)
         column, first = cuda.threadIdx.x % TILE, cuda.threadIdx.x // TILE
         across = (x.shape[1] + TILE - 1) // TILE
         for at in range(cuda.blockIdx.x, across * ((x.shape[0] + TILE - 1) // TILE), cuda.gridDim.x):

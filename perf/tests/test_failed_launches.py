@@ -1,0 +1,40 @@
+"""A launch that fails while a call is replayed: its grid and block are told, though only the prepared launch knows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelmux.backends.cuda._launch_cuda import CudaFunction
+from kernelmux.backends.cuda._signature import parse
+from kernelmux.registry import failures
+
+TEXT = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+
+
+class CUDADriverError(RuntimeError):
+    """As CuPy has it."""
+
+
+def refused(*arguments: Any) -> None:
+    raise CUDADriverError(TEXT)
+
+
+def told(launch: Any) -> str:
+    with pytest.raises(CUDADriverError) as raised:
+        launch(0, 4096)
+    return failures._launch(raised.value)
+
+
+def test_of_cuda() -> None:
+    function: Any = object.__new__(CudaFunction)
+    function._frames, function._parameters, function._launch, function._handle = [], parse("x* n:i64"), refused, 0
+    launch = function.prepared((7, 2, 1), (128, 1, 1), 512, (5,))
+    assert told(launch) == "grid (7, 2, 1), block (128, 1, 1), 512 bytes of dynamic shared memory"
+
+
+def test_of_triton() -> None:
+    triton = pytest.importorskip("kernelmux.backends.triton._launch", exc_type=ImportError)
+    launch = triton.Launch(None, (7, 2))._prepared((refused, None, (8, 1, 0), ()), None)
+    assert told(launch) == "grid (7, 2, 1), 8 warps"
