@@ -1,6 +1,6 @@
 """One call, timed in every way that people time calls: what each way says of the same kernel.
 
-    python examples/ways_to_time.py                                   # softmax of 4096x1024 and 32768x16384, bf16, on the GPU
+    python examples/ways_to_time.py                                # softmax of 4096x1024 and 32768x16384, bf16, on the GPU
     python examples/ways_to_time.py --shape 4096x1024 --out ways.json
 
 All but the first are medians. Without a GPU the ways that need none are taken on the CPU, and say nothing of kernels.

@@ -1,13 +1,12 @@
-"""python -m kernelmux.perf.emulated.moved: bytes that calls move, counted on the emulator, beside those that they have to move.
+"""python -m kernelmux.perf.emulated.moved: counts on the emulator the bytes that calls move.
 
-One small call of each operator and backend that the emulator runs, with the variant that the backend chooses. To count,
-a kernel is compiled a second time, which takes seconds; so the counts are kept in `moved.json` beside this file, with
+The reports show them beside the bytes that a call has to move. Counted is one small call of each operator and backend
+that the emulator runs, with the variant that the backend chooses. To count, a kernel is compiled a second time; so the counts are kept in `moved.json` beside this file, with
 the hashes of spec and source. Without options only what is stale or missing is counted anew.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import warnings
@@ -21,9 +20,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelmux import emulator
-from kernelmux.emulator.tracing.reading import bytes_text
 from kernelmux.perf import files, plan
 from kernelmux.perf.options import Options
+from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import Moved
 from kernelmux.registry import backend as registered
@@ -59,11 +58,11 @@ def questions(ops: Iterable[str] = ()) -> Iterator[Question]:
                 yield Question(op, name, row.workload, row.dtype)
 
 
-def known(ops: Iterable[str] = (), path: Path = RECORD) -> tuple[Moved, ...]:
+def known(ops: Iterable[str] = ()) -> tuple[Moved, ...]:
     """What is on record of these operators; `stale` where spec, source or call has changed since."""
     found = []
     for question in questions(ops):
-        if row := _recorded(path).get((question.op, question.backend)):
+        if row := _recorded(RECORD).get((question.op, question.backend)):
             same = (row.workload, row.dtype, row.spec, row.source) == (
                 question.workload, question.dtype, *question.hashes)  # fmt: skip
             found.append(replace(row, stale=not same))
@@ -97,12 +96,12 @@ def _drawn(op: str, name: str, like: torch.Tensor) -> torch.Tensor:
     return draw(tuple(like.shape), like.dtype, generator(op, name))
 
 
-def write(rows: Iterable[Moved], path: Path = RECORD) -> None:
+def write(rows: Iterable[Moved]) -> None:
     """Put rows in place of those of the same operators and backends."""
-    merged = _recorded(path) | {(row.op, row.label.partition("/")[0]): row for row in rows}
+    merged = _recorded(RECORD) | {(row.op, row.label.partition("/")[0]): row for row in rows}
     kept = [{k: v for k, v in asdict(merged[key]).items() if k != "stale"} for key in sorted(merged)]
     lines = ",\n".join(json.dumps(row) for row in kept)
-    files.write(path, f'{{"rows": [\n{lines}\n]}}\n')
+    files.write(RECORD, f'{{"rows": [\n{lines}\n]}}\n')
     _recorded.cache_clear()
 
 
@@ -112,20 +111,15 @@ COLUMNS = Columns(("", "call", "moved", "has to move", "times"), ("", "call"), (
 def show(console: Console, rows: Sequence[Moved]) -> None:
     """Print the counts as a table."""
     if rows:
-        lines = [([Text(cell) for cell in cells(row)], None) for row in rows]
+        lines = [([Text(cell) for cell in wording.moved(row)], None) for row in rows]
         console.print(COLUMNS.table(console, lines, "bytes that a small call moves, counted on the emulator"))
-
-
-def cells(row: Moved) -> tuple[str, ...]:
-    """A line of a table: who, the call, both numbers of bytes, one by the other."""
-    call = f"{row.workload} {row.dtype}"
-    name = f"{row.op} {row.label}{' (stale)' if row.stale else ''}"
-    return name, call, bytes_text(row.moved), bytes_text(row.needed), f"{row.times:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, write, print; exit status 1 if a call could not be counted."""
-    parser = terminal.Parser(prog="python -m kernelmux.perf.emulated.moved", description=(__doc__ or "").partition(": ")[2])
+    parser = terminal.Parser(
+        prog="python -m kernelmux.perf.emulated.moved", description=(__doc__ or "").partition(": ")[2]
+    )
     parser.add_argument("--op", nargs="+", default=(), metavar="OP", help="only these operators")
     parser.add_argument("--all", action="store_true", help="count what is on record and current, too")
     options = parser.parse_args(arguments)
