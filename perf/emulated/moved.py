@@ -1,8 +1,9 @@
 """python -m kernelmux.perf.emulated.moved: counts on the emulator the bytes that calls move.
 
 The reports show them beside the bytes that a call has to move. Counted is one small call of each operator and backend
-that the emulator runs, with the variant that the backend chooses. To count, a kernel is compiled a second time; so the counts are kept in `moved.json` beside this file, with
-the hashes of spec and source. Without options only what is stale or missing is counted anew.
+that the emulator runs, with the variant that the backend chooses. To count, a kernel is compiled a second time; so the
+counts are kept in `moved.json` beside this file, with the hashes of spec and source. Without options only what is
+stale or missing is counted anew.
 """
 
 from __future__ import annotations
@@ -82,13 +83,14 @@ def count(question: Question) -> Moved:
     drawn = {name: _drawn(question.op, name, call.arguments[name]) for name in call.tensors}
     scalars = {s.name: call.arguments[s.name] for s in spec.scalars}
     inputs = domains.lawful(spec, drawn, call.scalars) | scalars
-    chosen = dispatch.decide(spec.bind(**inputs), requests.parse(question.backend, "the count")).chosen
+    bound = spec.bind(**inputs)  # with values: they may say how much work there is
+    chosen = dispatch.decide(bound, requests.parse(question.backend, "the count")).chosen
     if chosen is None:
         raise KernelmuxError(f"{question.op}: {question.backend} does not run {question.workload} {question.dtype}")
     with warnings.catch_warnings(action="ignore"), emulator.time_limit(SECONDS), emulator.trace() as trace:
         dispatch.function(spec.name)(**inputs, backend=chosen.name)
     moved = sum(launch.moved for launch in trace.launches)
-    work = (question.workload, question.dtype, moved, int(call.cost.bytes), len(trace.launches))
+    work = (question.workload, question.dtype, moved, int(bound.cost.bytes), len(trace.launches))
     return Moved(question.op, chosen.name, *work, *question.hashes)
 
 
