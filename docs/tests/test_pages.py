@@ -136,6 +136,17 @@ def test_a_ladder_has_its_table_its_picture_and_a_word_on_each_rung(op: str) -> 
     assert "prefers-color-scheme:dark" in picture
 
 
+@pytest.mark.parametrize("page", [*LADDERS, "attention"])
+def test_quoted_code_stands_in_a_file_that_the_page_links(page: str) -> None:
+    """A line `...` is left out, and so is what `...` stands for inside of a line."""
+    files = [DOCS / link for link in linked(text(page)) if Path(link).suffix in {".cu", ".cuh"}]
+    sources = [" ".join(path.read_text(encoding="utf-8").split()) for path in files]
+    quoted = [line for block in blocks(page, "cuda") for line in block.splitlines() if line.strip() != "..."]
+    forms = [".*?".join(map(re.escape, " ".join(line.split()).split("..."))) for line in quoted]
+    missing = [line for line, form in zip(quoted, forms, strict=True) if not any(re.search(form, s) for s in sources)]
+    assert len(quoted) > 1 and not missing
+
+
 @needs_emulator
 @pytest.mark.parametrize("op", ["transpose", "softmax"])
 def test_a_picture_is_that_of_the_kernels_as_they_are(op: str) -> None:
