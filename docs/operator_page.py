@@ -104,8 +104,9 @@ def _support(op: str) -> str:
                      in_place, _status(op, entry)))  # fmt: skip
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
     return (
-        f"{tables.markdown(head, rows)}\n\nWhat a variant reads in place has the strides that are named, or any where"
-        " none are; it copies other inputs first. Of a backend the last variant that can run a call is its default. A GPU verifies"
+        f"{tables.markdown(head, rows)}\n\nReads in place: the strides with which a variant reads an input where it is,"
+        " any where none are named; other inputs are copied first. Of a backend the last variant that can run a call is its"
+        " default. A GPU verifies"
         " a variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
     )
 
