@@ -18,7 +18,7 @@ from kernelmux.registry import catalog, files, terminal
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"
-MARKERS = ("<!-- rungs ", "<!-- fused -->", *(f"<!-- {name} -->" for name in record_tables.TABLES))
+MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in (*fused.TABLES, *record_tables.TABLES)))
 
 
 def made() -> dict[Path, str]:

@@ -29,7 +29,8 @@ from kernelmux.registry.signature import REQUIRED
 from kernelmux.registry.spec import OpSpec
 
 TOP = Path(__file__).parents[1]
-SWEEPS = TOP / "perf/results/sweeps"  # <gpu>-<op>-<axis>.csv, and pictures of the same names
+SWEEPS = TOP / "perf/results/sweeps"  # <gpu>-<op>-<axis>.csv
+CURVES = TOP / "docs/images/curves"  # their pictures, of the same names
 
 
 def page(op: str) -> str:
@@ -98,11 +99,14 @@ def _support(op: str) -> str:
     rows = []
     for entry in entries:
         found = registered.variants(entry.backend, op)[entry.variant]
+        in_place = support.read_in_place(entry) if entry.able else ""
         rows.append((f"{entry.backend}/{entry.variant}", found.idea, "/".join(entry.dtypes) or "-", _needs(entry),
-                     _status(op, entry)))  # fmt: skip
-    head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "verified")
+                     in_place, _status(op, entry)))  # fmt: skip
+    head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
     return (
-        f"{tables.markdown(head, rows)}\n\nOf a backend the last variant that can run a call is its default. A GPU verifies"
+        f"{tables.markdown(head, rows)}\n\nReads in place: the strides with which a variant reads an input where it is,"
+        " any where none are named; other inputs are copied first. Of a backend the last variant that can run a call is its"
+        " default. A GPU verifies"
         " a variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
     )
 
@@ -111,9 +115,7 @@ def _needs(entry: support.Support) -> str:
     if not entry.able:
         return f"cannot run: {entry.problem}"
     found = registered.variants(entry.backend, entry.operator)[entry.variant]
-    copied = support.read_in_place(entry)
-    needed = [c.text for c in found.requires if isinstance(c, Capability)]
-    return "\n".join([*needed, *entry.conditions, *([f"copied first, unless they have: {copied}"] if copied else [])])
+    return "\n".join([*(c.text for c in found.requires if isinstance(c, Capability)), *entry.conditions])
 
 
 def _status(op: str, entry: support.Support) -> str:
@@ -205,7 +207,10 @@ def _cell(row: Timed | None) -> str:
 def _curves(op: str) -> Iterator[str]:
     """Recorded sweeps over the length of an axis: their pictures, and the numbers."""
     for path in sorted(SWEEPS.glob(f"*-{op}-*.csv")):
-        place, picture = f"../../{path.relative_to(TOP).as_posix()}", path.with_suffix(".svg")
-        name = f"{op} over {path.stem.partition(f'-{op}-')[2].replace('-', ', ')}"
-        shown = f"![{name}]({place.removesuffix('.csv')}.svg)\n\n" if picture.exists() else ""
-        yield f"{shown}[{name}, as numbers]({place})"
+        axes, last = path.stem.partition(f"-{op}-")[2], "-channels-last"
+        name = (
+            f"{op} over {axes.removesuffix(last).replace('-', '=')}{', channels-last' if axes.endswith(last) else ''}"
+        )
+        picture = f"../{(CURVES / path.stem).relative_to(TOP / 'docs').as_posix()}.svg"
+        shown = f"![{name}: time and rate]({picture})\n\n" if (CURVES / f"{path.stem}.svg").exists() else ""
+        yield f"{shown}The curve, {name}, [as numbers](../../{path.relative_to(TOP).as_posix()})."

@@ -13,7 +13,7 @@ from rich.table import Column
 
 from kernelmux.perf import aa, files, machine, overhead, records, results
 from kernelmux.perf import run as running
-from kernelmux.perf.emulated import resources
+from kernelmux.perf.emulated import moved, resources
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, Row
 from kernelmux.perf.records import GpuRecord
@@ -111,14 +111,15 @@ def results_of(outcome: running.Outcome, command: str) -> Results:
 
 
 def _further(console: Console, measured: Results, options: Options) -> Results:
-    """The dispatcher's overhead; without a GPU also what each kernel needs, and what is on record."""
+    """The dispatcher's overhead; without a GPU also what each kernel needs and moves, and what is on record."""
     if not options.quick:
         measured = replace(
             measured, overhead=overhead.measure(options.ops, _overhead_backends(options), options.device)
         )
         tables.overhead(console, measured.overhead)
     if options.device != "cuda":
-        measured = replace(measured, resources=resources.command(console, options))
+        measured = replace(measured, resources=resources.command(console, options), moved=moved.known(options.ops))
+        moved.show(console, measured.moved)
         _show_records(console, options)
     return measured
 

@@ -6,17 +6,21 @@ An output that was remembered by shape, by address or from known seeds is then w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from kernelmux.perf import inputs
+from kernelmux.perf.clock import Stopwatch
 from kernelmux.perf.inputs import Inputs
 from kernelmux.perf.plan import Row
 from kernelmux.perf.verify import Oracle, WrongOutput
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec import Call
+
+NEW = 5  # sets of values that a function from elsewhere is timed on
+LONGER = 1.5  # times as long on values that it has not seen: it keeps outputs; what computes each time takes as long
 
 
 def draw(row: Row, device: str) -> Call:
@@ -45,6 +49,20 @@ class Exchange:
         self.kept = []
         if changed:
             raise WrongOutput("an input was changed by the call")
+
+
+def require_nothing_kept(call: Callable[[], Any], exchanges: Iterator[Exchange], stopwatch: Stopwatch) -> None:
+    """WrongOutput if each call on new values takes longer than the next one on the same values: it remembers outputs."""
+    ratios = []
+    for exchange in exchanges:
+        exchange.put()
+        first, again = stopwatch(call)[0], stopwatch(call)[0]
+        ratios.append(first / again if again else 1.0)
+        exchange.take_back()
+    if min(ratios) > LONGER:
+        raise WrongOutput(
+            f"outputs are kept: on values that it has not seen before a call takes {min(ratios):.1f} times as long"
+        )
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:

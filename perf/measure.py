@@ -28,7 +28,7 @@ from kernelmux.perf.clock import (
     WallStopwatch,
     rest,
 )
-from kernelmux.perf.fresh import Exchange, explained
+from kernelmux.perf.fresh import NEW, Exchange, draw, explained, require_nothing_kept
 from kernelmux.perf.graph import replay_us
 from kernelmux.perf.inputs import Inputs
 from kernelmux.perf.options import Options
@@ -171,6 +171,8 @@ def _time_row(
         again = partial(call, copies - 1)
         raise explained(error, sample.result, again, inputs, copies - 1, implementation) from None
     sample.result = None
+    if not library and not registered.package(row.backend).startswith("kernelmux.backends."):
+        _keeps_nothing(row, prepared, inputs, implementation)
     timed = replace(
         _timed(row, implementation.idea, timing, checked, inputs.work), first_s=prepared.first_s, copies=copies
     )
@@ -203,6 +205,15 @@ def _alone(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
         call(0)
     if alarm.heard:
         raise WrongOutput(alarm.heard)
+
+
+def _keeps_nothing(row: Row, prepared: Ready, inputs: Inputs, implementation: Implementation) -> None:
+    """WrongOutput if a function from elsewhere is faster on values that it knows: its samples were of those."""
+    device, last = inputs.call.device.type, prepared.copies - 1
+    drawn = (inputs.laid_out(draw(row, device), implementation) for _ in range(NEW))
+    exchanges = (Exchange(prepared.arguments[last], values) for values in drawn)
+    stopwatch = prepared.sample.stopwatch if device == "cuda" else WallStopwatch()
+    require_nothing_kept(partial(prepared.call, last), exchanges, stopwatch)
 
 
 def _held(call: Callable[[int], Any], stopwatch: Stopwatch, timing: Timing) -> DeviceState:

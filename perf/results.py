@@ -59,6 +59,30 @@ class KernelNeed:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that a small call moves to and from memory, counted on the emulator, and those that it has to move.
+
+    launches: of kernels. spec, source: hashes of what was counted; stale: they, or the call, have changed since.
+    """
+
+    op: str
+    label: str
+    workload: str
+    dtype: str
+    moved: int
+    needed: int
+    launches: int
+    spec: str
+    source: str
+    stale: bool = field(default=False, metadata=SPARSE)
+
+    @property
+    def times(self) -> float:
+        """Bytes moved for each byte that has to be moved."""
+        return self.moved / self.needed if self.needed else 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU."""
@@ -71,6 +95,7 @@ class Results:
     errors: tuple[str, ...] = ()
     overhead: tuple[Overhead, ...] = field(default=(), metadata=SPARSE)
     resources: tuple[KernelNeed, ...] = field(default=(), metadata=SPARSE)
+    moved: tuple[Moved, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def timed(self) -> tuple[Timed, ...]:

@@ -77,11 +77,11 @@ def shown(value: object) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> UnknownName:
-    """The error for a misspelt name: says where it came from, what is known, and the nearest match."""
+    """The error for a misspelt name: says where it came from, the nearest match, and what is known."""
     names = list(known)
     if not isinstance(name, str):
         return UnknownName(f"unknown {kind} {shown(name)}: expected a name among {', '.join(names) or 'none'}")
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
+    hint = f'did you mean "{near[0]}"? ' if near else ""
     place = f" in {where}" if where else ""
-    return UnknownName(f'unknown {kind} "{name}"{place}; known: {", ".join(names) or "none"}{hint}')
+    return UnknownName(f'unknown {kind} "{name}"{place}; {hint}known: {", ".join(names) or "none"}')

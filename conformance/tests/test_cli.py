@@ -65,7 +65,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
             'unknown argument "y" in the shapes of softmax; known: x, axis, scale',
         ),
         (["--op", "matmul", "--case", "a=4x5"], "expected a shape such as 4x100 for each of a, b, got shapes for a"),
-        (["--op", "softmax", "--case", "x=4x5,scael=0.5"], 'known: x, axis, scale; did you mean "scale"?'),
+        (["--op", "softmax", "--case", "x=4x5,scael=0.5"], 'did you mean "scale"? known: x, axis, scale'),
         (["--op", "softmax", "--case", "x=4x5,scale=abc"], "scale"),
         (["--op", "softmax", "--case", "x=1099511627776x2"], "GiB"),
         (

@@ -130,5 +130,5 @@ def test_a_map_shows_the_worst_of_each_block() -> None:
     cells = errormap._blocks(errormap._share(got, want, torch.ones_like(want)).amax(0), made.each)
     assert cells[-1, -1] == 2.0 and cells[0, 0].isinf() and int((cells > 0).sum()) == 2
     assert set(made.paths) == {0, 4, 7} and made.paths[7] == "M0 0.5h1" and made.paths[4] == "M99 49.5h1"
-    assert [errormap.LEVELS[level][0] for level in (0, 4, 7)] == ["no error", "beyond it", "NaN or infinity"]
+    assert [errormap.LEVELS[level][0] for level in (0, 4, 7)] == ["no error", "up to 10 times", "NaN or infinity"]
     assert errormap.draw(torch.zeros(0), torch.zeros(0), torch.zeros(0)) is None

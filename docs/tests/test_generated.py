@@ -1,5 +1,6 @@
 """The generated pages are those of the specs and the records as they are, and hold what a reader looks for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ def test_every_operator_has_a_page_with_every_part(made: dict[Path, str]) -> Non
         assert text.count("\n## ") == 6, op
         assert "torch_ref/" in text and "cuda/" in text and "triton/" in text
         assert f"({op}.md)" in made[docs.PAGES / "README.md"]
+        curves = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+        assert len(curves) == len(list(operator_page.SWEEPS.glob(f"*-{op}-*.csv")))
+        assert all((docs.PAGES / curve).exists() for curve in curves)
 
 
 def test_an_operator_belongs_to_the_family_with_the_longest_beginning() -> None:

@@ -27,7 +27,11 @@ PAGES = (
     "measuring",
     "cuda_graphs",
     "fusing",
+    "attention",
+    "reduce_the_bytes",
+    "trace",
 )
+OTHERS = tuple(sorted(path.stem for path in DOCS.glob("*.md") if path.stem not in {*PAGES, "README"}))
 LADDERS = tuple(ladder_pictures.CALLS)
 BREAK = "\0"
 
@@ -38,7 +42,7 @@ def text(page: str) -> str:
 
 def linked(page: str) -> list[str]:
     """What the links of a text lead to, but for addresses and code."""
-    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", page, flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose)
 
 
@@ -68,8 +72,9 @@ needs_emulator = pytest.mark.skipif(
 
 @needs_emulator
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in text(page)])
-def test_the_snippets_print_what_the_page_shows(page: str, tmp_path: Path) -> None:
+def test_the_snippets_print_what_the_page_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
+    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that kernels are emulated
@@ -88,10 +93,23 @@ def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert cli.main(shlex.split(command)[1:]) == 0
 
 
-@pytest.mark.parametrize("page", [*PAGES, "README", "attention"])
+@pytest.mark.parametrize("page", [*PAGES, "README", *OTHERS])
 def test_links_lead_somewhere(page: str) -> None:
-    links = linked(text(page))
-    assert links and not [link for link in links if not (DOCS / link).exists()]
+    assert not [link for link in linked(text(page)) if not (DOCS / link).exists()]
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    heads = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", [*DOCS.glob("*.md"), *DOCS.glob("operators/*.md"), DOCS.parent / "README.md"], ids=str)
+def test_a_link_into_a_page_meets_a_heading(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#: ]*\.md|)#([^)]+)\)", path.read_text(encoding="utf-8"))
+    assert not [
+        f"{page}#{anchor}" for page, anchor in links if anchor not in anchors(path.parent / page if page else path)
+    ]
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
@@ -116,6 +134,17 @@ def test_a_ladder_has_its_table_its_picture_and_a_word_on_each_rung(op: str) -> 
         ]
     assert all(f">{rung}</text>" in picture for rung in backend.variants("cuda", op))
     assert "prefers-color-scheme:dark" in picture
+
+
+@pytest.mark.parametrize("page", [*LADDERS, "attention"])
+def test_quoted_code_stands_in_a_file_that_the_page_links(page: str) -> None:
+    """A line `...` is left out, and so is what `...` stands for inside of a line."""
+    files = [DOCS / link for link in linked(text(page)) if Path(link).suffix in {".cu", ".cuh"}]
+    sources = [" ".join(path.read_text(encoding="utf-8").split()) for path in files]
+    quoted = [line for block in blocks(page, "cuda") for line in block.splitlines() if line.strip() != "..."]
+    forms = [".*?".join(map(re.escape, " ".join(line.split()).split("..."))) for line in quoted]
+    missing = [line for line, form in zip(quoted, forms, strict=True) if not any(re.search(form, s) for s in sources)]
+    assert len(quoted) > 1 and not missing
 
 
 @needs_emulator

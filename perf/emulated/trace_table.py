@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,16 +32,33 @@ COLUMNS = {
     "conflicts": 9,
     "moved": 9,
 }
+NARROW = ("warp instr.", "moved", "requests")  # columns that a narrow terminal does without, in this order
+SOURCE = 16  # characters of the source that are shown at least
 
 
 def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None:
     """Prints one launch: the table, a summary, and what it means. most: only so many lines."""
-    console.print(_table(console, launch, most))
+    items = list(_chosen(launch, most))
+    widths = _widths([item for item in items if isinstance(item, Line)])
+    quiet = not any(t.space == "shared" for item in items if isinstance(item, Line) for t in item.traffic)
+    left_out = _left_out(widths, console.width, quiet)
+    console.print(_table(console, launch, items, {name: n for name, n in widths.items() if name not in left_out}))
+    if missed := [name for name in left_out if name in NARROW]:
+        _say(console, f"  (no room for {', '.join(missed)}: a wider terminal, or --json FILE)", 2)
     for name, text in summary(launch):
-        console.print(f"  {name:<12} {escape(text)}", soft_wrap=True)
+        _say(console, f"  {name:<12} {escape(text)}", 15)
     for sentence in sentences(launch):
-        console.print(f"[bold]->[/bold] {escape(sentence)}", soft_wrap=True)
+        _say(console, f"[bold]->[/bold] {escape(sentence)}", 3)
     console.print()
+
+
+def _say(console: Console, markup: str, indent: int) -> None:
+    """A line; on a terminal it is broken between words, and goes on below its own text."""
+    if not console.is_terminal:
+        return console.print(markup, soft_wrap=True)
+    first, *rest = Text.from_markup(markup).wrap(console, console.width - indent)
+    for line in (first, *(Text(" " * indent) + part for part in rest)):
+        console.print(line, soft_wrap=True)
 
 
 def sentences(launch: LaunchTrace) -> Iterator[str]:
@@ -55,23 +72,36 @@ def sentences(launch: LaunchTrace) -> Iterator[str]:
         yield more
 
 
-def _table(console: Console, launch: LaunchTrace, most: int | None) -> Table:
+def _table(console: Console, launch: LaunchTrace, items: list[Line | str], widths: dict[str, int]) -> Table:
     title = f"{launch.kernel}   {launch.file}   grid {_size(launch.grid)}   block {_size(launch.block)}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
-    items = list(_chosen(launch, most))
-    widths = _widths([item for item in items if isinstance(item, Line)])
-    others = 5 + sum(widths.values()) + 2 * (len(widths) + 1) + 5  # columns besides the source, with some room
-    console.width = max(console.width, others + 20)  # a narrower terminal breaks lines, and no unit is lost
+    others = _others(widths)
+    console.width = max(console.width, others + SOURCE)  # a narrower terminal breaks lines, and no unit is lost
     table.add_column("source", no_wrap=True, max_width=console.width - others)
     for name, width in widths.items():
         table.add_column(name, justify="left" if name == "access" else "right", no_wrap=True, min_width=width)
+    narrow = len(widths) < len(COLUMNS)
     for item in items:
         if isinstance(item, Line):
-            _add(table, item)
+            _add(table, item, widths, narrow)
         else:
-            table.add_row("", Text(item, style="dim"))
+            table.add_row("", Text(item.strip() if narrow else item, style="dim"))
     return table
+
+
+def _others(widths: dict[str, int]) -> int:
+    """Characters besides the source: the line number, the columns, two between any two."""
+    return 5 + sum(widths.values()) + 2 * (len(widths) + 1)
+
+
+def _left_out(widths: dict[str, int], room: int, quiet: bool) -> list[str]:
+    """The columns without which the table fits, if some have to go. quiet: nothing goes to shared memory."""
+    left: list[str] = []
+    for name in ("conflicts", *NARROW) if quiet else NARROW:
+        if _others({n: width for n, width in widths.items() if n not in left}) + SOURCE > room:
+            left.append(name)
+    return left
 
 
 def _widths(lines: list[Line]) -> dict[str, int]:
@@ -118,13 +148,15 @@ def _between(launch: LaunchTrace, last: Line, line: Line) -> Iterator[str]:
         yield from (launch.text(number) for number in gap)
 
 
-def _add(table: Table, line: Line) -> None:
-    """One row, and one more for each further kind of access."""
-    source = Text(line.text.rstrip() if line.number else "(no line)", overflow="ellipsis")
-    cells = [_cells(traffic) for traffic in line.traffic] or [()]
-    table.add_row(str(line.number or ""), source, _warps(line), *cells[0])
-    for more in cells[1:]:
-        table.add_row("", "", "", *more)
+def _add(table: Table, line: Line, shown: Iterable[str], narrow: bool) -> None:
+    """One row, and one more for each further kind of access. shown: its columns right of the source; narrow: the source
+    without its indentation."""
+    text = line.text.strip() if narrow else line.text.rstrip()
+    source = Text(text if line.number else "(no line)", overflow="ellipsis")
+    for i, traffic in enumerate(line.traffic or [None]):
+        cells = dict(zip(COLUMNS, ("" if i else _warps(line), *(_cells(traffic) if traffic else ())), strict=False))
+        head = (str(line.number or ""), source) if not i else ("", "")
+        table.add_row(*head, *(cells.get(name, "") for name in shown))
 
 
 def _cells(traffic: Traffic) -> tuple[str, ...]:

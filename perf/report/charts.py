@@ -74,7 +74,7 @@ def _ladder(axes: Any, group: ResultGroup) -> None:
         text.set_fontweight("bold" if group.leads(row) else "normal")
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
-    axes.set(xlim=(0, 150), xticks=range(0, 101, 25), xlabel="share of the floor, %")
+    axes.set(xlim=(0, 160), xticks=range(0, 101, 25), xlabel="share of the floor, %")
     axes.axvline(100, color=themes.INK, linewidth=1.0)
 
 

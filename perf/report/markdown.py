@@ -10,7 +10,7 @@ from kernelmux.perf import files, records, roofline
 from kernelmux.perf.report import beside, picture, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.result import Result, Timed
-from kernelmux.perf.results import KernelNeed, Overhead, Results
+from kernelmux.perf.results import KernelNeed, Moved, Overhead, Results
 from kernelmux.registry import tables
 
 LEGEND = (
@@ -45,6 +45,7 @@ def whole(results: Results, image: str) -> str:
     parts += [_hints()] if results.ceilings else []
     parts += [_overhead(results.overhead)] if results.overhead else []
     parts += [_resources(results.resources)] if results.resources else []
+    parts += [_moved(results.moved)] if results.moved else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -168,6 +169,11 @@ def _resources(rows: Iterable[KernelNeed]) -> str:
         "limited by",
     )
     return "## Kernels as compiled for sm_90a\n\n" + table(head, map(_resource_cells, rows))
+
+
+def _moved(rows: Iterable[Moved]) -> str:
+    head = ("variant", "call", "moved", "has to move", "times")
+    return "## Bytes of a small call, counted on the emulator\n\n" + table(head, map(wording.moved, rows))
 
 
 def _resource_cells(row: KernelNeed) -> list[str]:

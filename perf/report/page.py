@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelmux.emulator import themes
-from kernelmux.perf import files, roofline
+from kernelmux.perf import files, records, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import charts, compare, noise, picture, wording
 from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
@@ -73,7 +73,29 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "hints": roofline.HINTS,
         "overhead": [row for row in results.overhead if not row.error],
         "resources": results.resources,
+        "counted": list(map(wording.moved, results.moved)),
+        "recorded": recorded(results) if results.machine.kind == "cpu" else [],
+        "not_drawn": not_drawn(results.rows) if results.ceilings else [],
     }
+
+
+def recorded(results: Results) -> list[Context]:
+    """For the page of a machine without a GPU: what is on record of the same operators on GPUs."""
+    ops = {row.op for row in results.rows}
+    found = []
+    for known in records.recorded():
+        rows = [row for row in known.rows if row.op in ops]
+        names = backends_of(rows)
+        told = {"title": known.title, "stale": sum(row.stale for row in rows), "overview": overview(rows, names)}
+        found += [told | {"backends": [{"name": name, "colour": _colour(name)} for name in names]}] if rows else []
+    return found
+
+
+def not_drawn(rows: Iterable[Result]) -> list[str]:
+    """Operators that are not under the roofline: without arithmetic, or bound by the link to the host."""
+    timed = [row for row in rows if isinstance(row, Timed)]
+    shown = {row.op for row in timed if row.point is not None and row.flops and row.link == "device"}
+    return sorted({row.op for row in timed} - shown)
 
 
 def _colour(backend: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernelmux.emulator.tracing.reading import bytes_text
 from kernelmux.perf import roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Result, Timed
-from kernelmux.perf.results import Overhead
+from kernelmux.perf.results import Moved, Overhead
 from kernelmux.perf.roofline import Ceilings
 
 BUSY = 0.5  # a time of larger spread is not reliable: other work took the processor
@@ -59,6 +60,12 @@ def busy(rows: Iterable[Result], overhead: Iterable[Overhead] = ()) -> str | Non
     return (
         f"the machine is busy: {wild} times vary by more than {BUSY:.0%} or cannot be true; run again when it is idle"
     )
+
+
+def moved(row: Moved) -> tuple[str, str, str, str, str]:
+    """Who, the call, the bytes that it moves, those that it has to move, and one by the other."""
+    name = f"{row.op} {row.label}{' (stale)' if row.stale else ''}"
+    return name, f"{row.workload} {row.dtype}", bytes_text(row.moved), bytes_text(row.needed), f"{row.times:.2f}"
 
 
 def times(value: float | None) -> str:

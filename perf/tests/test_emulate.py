@@ -118,12 +118,27 @@ def test_the_command_line_lists_what_other_parts_bring(capsys: Any) -> None:
 def test_no_unit_is_lost_at_any_width(capsys: Any) -> None:
     options = emulate.parser().parse_args(["matmul", "--backend", "cuda/naive", "--shape", "a=40x64,b=64x48"])
     (_, trace), texts = emulate.run(options, "cuda/naive"), []
-    for width in (40, 80, 160, 300):
-        file = StringIO()
-        trace_table.show(Console(file=file, width=width, highlight=False), trace.launches[0])
-        rows = [line for line in file.getvalue().splitlines() if "load a 16 bit" in line or "load a 32 bit" in line]
+    for width in (160, 300):
+        rows = [
+            line for line in shown_on(width, trace).splitlines() if "load a 16 bit" in line or "load a 32 bit" in line
+        ]
         texts.append(" ".join(rows[0].split("load a")[1].split()))
     assert len(set(texts)) == 1 and texts[0].endswith("KiB") and "again" in texts[0]
+
+
+@pytest.mark.parametrize("backend", ["cuda/naive", "cuda/padded"])
+def test_a_terminal_of_80_columns_gets_no_longer_lines_and_is_told_what_it_misses(backend: str) -> None:
+    options = emulate.parser().parse_args(["transpose", "--backend", backend, "--shape", "x=64x64:fp32"])
+    text = shown_on(80, emulate.run(options, backend)[1], force_terminal=True, color_system=None)
+    assert max(map(len, text.splitlines())) <= 80 and ("32 (4)" in text or "1 (1)" in text)
+    assert "no room for warp instr., moved" in text and "warp instr." not in text.splitlines()[1]
+
+
+def shown_on(width: int, trace: Any, **console: Any) -> str:
+    """The table of the first launch, on a console of so many columns."""
+    file = StringIO()
+    trace_table.show(Console(file=file, width=width, highlight=False, **console), trace.launches[0])
+    return file.getvalue()
 
 
 def traced(tmp_path: Path, op: str, backend: str, shape: str) -> tuple[str, str]:

@@ -55,6 +55,7 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
             "against.silence",
             "sweeps.command",
             "emulated.amd",
+            "emulated.moved",
             "profile.report",
         )
     }

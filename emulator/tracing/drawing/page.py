@@ -62,11 +62,12 @@ def _legend(canvas: Canvas, y: float) -> float:
 
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
 <style>
 body {{ margin: 0; background: #f1f4f7 }}
-main {{ max-width: 1220px; margin: 24px auto; background: #fff; box-shadow: 0 1px 6px #0002 }}
-svg {{ display: block; width: 100%; height: auto }}
+main {{ max-width: 1220px; margin: 24px auto; background: #fff; box-shadow: 0 1px 6px #0002; overflow-x: auto }}
+svg {{ display: block; width: 100%; min-width: 960px; height: auto }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #010409 }} main {{ background: #0d1117 }} }}
 </style></head>
 <body><main>
