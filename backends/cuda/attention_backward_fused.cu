@@ -10,22 +10,34 @@
 #ifndef ORDERED
 #define ORDERED 1
 #endif
-#ifndef ADDERS
-#define ADDERS 2
+#ifndef LATE
+#define LATE 1  // a tile's part of grad_q is computed beside the sums of the next tile
+#endif
+#ifndef RED
+#define RED 0  // parts go from registers to global memory
+#endif
+#ifndef EARLY
+#define EARLY 0
+#endif
+#ifndef ADD
+#define ADD 1
 #endif
 
-#define PART_TILES (TILE / 8 / CONSUMERS)  // of 8 queries and 64 columns: a warpgroup's part of grad_q
+#define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
+#define QUERIES_SHARED (PANELS == 1)  // parts of grad_q: each warpgroup has a panel's columns, or of one panel half the queries
+#define PART_TILES (QUERIES_SHARED ? TILE / 8 / CONSUMERS : TILE / 8)  // of 8 queries and 64 columns
 
-static_assert(CONSUMERS == 2 && HEAD_DIM == 64 && TILE % 16 == 0, "each warpgroup has whole tiles of grad_q");
+static_assert(CONSUMERS == 2 && TILE % 16 == 0 && !(RED && ORDERED), "each warpgroup has whole tiles of grad_q");
 
 struct alignas(1024) Shared {
     Panels<OWN> k, v;
     Panels<TILE> q[STAGES], grad[STAGES];
     Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
-    float part[CONSUMERS][PART_TILES * 8 * 64];
+    float part[RED ? 1 : CONSUMERS][RED ? 1 : PART_TILES * 8 * 64];
     float log_sums[STAGES][TILE], deltas[STAGES][TILE];
     Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
-    Barrier ds_full[2], ds_empty[2], part_full[ADDERS], part_empty;
+    Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[CONSUMERS];
+    Turns turns;
     int ticket;
 };
 
@@ -60,32 +72,42 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     }
 }
 
-// Adds the block's parts of grad_q to the sums of all blocks: [slices][M / 8][64 * 8]. ADDERS threads have a tile in
-// turn: while one sees its part arrive, the next one's may leave.
+// Where a warpgroup's part of a tile of queries begins among the sums: [slices][panels][M / 8][64 * 8], and how many
+// tiles of 8 queries there are of it.
+struct Target {
+    i64 first;
+    int eights;
+};
+__device__ __forceinline__ Target target_of(i64 slice, int tile, int group, const Shape& shape) {
+    const int eights = cdiv(shape.M, 8), panel = QUERIES_SHARED ? 0 : group;
+    const int first = tile * (TILE / 8) + (QUERIES_SHARED ? group * PART_TILES : 0);
+    return {(slice * PANELS + panel) * eights + first, min(PART_TILES, eights - first)};
+}
+
+// Adds the block's parts of grad_q to the sums of all blocks. ADDERS threads take the parts, of a tile and a warpgroup
+// each, in turn: while one sees its part arrive, the next one's may leave.
 __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
                                           const Shape& shape) {
-    const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8), per_head = work.per_head();
-    unsigned phase = 0;
-    for (int i = adder; i < per_head * shape.group; i += ADDERS, phase ^= 1) {
+    const int tiles = cdiv(shape.M, TILE), per_head = work.per_head();
+    for (int item = adder; item < CONSUMERS * per_head * shape.group; item += ADDERS) {
+        const int i = item / CONSUMERS, group = item % CONSUMERS;
         const int head = work.kv_head * shape.group + i / per_head, tile = work.tiles.end - 1 - i % per_head;
         const i64 slice = (i64)work.batch * shape.heads + head;
-        int* counter = done + slice * tiles + tile;
+        int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
         const int turn = work.block - keys_of(tile * TILE, shape).first / OWN;  // blocks that add before this one
-        barrier_wait(shared.part_full[adder], phase);
-        if (ORDERED) await(counter, turn);
-#pragma unroll
-        for (int group = 0; group < CONSUMERS; group++) {
-            const int first = tile * (TILE / 8) + group * PART_TILES;
-            const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
-            float* place = sums + (slice * eights + first) * 64 * 8;
-            if (bytes <= 0) continue;
+        if (ORDERED && EARLY) await(counter, turn);
+        barrier_wait(shared.part_full[adder][group], item / (ADDERS * CONSUMERS) & 1);
+        if (ORDERED && !EARLY) await(counter, turn);
+        const Target target = target_of(slice, tile, group, shape);
+        if (target.eights > 0 && ADD) {
+            float* place = sums + target.first * (64 * 8);
             if (ORDERED && turn == 0)
-                bulk_store(place, shared.part[group], bytes);
+                bulk_store(place, shared.part[group], target.eights * 64 * 8 * 4);
             else
-                bulk_add(place, shared.part[group], bytes);
+                bulk_add(place, shared.part[group], target.eights * 64 * 8 * 4);
         }
         bulk_wait_read();
-        barrier_arrive_if(true, shared.part_empty);
+        barrier_arrive_if(true, shared.part_empty[group]);
         if (ORDERED) bulk_wait_done(), release_one(counter);
     }
     bulk_wait_done();
@@ -154,7 +176,7 @@ struct Consumer {
 
     // The scores' gradients to shared memory, transposed: lane l names row l % 8 of matrix l / 8 of four.
     __device__ __forceinline__ void share_gradients(int tile) {
-        barrier_wait(shared.ds_empty[tile & 1], phase(tile) ^ 1);
+        if (LATE) barrier_wait(shared.ds_empty[tile & 1], phase(tile) ^ 1);
 #pragma unroll
         for (int n = 0; n < TILE / 16; n++) {
             const int query = 16 * n + lane / 16 * 8 + lane % 8, chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
@@ -165,26 +187,37 @@ struct Consumer {
 
     // part = (ds k)^T, of all columns of grad_q and a share of the queries.
     __device__ __forceinline__ void issue_part(int tile) {
-        const int query = TILE / CONSUMERS * group;
-        barrier_wait(shared.ds_full[tile & 1], phase(tile));
+        const int query = QUERIES_SHARED ? TILE / CONSUMERS * group : 0, panel = QUERIES_SHARED ? 0 : group;
+        barrier_wait(shared.ds_full[tile & 1], LATE ? phase(tile) : tile / 2 & 1);
         forget(part);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < OWN; key += 16)
-            wgmma<false, true>(part, matrix_descriptor(&shared.k[0][key][0], OWN * 128),
+            wgmma<false, true>(part, matrix_descriptor(&shared.k[panel][key][0], OWN * 128),
                                matrix_descriptor(&shared.ds[tile & 1][key / 64][query][key % 64], 0), key != 0,
                                Element());
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void hand_over_part(int i) {
-        barrier_wait(shared.part_empty, i & 1 ^ 1);
-        float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
+    __device__ __forceinline__ void hand_over_part(int i, const Work& work, const Shape& shape, float* sums) {
+        if constexpr (RED) {
+            const int per_head = work.per_head(), head = work.kv_head * shape.group + i / per_head;
+            const Target target = target_of((i64)work.batch * shape.heads + head,
+                                            work.tiles.end - 1 - i % per_head, group, shape);
+            float4* to = reinterpret_cast<float4*>(sums + target.first * (64 * 8)) + threadIdx.x % 128;
 #pragma unroll
-        for (int j = 0; j < PART_TILES; j++) to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
-        shared_proxy_fence();
-        __syncwarp();
-        barrier_arrive_if(lane == 0, shared.part_full[i % ADDERS]);
+            for (int j = 0; j < PART_TILES; j++)
+                if (j < target.eights && ADD) add_four(to + 128 * j, part[j]);
+        } else {
+            barrier_wait(shared.part_empty[group], i & 1 ^ 1);
+            float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
+#pragma unroll
+            for (int j = 0; j < PART_TILES; j++)
+                to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+            shared_proxy_fence();
+            __syncwarp();
+            barrier_arrive_if(lane == 0, shared.part_full[(i * CONSUMERS + group) % ADDERS][group]);
+        }
     }
 
     __device__ __forceinline__ void issue_scores(int stage) {
@@ -213,45 +246,69 @@ struct Consumer {
 
     // Pending products may stay under way.
     template <int Pending>
-    __device__ __forceinline__ void end_part(int tile) {
+    __device__ __forceinline__ void end_part(int tile, const Work& work, const Shape& shape, float* sums) {
         wgmma_wait<Pending>(part);
-        barrier_arrive_if(lane == 0, shared.ds_empty[tile & 1]);
-        if (tile >= 0) hand_over_part(tile);
+        if (LATE) barrier_arrive_if(lane == 0, shared.ds_empty[tile & 1]);
+        if (tile >= 0) hand_over_part(tile, work, shape, sums);
     }
 
-    __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2) {
+    __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2, float* sums) {
         const bool speaks = lane == 0;
         const int count = work.per_head() * shape.group;
         clear(grad_k), clear(grad_v);
         if (count == 0) return;
-        share_zeros();
+        if (LATE) share_zeros();
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
         int tile = work.tiles.end - 1;
-        barrier_wait(shared.q_full[0], 0);
-        issue_scores(0);
-        for (int i = 0; i < count; i++) {
-            const int stage = place.stage;
-            wgmma_wait<0>(s);
-            issue_gradients(place);
-            weigh(stage, tile * TILE, work, shape, scale_log2);
-            issue_columns(grad_v, p, shared.grad[stage]);
-            issue_columns(grad_k, ds, shared.q[stage]);
-            share_gradients(i);
-            issue_part(i - 1);
-            wgmma_wait<1>(grad_k), pin(grad_v);
-            barrier_arrive_if(speaks, shared.empty[stage]);
-            if (i + 1 < count) {
-                place.advance();
-                barrier_wait(shared.q_full[place.stage], place.phase);
+        shared.turns.begin(group, speaks);
+        if constexpr (LATE) {
+            barrier_wait(shared.q_full[0], 0);
+            issue_scores(0);
+            for (int i = 0; i < count; i++) {
+                const int stage = place.stage;
+                wgmma_wait<0>(s);
+                issue_gradients(place);
+                weigh(stage, tile * TILE, work, shape, scale_log2);
+                shared.turns.take(group, i);
+                issue_columns(grad_v, p, shared.grad[stage]);
+                issue_columns(grad_k, ds, shared.q[stage]);
+                share_gradients(i);
+                issue_part(i - 1);
+                wgmma_wait<1>(grad_k), pin(grad_v);
+                barrier_arrive_if(speaks, shared.empty[stage]);
+                if (i + 1 < count) {
+                    place.advance();
+                    barrier_wait(shared.q_full[place.stage], place.phase);
+                }
+                issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
+                shared.turns.pass(group, speaks);
+                end_part<1>(i - 1, work, shape, sums);
+                tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
             }
-            issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
-            end_part<1>(i - 1);
-            tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+            wgmma_wait<0>(s);
+            issue_part(count - 1);
+            end_part<0>(count - 1, work, shape, sums);
+        } else {
+            for (int i = 0; i < count; i++, place.advance()) {
+                const int stage = place.stage;
+                barrier_wait(shared.q_full[stage], place.phase);
+                shared.turns.take(group, i);
+                issue_scores(stage);
+                issue_gradients(place);
+                shared.turns.pass(group, speaks);
+                wgmma_wait<1>(s);
+                weigh(stage, tile * TILE, work, shape, scale_log2);
+                issue_columns(grad_v, p, shared.grad[stage]);
+                share_gradients(i);
+                issue_part(i);
+                issue_columns(grad_k, ds, shared.q[stage]);
+                end_part<1>(i, work, shape, sums);
+                pin(grad_v), wgmma_wait<0>(grad_k);
+                barrier_arrive_if(speaks, shared.empty[stage]);
+                tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+            }
         }
-        wgmma_wait<0>(s);
-        issue_part(count - 1);
-        end_part<0>(count - 1);
     }
 };
 
@@ -266,15 +323,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shape shape = {heads, group, M, N, pitch, window};
     if (threadIdx.x == 0) {
         // Blocks take their keys in the order in which they start: each waits only for some that run already.
-        if (ORDERED) shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE), 1);
+        if (ORDERED) shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS, 1);
         barrier_init(shared.own, 1);
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
                 barrier_init(shared.empty[stage], 4 * CONSUMERS);
         for (int i = 0; i < 2; i++)
             barrier_init(shared.ds_full[i], 4 * CONSUMERS), barrier_init(shared.ds_empty[i], 4 * CONSUMERS);
-        for (int i = 0; i < ADDERS; i++) barrier_init(shared.part_full[i], 4 * CONSUMERS);
-        barrier_init(shared.part_empty, 1);
+        for (int i = 0; i < ADDERS; i++)
+            for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_full[i][group], 4);
+        for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[group], 1);
+        shared.turns.init();
         barrier_init_fence();
     }
     __syncthreads();
@@ -288,12 +347,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
         const int adder = threadIdx.x / 32 - 1;
-        if (threadIdx.x % 32 == 0 && adder >= 0 && adder < ADDERS) add_parts(shared, adder, sums, done, work, shape);
+        if (!RED && threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
-        consumer.run(work, shape, scale_log2);
+        consumer.run(work, shape, scale_log2, sums);
         const int row = work.first_key() + 64 * consumer.group + 16 * warp;
         const i64 slice = (i64)place.slice * N * HEAD_DIM;
         store_rows(out_k + slice, consumer.grad_k, scale, row, N);
