@@ -34,7 +34,7 @@ struct alignas(1024) Shared {
     Panels<TILE> q[STAGES], grad[STAGES];
     Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
     float part[RED ? 1 : CONSUMERS][RED ? 1 : PART_TILES * 8 * 64];
-    float log_sums[STAGES][TILE], deltas[STAGES][TILE];
+    alignas(16) float log_sums[STAGES][TILE], deltas[STAGES][TILE];
     Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
     Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[CONSUMERS];
     Turns turns;
