@@ -16,6 +16,9 @@
 #ifndef RED
 #define RED 0  // parts go from registers to global memory
 #endif
+#ifndef ROTATE
+#define ROTATE 0  // blocks of a slice begin with different queries
+#endif
 #ifndef EARLY
 #define EARLY 0
 #endif
@@ -27,7 +30,7 @@
 #define QUERIES_SHARED (PANELS == 1)  // parts of grad_q: each warpgroup has a panel's columns, or of one panel half the queries
 #define PART_TILES (QUERIES_SHARED ? TILE / 8 / CONSUMERS : TILE / 8)  // of 8 queries and 64 columns
 
-static_assert(CONSUMERS == 2 && TILE % 16 == 0 && !(RED && ORDERED), "each warpgroup has whole tiles of grad_q");
+static_assert(CONSUMERS == 2 && TILE % 16 == 0 && !((RED || ROTATE) && ORDERED), "each warpgroup has whole tiles of grad_q");
 
 struct alignas(1024) Shared {
     Panels<OWN> k, v;
@@ -45,8 +48,14 @@ struct alignas(1024) Shared {
 struct Work {
     int batch, kv_head, block;
     Interval tiles;
+    int first_step;
     __device__ __forceinline__ int first_key() const { return block * OWN; }
     __device__ __forceinline__ int per_head() const { return max(0, tiles.end - tiles.first); }
+    // The tile of a step among those of a head.
+    __device__ __forceinline__ int tile_of(int step) const {
+        const int at = step + (ROTATE ? first_step : 0), count = tiles.end - tiles.first;
+        return tiles.end - 1 - (at >= count ? at - count : at);
+    }
 };
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
@@ -58,8 +67,8 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     RingPlace<STAGES> place;
     for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
-        for (int tile = work.tiles.end - 1; tile >= work.tiles.first; tile--, place.advance()) {
-            const int stage = place.stage, query = tile * TILE;
+        for (int step = 0; step < work.per_head(); step++, place.advance()) {
+            const int stage = place.stage, query = work.tile_of(step) * TILE;
             Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
             barrier_wait(shared.empty[stage], place.phase ^ 1);
             barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
@@ -91,7 +100,7 @@ __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums
     const int tiles = cdiv(shape.M, TILE), per_head = work.per_head();
     for (int item = adder; item < CONSUMERS * per_head * shape.group; item += ADDERS) {
         const int i = item / CONSUMERS, group = item % CONSUMERS;
-        const int head = work.kv_head * shape.group + i / per_head, tile = work.tiles.end - 1 - i % per_head;
+        const int head = work.kv_head * shape.group + i / per_head, tile = work.tile_of(i % per_head);
         const i64 slice = (i64)work.batch * shape.heads + head;
         int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
         const int turn = work.block - keys_of(tile * TILE, shape).first / OWN;  // blocks that add before this one
@@ -203,7 +212,7 @@ struct Consumer {
         if constexpr (RED) {
             const int per_head = work.per_head(), head = work.kv_head * shape.group + i / per_head;
             const Target target = target_of((i64)work.batch * shape.heads + head,
-                                            work.tiles.end - 1 - i % per_head, group, shape);
+                                            work.tile_of(i % per_head), group, shape);
             float4* to = reinterpret_cast<float4*>(sums + target.first * (64 * 8)) + threadIdx.x % 128;
 #pragma unroll
             for (int j = 0; j < PART_TILES; j++)
@@ -260,7 +269,7 @@ struct Consumer {
         if (LATE) share_zeros();
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
-        int tile = work.tiles.end - 1;
+        int step = 0;  // of a head
         shared.turns.begin(group, speaks);
         if constexpr (LATE) {
             barrier_wait(shared.q_full[0], 0);
@@ -269,7 +278,7 @@ struct Consumer {
                 const int stage = place.stage;
                 wgmma_wait<0>(s);
                 issue_gradients(place);
-                weigh(stage, tile * TILE, work, shape, scale_log2);
+                weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
                 shared.turns.take(group, i);
                 issue_columns(grad_v, p, shared.grad[stage]);
                 issue_columns(grad_k, ds, shared.q[stage]);
@@ -284,7 +293,7 @@ struct Consumer {
                 issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
                 shared.turns.pass(group, speaks);
                 end_part<1>(i - 1, work, shape, sums);
-                tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
             }
             wgmma_wait<0>(s);
             issue_part(count - 1);
@@ -298,7 +307,7 @@ struct Consumer {
                 issue_gradients(place);
                 shared.turns.pass(group, speaks);
                 wgmma_wait<1>(s);
-                weigh(stage, tile * TILE, work, shape, scale_log2);
+                weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
                 issue_columns(grad_v, p, shared.grad[stage]);
                 share_gradients(i);
                 issue_part(i);
@@ -306,7 +315,7 @@ struct Consumer {
                 end_part<1>(i, work, shape, sums);
                 pin(grad_v), wgmma_wait<0>(grad_k);
                 barrier_arrive_if(speaks, shared.empty[stage]);
-                tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
             }
         }
     }
@@ -340,8 +349,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Place place = locate(ORDERED ? shared.ticket : blockIdx.x, slices, section, cdiv(N, OWN));
     const int kv_heads = heads / group;
     const Interval seen = queries_of_tile(place.tile * OWN, OWN, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, place.tile,
-                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
+    Work work = {place.slice / kv_heads, place.slice % kv_heads, place.tile,
+                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}, 0};
+    if (ROTATE) work.first_step = (i64)work.per_head() * place.tile / cdiv(N, OWN);
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
