@@ -248,19 +248,23 @@ def _wgmma(call: Call) -> Callable[..., None]:
 
 
 def fused_config(call: Call) -> Config:
-    """Queries of a tile and the rest, as above."""
-    tile = 128 if call.dims[5] <= 64 else 80
-    return {"TILE": tile, "STAGES": 2, "CONSUMERS": 2, "TURNS": 0}
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their products in turn.
+
+    H200, bf16, 4 x 32 x 4096 x D, us of the whole call, causal and not: at D = 128 tiles of 64 queries 2849 and 5072,
+    without turns 3004 and 5519; of 80 queries 3131 and 5433. At D = 64 tiles of 128 queries 1847 and 2947, without
+    turns 1861 and 3262. These causal calls added from the first keys to the last.
+    """
+    return {"TILE": 128 if call.dims[5] <= 64 else 64, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
 
 
-def fused(call: Call, ordered: bool, config: Config | None = None, section: int | None = None) -> Callable[..., None]:
+def fused(call: Call, ordered: bool) -> Callable[..., None]:
     """One kernel for all products, one that converts the sums of grad_q; without an order these begin as zeros.
 
-    H200, bf16, 4 x 32 x 4096 x 64, TFLOP/s: 468, without an order 498, the two kernels of `wgmma` 442. Blocks of a slice
-    wait for one another: with those of 8 slices between them less than in a row (409 and 351, measured before the rest
-    was as fast). At D = 128, where it has no room for larger tiles, it was no faster than `wgmma`.
+    Blocks of a slice wait for one another: with those of several slices between them less than in a row. H200 as above,
+    without turns, at D = 64: causal in a row 2410 us, of 4 slices 2119, of 16 1861; not causal 3830, 3269 and, of 8,
+    3262.
     """
-    config = config or fused_config(call)
+    config = fused_config(call)
     B, H, G, M, N, D = call.dims
     own, tile = 64 * config["CONSUMERS"], config["TILE"]
     tiles = cdiv(M, tile)
@@ -271,9 +275,8 @@ def fused(call: Call, ordered: bool, config: Config | None = None, section: int 
         **config, **call.defines, ORDERED=int(ordered),
     )  # fmt: skip
     panels = cdiv(D, _LINE)
-    part = 0 if config.get("RED") else tile * panels * _LINE * 4
-    shared = _shared(call, config) + tile * (own * 4 + 8 * config["STAGES"]) + part
-    section = section or (_section(call, B * G, H // G * M) if call.causal else min(B * G, 8))
+    shared = _shared(call, config) + tile * (own * 4 + panels * _LINE * 4 + 8 * config["STAGES"])
+    section = _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
     launch = kernel.bind(
         B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section, shared=shared
     )

@@ -1,43 +1,29 @@
 // All gradients of attention in one walk over the weights, on Hopper's warpgroup products (Shah et al.,
-// FlashAttention-3, 2024). A block owns keys and walks over the queries that see them, from the last to the first, as
-// the kernel of keys does: weights and their gradients leave the tensor cores as the left operands of grad_v and grad_k.
-// The gradients of the scores pass through shared memory once, to all warpgroups, for this block's part of grad_q, which
-// a thread beside them adds to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums
-// have the same bits each time; without it they add as they come.
+// FlashAttention-3, 2024). A block owns keys and walks over the queries that see them, as the kernel of keys does:
+// weights and their gradients leave the tensor cores as the left operands of grad_v and grad_k. The gradients of the
+// scores pass through shared memory once, to both warpgroups, for this block's part of grad_q, which threads beside them
+// add to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums have the same bits each
+// time; without it they add as they come. Under a causal mask the order is that from the last keys to the first, and each
+// block begins with its first queries: the blocks behind it, which started earlier, have passed them already.
 #include "attention_backward_fused.cuh"
 #include "attention_backward_wgmma.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
 #endif
-#ifndef LATE
-#define LATE 1  // a tile's part of grad_q is computed beside the sums of the next tile
-#endif
-#ifndef RED
-#define RED 0  // parts go from registers to global memory
-#endif
-#ifndef ROTATE
-#define ROTATE 0  // blocks of a slice begin with different queries
-#endif
-#ifndef EARLY
-#define EARLY 0
-#endif
-#ifndef ADD
-#define ADD 1
-#endif
-
 #define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
-#define QUERIES_SHARED (PANELS == 1)  // parts of grad_q: each warpgroup has a panel's columns, or of one panel half the queries
-#define PART_TILES (QUERIES_SHARED ? TILE / 8 / CONSUMERS : TILE / 8)  // of 8 queries and 64 columns
+#define REVERSED (ORDERED && CAUSAL)  // blocks start and add from the last keys to the first
+#define SHARE (PANELS == 1 ? TILE / CONSUMERS : TILE)  // a warpgroup's queries of grad_q, of one panel of columns
+#define PART_TILES (SHARE / 8)                         // of 8 queries and 64 columns
 
-static_assert(CONSUMERS == 2 && TILE % 16 == 0 && !((RED || ROTATE) && ORDERED), "each warpgroup has whole tiles of grad_q");
+static_assert(CONSUMERS == 2 && SHARE % 8 == 0, "each warpgroup has whole tiles of grad_q");
 
 struct alignas(1024) Shared {
     Panels<OWN> k, v;
     Panels<TILE> q[STAGES], grad[STAGES];
     Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
-    float part[RED ? 1 : CONSUMERS][RED ? 1 : PART_TILES * 8 * 64];
-    alignas(16) float log_sums[STAGES][TILE], deltas[STAGES][TILE];
+    float part[CONSUMERS][SHARE * 64];
+    float log_sums[STAGES][TILE], deltas[STAGES][TILE];
     Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
     Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[CONSUMERS];
     Turns turns;
@@ -48,13 +34,10 @@ struct alignas(1024) Shared {
 struct Work {
     int batch, kv_head, block;
     Interval tiles;
-    int first_step;
     __device__ __forceinline__ int first_key() const { return block * OWN; }
     __device__ __forceinline__ int per_head() const { return max(0, tiles.end - tiles.first); }
-    // The tile of a step among those of a head.
     __device__ __forceinline__ int tile_of(int step) const {
-        const int at = step + (ROTATE ? first_step : 0), count = tiles.end - tiles.first;
-        return tiles.end - 1 - (at >= count ? at - count : at);
+        return REVERSED ? tiles.first + step : tiles.end - 1 - step;
     }
 };
 
@@ -81,39 +64,32 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     }
 }
 
-// Where a warpgroup's part of a tile of queries begins among the sums: [slices][panels][M / 8][64 * 8], and how many
-// tiles of 8 queries there are of it.
-struct Target {
-    i64 first;
-    int eights;
-};
-__device__ __forceinline__ Target target_of(i64 slice, int tile, int group, const Shape& shape) {
-    const int eights = cdiv(shape.M, 8), panel = QUERIES_SHARED ? 0 : group;
-    const int first = tile * (TILE / 8) + (QUERIES_SHARED ? group * PART_TILES : 0);
-    return {(slice * PANELS + panel) * eights + first, min(PART_TILES, eights - first)};
+// How many blocks add to a tile of queries before this one does.
+__device__ __forceinline__ int turn_of(int tile, int block, const Shape& shape) {
+    const Interval keys = keys_of_tile(tile * TILE, TILE, shape);
+    return REVERSED ? (keys.end - 1) / OWN - block : block - keys.first / OWN;
 }
 
-// Adds the block's parts of grad_q to the sums of all blocks. ADDERS threads take the parts, of a tile and a warpgroup
-// each, in turn: while one sees its part arrive, the next one's may leave.
+// Adds the block's parts of grad_q to the sums of all blocks: [slices][PANELS][M / 8][64 * 8]. ADDERS threads have the
+// parts, one of a tile and a warpgroup each, in turn: while one sees its part arrive, the next one's may leave.
 __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
                                           const Shape& shape) {
-    const int tiles = cdiv(shape.M, TILE), per_head = work.per_head();
+    const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8), per_head = work.per_head();
     for (int item = adder; item < CONSUMERS * per_head * shape.group; item += ADDERS) {
-        const int i = item / CONSUMERS, group = item % CONSUMERS;
-        const int head = work.kv_head * shape.group + i / per_head, tile = work.tile_of(i % per_head);
-        const i64 slice = (i64)work.batch * shape.heads + head;
+        const int i = item / CONSUMERS, group = item % CONSUMERS, tile = work.tile_of(i % per_head);
+        const i64 slice = (i64)work.batch * shape.heads + work.kv_head * shape.group + i / per_head;
         int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
-        const int turn = work.block - keys_of(tile * TILE, shape).first / OWN;  // blocks that add before this one
-        if (ORDERED && EARLY) await(counter, turn);
+        const int turn = turn_of(tile, work.block, shape);
+        const int first = (tile * TILE + (PANELS == 1 ? group * SHARE : 0)) / 8;
+        const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
+        float* place = sums + ((slice * PANELS + (PANELS == 1 ? 0 : group)) * eights + first) * 64 * 8;
         barrier_wait(shared.part_full[adder][group], item / (ADDERS * CONSUMERS) & 1);
-        if (ORDERED && !EARLY) await(counter, turn);
-        const Target target = target_of(slice, tile, group, shape);
-        if (target.eights > 0 && ADD) {
-            float* place = sums + target.first * (64 * 8);
+        if (ORDERED) await(counter, turn);
+        if (bytes > 0) {
             if (ORDERED && turn == 0)
-                bulk_store(place, shared.part[group], target.eights * 64 * 8 * 4);
+                bulk_store(place, shared.part[group], bytes);
             else
-                bulk_add(place, shared.part[group], target.eights * 64 * 8 * 4);
+                bulk_add(place, shared.part[group], bytes);
         }
         bulk_wait_read();
         barrier_arrive_if(true, shared.part_empty[group]);
@@ -185,7 +161,7 @@ struct Consumer {
 
     // The scores' gradients to shared memory, transposed: lane l names row l % 8 of matrix l / 8 of four.
     __device__ __forceinline__ void share_gradients(int tile) {
-        if (LATE) barrier_wait(shared.ds_empty[tile & 1], phase(tile) ^ 1);
+        barrier_wait(shared.ds_empty[tile & 1], phase(tile) ^ 1);
 #pragma unroll
         for (int n = 0; n < TILE / 16; n++) {
             const int query = 16 * n + lane / 16 * 8 + lane % 8, chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
@@ -194,10 +170,10 @@ struct Consumer {
         shared_gradients(tile);
     }
 
-    // part = (ds k)^T, of all columns of grad_q and a share of the queries.
+    // part = (ds k)^T, of a panel of grad_q's columns and this warpgroup's queries.
     __device__ __forceinline__ void issue_part(int tile) {
-        const int query = QUERIES_SHARED ? TILE / CONSUMERS * group : 0, panel = QUERIES_SHARED ? 0 : group;
-        barrier_wait(shared.ds_full[tile & 1], LATE ? phase(tile) : tile / 2 & 1);
+        const int query = PANELS == 1 ? group * SHARE : 0, panel = PANELS == 1 ? 0 : group;
+        barrier_wait(shared.ds_full[tile & 1], phase(tile));
         forget(part);
         wgmma_fence();
 #pragma unroll
@@ -208,25 +184,14 @@ struct Consumer {
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void hand_over_part(int i, const Work& work, const Shape& shape, float* sums) {
-        if constexpr (RED) {
-            const int per_head = work.per_head(), head = work.kv_head * shape.group + i / per_head;
-            const Target target = target_of((i64)work.batch * shape.heads + head,
-                                            work.tile_of(i % per_head), group, shape);
-            float4* to = reinterpret_cast<float4*>(sums + target.first * (64 * 8)) + threadIdx.x % 128;
+    __device__ __forceinline__ void hand_over_part(int i) {
+        barrier_wait(shared.part_empty[group], i & 1 ^ 1);
+        float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
 #pragma unroll
-            for (int j = 0; j < PART_TILES; j++)
-                if (j < target.eights && ADD) add_four(to + 128 * j, part[j]);
-        } else {
-            barrier_wait(shared.part_empty[group], i & 1 ^ 1);
-            float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
-#pragma unroll
-            for (int j = 0; j < PART_TILES; j++)
-                to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
-            shared_proxy_fence();
-            __syncwarp();
-            barrier_arrive_if(lane == 0, shared.part_full[(i * CONSUMERS + group) % ADDERS][group]);
-        }
+        for (int j = 0; j < PART_TILES; j++) to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+        shared_proxy_fence();
+        __syncwarp();
+        barrier_arrive_if(lane == 0, shared.part_full[(i * CONSUMERS + group) % ADDERS][group]);
     }
 
     __device__ __forceinline__ void issue_scores(int stage) {
@@ -255,69 +220,48 @@ struct Consumer {
 
     // Pending products may stay under way.
     template <int Pending>
-    __device__ __forceinline__ void end_part(int tile, const Work& work, const Shape& shape, float* sums) {
+    __device__ __forceinline__ void end_part(int tile) {
         wgmma_wait<Pending>(part);
-        if (LATE) barrier_arrive_if(lane == 0, shared.ds_empty[tile & 1]);
-        if (tile >= 0) hand_over_part(tile, work, shape, sums);
+        barrier_arrive_if(lane == 0, shared.ds_empty[tile & 1]);
+        if (tile >= 0) hand_over_part(tile);
     }
 
-    __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2, float* sums) {
+    __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2) {
         const bool speaks = lane == 0;
         const int count = work.per_head() * shape.group;
         clear(grad_k), clear(grad_v);
         if (count == 0) return;
-        if (LATE) share_zeros();
+        share_zeros();
+        shared.turns.begin(group, speaks);
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
         int step = 0;  // of a head
-        shared.turns.begin(group, speaks);
-        if constexpr (LATE) {
-            barrier_wait(shared.q_full[0], 0);
-            issue_scores(0);
-            for (int i = 0; i < count; i++) {
-                const int stage = place.stage;
-                wgmma_wait<0>(s);
-                issue_gradients(place);
-                weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
-                shared.turns.take(group, i);
-                issue_columns(grad_v, p, shared.grad[stage]);
-                issue_columns(grad_k, ds, shared.q[stage]);
-                share_gradients(i);
-                issue_part(i - 1);
-                wgmma_wait<1>(grad_k), pin(grad_v);
-                barrier_arrive_if(speaks, shared.empty[stage]);
-                if (i + 1 < count) {
-                    place.advance();
-                    barrier_wait(shared.q_full[place.stage], place.phase);
-                }
-                issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
-                shared.turns.pass(group, speaks);
-                end_part<1>(i - 1, work, shape, sums);
-                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
-            }
+        barrier_wait(shared.q_full[0], 0);
+        issue_scores(0);
+        for (int i = 0; i < count; i++) {
+            const int stage = place.stage;
             wgmma_wait<0>(s);
-            issue_part(count - 1);
-            end_part<0>(count - 1, work, shape, sums);
-        } else {
-            for (int i = 0; i < count; i++, place.advance()) {
-                const int stage = place.stage;
-                barrier_wait(shared.q_full[stage], place.phase);
-                shared.turns.take(group, i);
-                issue_scores(stage);
-                issue_gradients(place);
-                shared.turns.pass(group, speaks);
-                wgmma_wait<1>(s);
-                weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
-                issue_columns(grad_v, p, shared.grad[stage]);
-                share_gradients(i);
-                issue_part(i);
-                issue_columns(grad_k, ds, shared.q[stage]);
-                end_part<1>(i, work, shape, sums);
-                pin(grad_v), wgmma_wait<0>(grad_k);
-                barrier_arrive_if(speaks, shared.empty[stage]);
-                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
+            issue_gradients(place);
+            weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
+            shared.turns.take(group, i);
+            issue_columns(grad_v, p, shared.grad[stage]);
+            issue_columns(grad_k, ds, shared.q[stage]);
+            share_gradients(i);
+            issue_part(i - 1);
+            wgmma_wait<1>(grad_k), pin(grad_v);
+            barrier_arrive_if(speaks, shared.empty[stage]);
+            if (i + 1 < count) {
+                place.advance();
+                barrier_wait(shared.q_full[place.stage], place.phase);
             }
+            issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
+            shared.turns.pass(group, speaks);
+            end_part<1>(i - 1);
+            step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
         }
+        wgmma_wait<0>(s);
+        issue_part(count - 1);
+        end_part<0>(count - 1);
     }
 };
 
@@ -332,7 +276,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shape shape = {heads, group, M, N, pitch, window};
     if (threadIdx.x == 0) {
         // Blocks take their keys in the order in which they start: each waits only for some that run already.
-        if (ORDERED) shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS, 1);
+        int* tickets = done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS;
+        shared.ticket = ORDERED ? atomicAdd(tickets, 1) : blockIdx.x;
         barrier_init(shared.own, 1);
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
@@ -346,25 +291,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
-    const Place place = locate(ORDERED ? shared.ticket : blockIdx.x, slices, section, cdiv(N, OWN));
-    const int kv_heads = heads / group;
-    const Interval seen = queries_of_tile(place.tile * OWN, OWN, shape);
-    Work work = {place.slice / kv_heads, place.slice % kv_heads, place.tile,
-                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}, 0};
-    if (ROTATE) work.first_step = (i64)work.per_head() * place.tile / cdiv(N, OWN);
+    const int blocks = cdiv(N, OWN), kv_heads = heads / group;
+    const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
+    const Place place = locate_block();
+    const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
+    const Interval seen = queries_of_tile(block * OWN, OWN, shape);
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, block,
+                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
         const int adder = threadIdx.x / 32 - 1;
-        if (!RED && threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
+        if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
-        consumer.run(work, shape, scale_log2, sums);
+        consumer.run(work, shape, scale_log2);
         const int row = work.first_key() + 64 * consumer.group + 16 * warp;
-        const i64 slice = (i64)place.slice * N * HEAD_DIM;
+        const i64 slice = (i64)locate_block().slice * N * HEAD_DIM;  // again: no register holds it through the walk
         store_rows(out_k + slice, consumer.grad_k, scale, row, N);
         store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
     }

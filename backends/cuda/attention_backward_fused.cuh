@@ -24,13 +24,6 @@ __device__ __forceinline__ void bulk_store(float* to, const float* from, int byt
         : "memory");
 }
 
-// Adds four floats to those in global memory, without an order among threads.
-__device__ __forceinline__ void add_four(float4* to, const float (&x)[4]) {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
-                 "f"(x[3])
-                 : "memory");
-}
-
 // Until this thread's copies have read shared memory, and until they have arrived.
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
