@@ -247,14 +247,24 @@ def _wgmma(call: Call) -> Callable[..., None]:
     return launch
 
 
+def fused_config(call: Call) -> Config:
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their products in turn.
+
+    H200, bf16, 4 x 32 x 4096 x D, us of the whole call, causal and not: at D = 128 tiles of 64 queries 2849 and 5072,
+    without turns 3004 and 5519; of 80 queries 3131 and 5433. At D = 64 tiles of 128 queries 1847 and 2947, without
+    turns 1861 and 3262. These causal calls added from the first keys to the last.
+    """
+    return {"TILE": 128 if call.dims[5] <= 64 else 64, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+
+
 def fused(call: Call, ordered: bool) -> Callable[..., None]:
     """One kernel for all products, one that converts the sums of grad_q; without an order these begin as zeros.
 
-    H200, bf16, 4 x 32 x 4096 x 64, TFLOP/s: 468, without an order 498, the two kernels of `wgmma` 442. Blocks of a slice
-    wait for one another: with those of 8 slices between them less than in a row (409 and 351, measured before the rest
-    was as fast). At D = 128, where it has no room for larger tiles, it was no faster than `wgmma`.
+    Blocks of a slice wait for one another: with those of several slices between them less than in a row. H200 as above,
+    without turns, at D = 64: causal in a row 2410 us, of 4 slices 2119, of 16 1861; not causal 3830, 3269 and, of 8,
+    3262.
     """
-    config = {"TILE": 128, "STAGES": 2, "CONSUMERS": 2, "TURNS": 0}
+    config = fused_config(call)
     B, H, G, M, N, D = call.dims
     own, tile = 64 * config["CONSUMERS"], config["TILE"]
     tiles = cdiv(M, tile)
@@ -264,7 +274,8 @@ def fused(call: Call, ordered: bool) -> Callable[..., None]:
         f"grad_out:map q:map k:map v:map offsets* sums* done* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
         **config, **call.defines, ORDERED=int(ordered),
     )  # fmt: skip
-    shared = _shared(call, config) + tile * (own * 4 + D * 4 + 8 * config["STAGES"])
+    panels = cdiv(D, _LINE)
+    shared = _shared(call, config) + tile * (own * 4 + panels * _LINE * 4 + 8 * config["STAGES"])
     section = _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
     launch = kernel.bind(
         B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section, shared=shared
@@ -273,12 +284,12 @@ def fused(call: Call, ordered: bool) -> Callable[..., None]:
         "attention_backward_fused_finish", "sums* grad_q* M:i32 N:i32 window:i32 scale:f32",
         TILE=tile, OWN=own, **call.defines,
     )  # fmt: skip
-    finish = kernel.bind(B * H * cdiv(M, 8), 128, M, N, call.window, call.numbers[6])
+    finish = kernel.bind(B * H * panels * cdiv(M, 8), 128, M, N, call.window, call.numbers[6])
 
     def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
-        size = (B * H, cdiv(M, 8) * 8, D)
+        size = (B * H, panels, cdiv(M, 8), 8 * _LINE)
         sums = offsets.new_empty(size) if ordered else offsets.new_zeros(size)
-        done = offsets.new_zeros(B * H * tiles + 1 if ordered else 1, dtype=torch.int32)
+        done = offsets.new_zeros(B * H * tiles * config["CONSUMERS"] + 1 if ordered else 1, dtype=torch.int32)
         launch(*(map_.of(x) for map_, x in zip(maps, inputs, strict=True)), offsets, sums, done, *grads[1:])
         finish(sums, grads[0])
 
@@ -336,7 +347,7 @@ VARIANTS = {
     "fused_atomic": Implementation(
         _variant(_fused_atomic),
         "one walk, five products: blocks of keys add their parts of grad_q to sums in global memory, as they come",
-        (_HALVES, OneOf("D", 64), *_ON_HOPPER),
+        (_HALVES, OneOf("D", 64, 128), *_ON_HOPPER),
         _LAYOUT,
         "mma",
         deterministic=False,
@@ -351,7 +362,7 @@ VARIANTS = {
     "fused": Implementation(
         _variant(_fused),
         "one walk, five products: blocks of keys add their parts of grad_q to sums in global memory, one after another",
-        (_HALVES, OneOf("D", 64), *_ON_HOPPER),
+        (_HALVES, OneOf("D", 64, 128), *_ON_HOPPER),
         _LAYOUT,
         "mma",
     ),

@@ -1,31 +1,32 @@
 // All gradients of attention in one walk over the weights, on Hopper's warpgroup products (Shah et al.,
-// FlashAttention-3, 2024). A block owns keys and walks over the queries that see them, from the last to the first, as
-// the kernel of keys does: weights and their gradients leave the tensor cores as the left operands of grad_v and grad_k.
-// The gradients of the scores pass through shared memory once, to all warpgroups, for this block's part of grad_q, which
-// a thread beside them adds to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums
-// have the same bits each time; without it they add as they come.
+// FlashAttention-3, 2024). A block owns keys and walks over the queries that see them, as the kernel of keys does:
+// weights and their gradients leave the tensor cores as the left operands of grad_v and grad_k. The gradients of the
+// scores pass through shared memory once, to both warpgroups, for this block's part of grad_q, which threads beside them
+// add to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums have the same bits each
+// time; without it they add as they come. Under a causal mask the order is that from the last keys to the first, and each
+// block begins with its first queries: the blocks behind it, which started earlier, have passed them already.
 #include "attention_backward_fused.cuh"
 #include "attention_backward_wgmma.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
 #endif
-#ifndef ADDERS
-#define ADDERS 2
-#endif
+#define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
+#define REVERSED (ORDERED && CAUSAL)  // blocks start and add from the last keys to the first
+#define SHARE (PANELS == 1 ? TILE / CONSUMERS : TILE)  // a warpgroup's queries of grad_q, of one panel of columns
+#define PART_TILES (SHARE / 8)                         // of 8 queries and 64 columns
 
-#define PART_TILES (TILE / 8 / CONSUMERS)  // of 8 queries and 64 columns: a warpgroup's part of grad_q
-
-static_assert(CONSUMERS == 2 && HEAD_DIM == 64 && TILE % 16 == 0, "each warpgroup has whole tiles of grad_q");
+static_assert(CONSUMERS == 2 && SHARE % 8 == 0, "each warpgroup has whole tiles of grad_q");
 
 struct alignas(1024) Shared {
     Panels<OWN> k, v;
     Panels<TILE> q[STAGES], grad[STAGES];
     Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
-    float part[CONSUMERS][PART_TILES * 8 * 64];
+    float part[CONSUMERS][SHARE * 64];
     float log_sums[STAGES][TILE], deltas[STAGES][TILE];
     Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
-    Barrier ds_full[2], ds_empty[2], part_full[ADDERS], part_empty;
+    Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[CONSUMERS];
+    Turns turns;
     int ticket;
 };
 
@@ -35,6 +36,9 @@ struct Work {
     Interval tiles;
     __device__ __forceinline__ int first_key() const { return block * OWN; }
     __device__ __forceinline__ int per_head() const { return max(0, tiles.end - tiles.first); }
+    __device__ __forceinline__ int tile_of(int step) const {
+        return REVERSED ? tiles.first + step : tiles.end - 1 - step;
+    }
 };
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
@@ -46,8 +50,8 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     RingPlace<STAGES> place;
     for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
-        for (int tile = work.tiles.end - 1; tile >= work.tiles.first; tile--, place.advance()) {
-            const int stage = place.stage, query = tile * TILE;
+        for (int step = 0; step < work.per_head(); step++, place.advance()) {
+            const int stage = place.stage, query = work.tile_of(step) * TILE;
             Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
             barrier_wait(shared.empty[stage], place.phase ^ 1);
             barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
@@ -60,32 +64,35 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     }
 }
 
-// Adds the block's parts of grad_q to the sums of all blocks: [slices][M / 8][64 * 8]. ADDERS threads have a tile in
-// turn: while one sees its part arrive, the next one's may leave.
+// How many blocks add to a tile of queries before this one does.
+__device__ __forceinline__ int turn_of(int tile, int block, const Shape& shape) {
+    const Interval keys = keys_of_tile(tile * TILE, TILE, shape);
+    return REVERSED ? (keys.end - 1) / OWN - block : block - keys.first / OWN;
+}
+
+// Adds the block's parts of grad_q to the sums of all blocks: [slices][PANELS][M / 8][64 * 8]. ADDERS threads have the
+// parts, one of a tile and a warpgroup each, in turn: while one sees its part arrive, the next one's may leave.
 __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
                                           const Shape& shape) {
     const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8), per_head = work.per_head();
-    unsigned phase = 0;
-    for (int i = adder; i < per_head * shape.group; i += ADDERS, phase ^= 1) {
-        const int head = work.kv_head * shape.group + i / per_head, tile = work.tiles.end - 1 - i % per_head;
-        const i64 slice = (i64)work.batch * shape.heads + head;
-        int* counter = done + slice * tiles + tile;
-        const int turn = work.block - keys_of(tile * TILE, shape).first / OWN;  // blocks that add before this one
-        barrier_wait(shared.part_full[adder], phase);
+    for (int item = adder; item < CONSUMERS * per_head * shape.group; item += ADDERS) {
+        const int i = item / CONSUMERS, group = item % CONSUMERS, tile = work.tile_of(i % per_head);
+        const i64 slice = (i64)work.batch * shape.heads + work.kv_head * shape.group + i / per_head;
+        int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
+        const int turn = turn_of(tile, work.block, shape);
+        const int first = (tile * TILE + (PANELS == 1 ? group * SHARE : 0)) / 8;
+        const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
+        float* place = sums + ((slice * PANELS + (PANELS == 1 ? 0 : group)) * eights + first) * 64 * 8;
+        barrier_wait(shared.part_full[adder][group], item / (ADDERS * CONSUMERS) & 1);
         if (ORDERED) await(counter, turn);
-#pragma unroll
-        for (int group = 0; group < CONSUMERS; group++) {
-            const int first = tile * (TILE / 8) + group * PART_TILES;
-            const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
-            float* place = sums + (slice * eights + first) * 64 * 8;
-            if (bytes <= 0) continue;
+        if (bytes > 0) {
             if (ORDERED && turn == 0)
                 bulk_store(place, shared.part[group], bytes);
             else
                 bulk_add(place, shared.part[group], bytes);
         }
         bulk_wait_read();
-        barrier_arrive_if(true, shared.part_empty);
+        barrier_arrive_if(true, shared.part_empty[group]);
         if (ORDERED) bulk_wait_done(), release_one(counter);
     }
     bulk_wait_done();
@@ -163,28 +170,28 @@ struct Consumer {
         shared_gradients(tile);
     }
 
-    // part = (ds k)^T, of all columns of grad_q and a share of the queries.
+    // part = (ds k)^T, of a panel of grad_q's columns and this warpgroup's queries.
     __device__ __forceinline__ void issue_part(int tile) {
-        const int query = TILE / CONSUMERS * group;
+        const int query = PANELS == 1 ? group * SHARE : 0, panel = PANELS == 1 ? 0 : group;
         barrier_wait(shared.ds_full[tile & 1], phase(tile));
         forget(part);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < OWN; key += 16)
-            wgmma<false, true>(part, matrix_descriptor(&shared.k[0][key][0], OWN * 128),
+            wgmma<false, true>(part, matrix_descriptor(&shared.k[panel][key][0], OWN * 128),
                                matrix_descriptor(&shared.ds[tile & 1][key / 64][query][key % 64], 0), key != 0,
                                Element());
         wgmma_commit();
     }
 
     __device__ __forceinline__ void hand_over_part(int i) {
-        barrier_wait(shared.part_empty, i & 1 ^ 1);
+        barrier_wait(shared.part_empty[group], i & 1 ^ 1);
         float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
 #pragma unroll
         for (int j = 0; j < PART_TILES; j++) to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
         shared_proxy_fence();
         __syncwarp();
-        barrier_arrive_if(lane == 0, shared.part_full[i % ADDERS]);
+        barrier_arrive_if(lane == 0, shared.part_full[(i * CONSUMERS + group) % ADDERS][group]);
     }
 
     __device__ __forceinline__ void issue_scores(int stage) {
@@ -225,16 +232,18 @@ struct Consumer {
         clear(grad_k), clear(grad_v);
         if (count == 0) return;
         share_zeros();
+        shared.turns.begin(group, speaks);
         barrier_wait(shared.own, 0);
         RingPlace<STAGES> place;
-        int tile = work.tiles.end - 1;
+        int step = 0;  // of a head
         barrier_wait(shared.q_full[0], 0);
         issue_scores(0);
         for (int i = 0; i < count; i++) {
             const int stage = place.stage;
             wgmma_wait<0>(s);
             issue_gradients(place);
-            weigh(stage, tile * TILE, work, shape, scale_log2);
+            weigh(stage, work.tile_of(step) * TILE, work, shape, scale_log2);
+            shared.turns.take(group, i);
             issue_columns(grad_v, p, shared.grad[stage]);
             issue_columns(grad_k, ds, shared.q[stage]);
             share_gradients(i);
@@ -246,8 +255,9 @@ struct Consumer {
                 barrier_wait(shared.q_full[place.stage], place.phase);
             }
             issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
+            shared.turns.pass(group, speaks);
             end_part<1>(i - 1);
-            tile = tile > work.tiles.first ? tile - 1 : work.tiles.end - 1;  // of the next head
+            step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
         }
         wgmma_wait<0>(s);
         issue_part(count - 1);
@@ -266,36 +276,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Shape shape = {heads, group, M, N, pitch, window};
     if (threadIdx.x == 0) {
         // Blocks take their keys in the order in which they start: each waits only for some that run already.
-        if (ORDERED) shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE), 1);
+        int* tickets = done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS;
+        shared.ticket = ORDERED ? atomicAdd(tickets, 1) : blockIdx.x;
         barrier_init(shared.own, 1);
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
                 barrier_init(shared.empty[stage], 4 * CONSUMERS);
         for (int i = 0; i < 2; i++)
             barrier_init(shared.ds_full[i], 4 * CONSUMERS), barrier_init(shared.ds_empty[i], 4 * CONSUMERS);
-        for (int i = 0; i < ADDERS; i++) barrier_init(shared.part_full[i], 4 * CONSUMERS);
-        barrier_init(shared.part_empty, 1);
+        for (int i = 0; i < ADDERS; i++)
+            for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_full[i][group], 4);
+        for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[group], 1);
+        shared.turns.init();
         barrier_init_fence();
     }
     __syncthreads();
-    const Place place = locate(ORDERED ? shared.ticket : blockIdx.x, slices, section, cdiv(N, OWN));
-    const int kv_heads = heads / group;
-    const Interval seen = queries_of_tile(place.tile * OWN, OWN, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, place.tile,
+    const int blocks = cdiv(N, OWN), kv_heads = heads / group;
+    const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
+    const Place place = locate_block();
+    const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
+    const Interval seen = queries_of_tile(block * OWN, OWN, shape);
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, block,
                        {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
         const int adder = threadIdx.x / 32 - 1;
-        if (threadIdx.x % 32 == 0 && adder >= 0 && adder < ADDERS) add_parts(shared, adder, sums, done, work, shape);
+        if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
         consumer.run(work, shape, scale_log2);
         const int row = work.first_key() + 64 * consumer.group + 16 * warp;
-        const i64 slice = (i64)place.slice * N * HEAD_DIM;
+        const i64 slice = (i64)locate_block().slice * N * HEAD_DIM;  // again: no register holds it through the walk
         store_rows(out_k + slice, consumer.grad_k, scale, row, N);
         store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
     }
