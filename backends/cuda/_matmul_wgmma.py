@@ -32,17 +32,26 @@ LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256. paired: two blocks side by
-    side fetch their rows of a together."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256. across, down: blocks of a
+    cluster that lie side by side and fetch their rows of a together, and below one another, with columns of b. b_line:
+    bytes of the lines of a tile of b with N contiguous."""
 
     stages: int
     group_m: int = 16
     height: int = 1
-    paired: bool = False
+    across: int = 1
+    down: int = 1
+    b_line: int = LINE
+    promotion: int = 3
+
+    @property
+    def peers(self) -> int:
+        """Blocks of a cluster."""
+        return self.across * self.down
 
     def tiles(self, p: Problem) -> int:
-        """Of all products; of pairs the second may be empty."""
-        return super().tiles(p) if not self.paired else 2 * p.products * cdiv(p.M, self.m) * cdiv(p.N, 2 * self.n)
+        """Of all products; of a cluster some may be empty."""
+        return self.peers * p.products * cdiv(p.M, self.down * self.m) * cdiv(p.N, self.across * self.n)
 
     @property
     def consumers(self) -> int:
@@ -56,7 +65,7 @@ class WgmmaTiling(Tiling):
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
         strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
-        return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
+        return self.stages * (self.m + cdiv(self.n * 2, self.b_line) * self.b_line // 2) * LINE + strips + 16 * self.stages
 
 
 # Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
@@ -72,11 +81,11 @@ TILINGS = (
 # less. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 54 us in pairs of 256 x 160, 69 without; 4096 x 4104 by 4104 x
 # 4104 243 and 299 with 256 x 128. With other lines pairs are 1 % slower (180 us and 178 at 4096^3).
 ODD_TILINGS = (
-    WgmmaTiling(256, 160, 2.6e6, 3, height=2, paired=True),
-    WgmmaTiling(256, 128, 2.8e6, 4, height=2, paired=True),
-    WgmmaTiling(128, 256, 2.4e6, 3, paired=True),
-    WgmmaTiling(128, 192, 2.2e6, 5, paired=True),
-    WgmmaTiling(128, 128, 2.0e6, 6, paired=True),
+    WgmmaTiling(256, 160, 2.6e6, 3, height=2, across=2),
+    WgmmaTiling(256, 128, 2.8e6, 4, height=2, across=2),
+    WgmmaTiling(128, 256, 2.4e6, 3, across=2),
+    WgmmaTiling(128, 192, 2.2e6, 5, across=2),
+    WgmmaTiling(128, 128, 2.0e6, 6, across=2),
     WgmmaTiling(64, 128, 1.4e6, 8),
 )
 
@@ -134,27 +143,31 @@ def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int
     kernel = SOURCE.kernel(
         "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
         C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
-        GROUP_M=t.group_m, **({"PAIRED": 1} if t.paired else {}), **p.macros, **ending.macros,
+        GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
+        **({"B_LINE": t.b_line} if t.b_line != LINE else {}), **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
-    blocks = min(works, multiprocessors // 2 * 2 if t.paired else multiprocessors)
-    launch = kernel.bind(blocks, t.threads, *numbers, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m // (1 + t.paired)), _tiles(p, p.right, p.N, t.n)
+    resident = multiprocessors // t.peers * t.peers if t.peers < 4 else (multiprocessors // 4 - 1) * 4
+    launch = kernel.bind(min(works, resident), t.threads, *numbers, shared=t.shared(out))
+    rows, steps = t.m // t.across, LINE // a.dtype.itemsize
+    a_tiles = _tiles(p, p.left, p.M, rows if p.left.k_major else steps, LINE)
+    b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down, LINE if p.right.k_major else t.b_line)
+    a_tiles._promotion = b_tiles._promotion = t.promotion
     return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
-def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:
-    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K. In a
-    batch the axes of that come before; an axis along which there is but one matrix has length 1."""
-    per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
+def _tiles(p: Problem, x: Operand, length: int, lines: int, line: int) -> Tiles:
+    """[M or N, K] as lines of `line` bytes along the contiguous index, `lines` of them in a box. In a batch the axes of
+    that come before; an axis along which there is but one matrix has length 1."""
+    tf32 = p.dtype == torch.float32
     shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
     strides: Numbers = (x.ld, 1)
-    box: Numbers = (extent if x.k_major else per_line, per_line)
+    box: Numbers = (lines, line // p.dtype.itemsize)
     if p.batch:
         sizes = (p.batch.outer, p.batch.inner)
         shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)
         strides, box = (*x.apart, *strides), (1, 1, *box)
-    return Tiles(shape, strides, box, swizzle=LINE, tf32=tf32)
+    return Tiles(shape, strides, box, swizzle=line, tf32=tf32)
 
 
 def _apart(batch: Batch) -> int:

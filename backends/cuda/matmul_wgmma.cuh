@@ -16,14 +16,22 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#ifndef PAIRED  // two blocks side by side, a cluster, have the same rows of a: each fetches half of them for both
-#define PAIRED 0
+#ifndef ACROSS  // blocks of a cluster that lie side by side and have the same rows of a: each fetches its share for all
+#define ACROSS 1
+#endif
+#ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
+#define DOWN 1
+#endif
+#ifndef B_LINE  // bytes of a swizzled line of b if N is contiguous: 128, or 64, which leaves no gap behind 160 columns
+#define B_LINE 128
 #endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
-constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = PAIRED ? 2 : 1;
+constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
-constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES, STAGE_BYTES = A_BYTES + cdiv(BLOCK_N, 64) * BOX_BYTES;
+constexpr int B_BOX_N = B_LINE / sizeof(Element), B_BOX_BYTES = BLOCK_K * B_LINE;  // columns of a box if N is contiguous
+constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
+constexpr int STAGE_BYTES = A_BYTES + (B_K_MAJOR ? cdiv(BLOCK_N, 64) * BOX_BYTES : cdiv(BLOCK_N, B_BOX_N) * B_BOX_BYTES);
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -36,21 +44,28 @@ SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
 
-#if PAIRED
-#define PAIR __cluster_dims__(2, 1, 1)
+#if ACROSS * DOWN > 1
+#define CLUSTER __cluster_dims__(ACROSS * DOWN, 1, 1)
 #else
-#define PAIR
+#define CLUSTER
 #endif
 
-// Waits for the other block of a pair: nobody may write into, or have left, shared memory that the other uses.
-__device__ __forceinline__ void pair_sync() {
-    if constexpr (PAIRED) {
+// Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (PEERS > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     }
 }
 
-// Arrives at a barrier of this block, or of its peer.
+// Where a block is in its cluster.
+struct Seat {
+    int x, y;
+
+    __device__ __forceinline__ Seat() : x(blockIdx.x % PEERS % ACROSS), y(blockIdx.x % PEERS / ACROSS) {}
+};
+
+// Arrives at a barrier of block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
     asm volatile(
         "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
@@ -59,8 +74,8 @@ __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, i
         : "memory");
 }
 
-// The ring: a stage is full when its bytes have landed, empty when all consumer warps, of both blocks of a pair, have
-// multiplied it.
+// The ring: a stage is full when its bytes have landed, empty when all consumer warps, also of the blocks that get parts of
+// it from this one, have multiplied it.
 struct Ring {
     unsigned char* stages;
     Barrier *full, *empty;
@@ -70,11 +85,11 @@ struct Ring {
         full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
         empty = full + STAGES;
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * PEERS);
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * (ACROSS + DOWN - 1));
             barrier_init_fence();
         }
         __syncthreads();
-        pair_sync();
+        cluster_sync();
     }
 
     __device__ __forceinline__ unsigned char* a(int stage) const { return stages + stage * STAGE_BYTES; }
@@ -82,8 +97,14 @@ struct Ring {
 
     // Called by whole warps.
     __device__ __forceinline__ void release(int stage) const {
-        if constexpr (PAIRED) barrier_arrive_at(threadIdx.x % 32 < PEERS, empty[stage], threadIdx.x % PEERS);
-        else barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
+        if constexpr (PEERS > 1) {  // lanes below ACROSS: the blocks of the same row; then the others of the same column
+            const int lane = threadIdx.x % 32;
+            const Seat seat;
+            const int rank = lane < ACROSS ? seat.y * ACROSS + lane : (seat.y + lane - ACROSS + 1) % DOWN * ACROSS + seat.x;
+            barrier_arrive_at(lane < ACROSS + DOWN - 1, empty[stage], rank);
+        } else {
+            barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
+        }
     }
 };
 
@@ -94,16 +115,16 @@ struct Sizes {
     int M, N, K, k_split, products;
 };
 
-// One tile of a product, or one split of it; works 2 i and 2 i + 1 of pairs are side by side, the second perhaps outside
-// of c. slice: which [M, N] of the output.
+// One tile of a product, or one split of it; those of a cluster have consecutive works, some perhaps outside of c.
+// slice: which [M, N] of the output.
 struct Work {
     int m, n, product, slice, k_begin, k_end;
 
     __device__ __forceinline__ Work(int index, const Sizes& sizes) {
-        const int tiles_m = cdiv(sizes.M, BLOCK_M), tiles_n = cdiv(sizes.N, BLOCK_N * PEERS), group = index / PEERS;
+        const int tiles_m = cdiv(sizes.M, BLOCK_M * DOWN), tiles_n = cdiv(sizes.N, BLOCK_N * ACROSS), group = index / PEERS;
         const Tile tile = grouped_tile(group % (tiles_m * tiles_n), tiles_m, tiles_n);
-        m = tile.m * BLOCK_M;
-        n = (tile.n * PEERS + index % PEERS) * BLOCK_N;
+        m = (tile.m * DOWN + index % PEERS / ACROSS) * BLOCK_M;
+        n = (tile.n * ACROSS + index % PEERS % ACROSS) * BLOCK_N;
         slice = group / (tiles_m * tiles_n);
         product = BATCHED ? slice % sizes.products : 0;
         k_begin = (BATCHED ? slice / sizes.products : slice) * sizes.k_split;
@@ -115,6 +136,13 @@ struct Work {
 template <bool KMajor>
 __device__ __forceinline__ Descriptor describe(const unsigned char* tile, int step) {
     return matrix_descriptor(tile + step * (KMajor ? 32 : 16 * 128), BOX_BYTES);
+}
+
+// The same of a tile of b.
+__device__ __forceinline__ Descriptor describe_b(const unsigned char* tile, int step) {
+    if constexpr (B_K_MAJOR || B_LINE == 128) return describe<B_K_MAJOR>(tile, step);
+    const Descriptor start = (shared_address(tile + step * 16 * B_LINE) & 0x3ffff) >> 4;
+    return start | (Descriptor)(B_BOX_BYTES >> 4) << 16 | (Descriptor)(8 * B_LINE >> 4) << 32 | 2ull << 62;
 }
 
 using Sums = float[HEIGHT][BLOCK_N / 8][4];
@@ -131,7 +159,7 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         for (int step = 0; step < 128 / 32; step++)
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
-                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step),
+                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe_b(b, step),
                                             k > work.k_begin || step > 0, Element());
         wgmma_commit();
         wgmma_wait<1>();
