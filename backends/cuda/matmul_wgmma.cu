@@ -77,13 +77,12 @@ __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, Ba
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
                                         const Operand& b) {
-    constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : STAGE_BYTES - A_BYTES;
     static_assert(DOWN <= 2, "load_b names two blocks");
     const Seat seat;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-        barrier_expect(full, A_BYTES + B_BYTES);
+        barrier_expect(full, STAGE_BYTES);
         load_a(ring.a(place.stage), a, full, work.m, k, seat);
         load_b(ring.b(place.stage), b, full, work.n, k, seat);
         place.advance();

@@ -31,7 +31,7 @@ constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
 constexpr int B_BOX_N = B_LINE / sizeof(Element), B_BOX_BYTES = BLOCK_K * B_LINE;  // columns of a box if N is contiguous
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
-constexpr int STAGE_BYTES = A_BYTES + (B_K_MAJOR ? cdiv(BLOCK_N, 64) * BOX_BYTES : cdiv(BLOCK_N, B_BOX_N) * B_BOX_BYTES);
+constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, B_BOX_N) * B_BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
