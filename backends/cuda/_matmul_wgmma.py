@@ -43,6 +43,7 @@ class WgmmaTiling(Tiling):
     down: int = 1
     b_line: int = LINE
     promotion: int = 3
+    strips_in_ring: bool = False
 
     @property
     def peers(self) -> int:
@@ -65,6 +66,7 @@ class WgmmaTiling(Tiling):
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
         strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
+        strips = 0 if self.strips_in_ring else strips
         return self.stages * (self.m + cdiv(self.n * 2, self.b_line) * self.b_line // 2) * LINE + strips + 16 * self.stages
 
 
@@ -144,6 +146,7 @@ def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int
         "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
         C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
         GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
+        **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
         **({"B_LINE": t.b_line} if t.b_line != LINE else {}), **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch

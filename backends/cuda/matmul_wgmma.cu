@@ -87,6 +87,11 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
         load_b(ring.b(place.stage), b, full, work.n, k, seat);
         place.advance();
     }
+    if constexpr (STRIPS_IN_RING) {
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_arrive_if(true, ring.full[place.stage]);
+        place.advance();
+    }
 }
 
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own

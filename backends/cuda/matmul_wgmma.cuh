@@ -25,6 +25,9 @@
 #ifndef B_LINE  // bytes of a swizzled line of b if N is contiguous: 128, or 64, which leaves no gap behind 160 columns
 #define B_LINE 128
 #endif
+#ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
+#define STRIPS_IN_RING 0
+#endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
@@ -82,7 +85,7 @@ struct Ring {
 
     // Shared memory: the stages, a strip per consumer warp, the barriers.
     __device__ __forceinline__ explicit Ring(unsigned char* shared) : stages(shared) {
-        full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
+        full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + (STRIPS_IN_RING ? 0 : STRIP_BYTES));
         empty = full + STAGES;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * (ACROSS + DOWN - 1));
@@ -177,18 +180,26 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
 __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilogue<Output>& epilogue, const Sizes& sizes,
                                         int works) {
     const int warp = threadIdx.x / 32 - 4;
-    Output* strip = reinterpret_cast<Output*>(ring.stages + STAGES * STAGE_BYTES + warp * Strip<STRIP_N>::Bytes);
     Sums sum = {};
     Place place;
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
         multiply(sum, ring, place, work);
         Output* slice = c + (i64)work.slice * sizes.M * sizes.N;
+        unsigned char* strips = STRIPS_IN_RING ? ring.a(place.stage) : ring.stages + STAGES * STAGE_BYTES;
+        Output* strip = reinterpret_cast<Output*>(strips + warp * Strip<STRIP_N>::Bytes);
+        if constexpr (STRIPS_IN_RING) barrier_wait(ring.full[place.stage], place.phase);
 #pragma unroll
         for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
                 Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, epilogue,
                                           work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N);
+        if constexpr (STRIPS_IN_RING) {
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next
+            __syncwarp();
+            ring.release(place.stage);
+            place.advance();
+        }
     }
 }
