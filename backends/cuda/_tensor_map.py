@@ -83,7 +83,7 @@ class Tiles:
             ctypes.c_void_p(value.ctypes.data), _TF32 if self._tf32 else _DATA_TYPES[dtype],
             ctypes.c_uint32(rank), ctypes.c_void_p(pointer), wide(*self._shape[::-1]),
             wide(*_pitches(self._shape, self._strides, size)), narrow(*self._box[::-1]), narrow(*(1,) * rank),
-            0, _SWIZZLES[self._swizzle], getattr(self, '_promotion', 3), 0,
+            0, _SWIZZLES[self._swizzle], _L2_PROMOTION_256B, 0,
         )  # fmt: skip
         if status:
             raise ValueError(

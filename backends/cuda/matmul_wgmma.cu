@@ -67,9 +67,9 @@ __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, Ba
     constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
     const int first = seat.y * Lines;
 #pragma unroll
-    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, B_BOX_N)); i++) {
-        const int x = B_K_MAJOR ? k : n + B_BOX_N * i, y = (B_K_MAJOR ? n : k) + first;
-        unsigned char* to = tile + i * B_BOX_BYTES + first * (B_K_MAJOR ? 128 : B_LINE);
+    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
+        const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n : k) + first;
+        unsigned char* to = tile + i * BOX_BYTES + first * 128;
         if constexpr (DOWN == 1) b.load(to, full, x, y);
         else b.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
     }

@@ -22,9 +22,6 @@
 #ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
 #define DOWN 1
 #endif
-#ifndef B_LINE  // bytes of a swizzled line of b if N is contiguous: 128, or 64, which leaves no gap behind 160 columns
-#define B_LINE 128
-#endif
 #ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
 #define STRIPS_IN_RING 0
 #endif
@@ -32,9 +29,8 @@
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
-constexpr int B_BOX_N = B_LINE / sizeof(Element), B_BOX_BYTES = BLOCK_K * B_LINE;  // columns of a box if N is contiguous
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
-constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, B_BOX_N) * B_BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, 64) * BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -141,13 +137,6 @@ __device__ __forceinline__ Descriptor describe(const unsigned char* tile, int st
     return matrix_descriptor(tile + step * (KMajor ? 32 : 16 * 128), BOX_BYTES);
 }
 
-// The same of a tile of b.
-__device__ __forceinline__ Descriptor describe_b(const unsigned char* tile, int step) {
-    if constexpr (B_K_MAJOR || B_LINE == 128) return describe<B_K_MAJOR>(tile, step);
-    const Descriptor start = (shared_address(tile + step * 16 * B_LINE) & 0x3ffff) >> 4;
-    return start | (Descriptor)(B_BOX_BYTES >> 4) << 16 | (Descriptor)(8 * B_LINE >> 4) << 32 | 2ull << 62;
-}
-
 using Sums = float[HEIGHT][BLOCK_N / 8][4];
 
 // The products of one stage stay under way while the next one is awaited; a stage is given back one step late.
@@ -162,7 +151,7 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         for (int step = 0; step < 128 / 32; step++)
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
-                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe_b(b, step),
+                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step),
                                             k > work.k_begin || step > 0, Element());
         wgmma_commit();
         wgmma_wait<1>();

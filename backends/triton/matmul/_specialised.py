@@ -1,7 +1,8 @@
 """The tiled product with the work divided among warps (in Gluon): one loads, one or two warpgroups multiply.
 
 The loader runs ahead through a ring of STAGES slots and across tiles, so the tensor cores wait for memory only at the
-very start. Each multiplier owns 64 rows of the tile: 64 x 256 sums are 128 registers in each of its threads.
+very start. Each multiplier owns 64 or 128 rows of the tile: 64 x 256 sums are 128 registers in each of its threads. A tile
+is a power of two wide, or that and some more columns, which have a ring and sums of their own.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue
 
 @plan
 def _plan(p: Problem, rule: Rule) -> Launch:
-    config = {"MORE_N": 0, **rule(p)}
+    config = rule(p)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     rows, piece = max(64, block_m // 2), more_n or block_n // 2
     of_c, of_a, of_b = p.leading
