@@ -104,11 +104,13 @@ ODD_TILINGS = (
 SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
 
 
-def tilings(p: Problem) -> tuple[WgmmaTiling, ...]:
-    """Those among which a product chooses."""
+def tilings(p: Problem, end: Ending = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
+    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
-    return ODD_TILINGS if any(x.ld * p.dtype.itemsize % 32 for x in (p.left, p.right)) else TILINGS
+    if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
+        return TILINGS
+    return ODD_TILINGS if end == PLAIN.ending else tuple(t for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -148,7 +150,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=4096)
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
     p = problem(a, b)
-    tiling, splits = choose(tilings(p), p, multiprocessors)
+    tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 

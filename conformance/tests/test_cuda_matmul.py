@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.backends.cuda._epilogue import PLAIN
+from kernelmux.backends.cuda._epilogue import PLAIN, Ending
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.backends.cuda._matmul import choose, problem
 from kernelmux.backends.cuda._matmul_wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
@@ -62,10 +62,14 @@ def test_the_tile_is_the_quickest_of_those_timed(shape: tuple[int, int, int], ti
     assert (t.m, t.n, t.across, t.down) == tile
 
 
+def test_sums_leave_registers_for_an_activation() -> None:
+    p = problem(*(layout(torch.empty(4104, 4104, device="meta", dtype=torch.bfloat16)) for _ in "ab"))
+    found = {t.height * t.n // 2 for t in tilings(p, Ending(bias=True, activation="gelu"))}
+    assert max(found) == 160 < max(t.height * t.n // 2 for t in tilings(p))
+
+
 def test_clusters_run_all_at_one_time() -> None:
     """Of 132 multiprocessors of an H200, 120 are in clusters of four."""
     pair, four = (WgmmaTiling(256, 160, 1.0, 4, height=2, across=2, down=down) for down in (1, 2))
     assert (TILINGS[0].resident(132), pair.resident(132), four.resident(132)) == (132, 132, 120)
     assert (pair.resident(1), four.resident(4)) == (2, 4), "one cluster at least"
-    works = problem(*(layout(torch.empty(3000, 3000, device="meta", dtype=torch.bfloat16)) for _ in "ab"))
-    assert four.tiles(works) == 6 * 10 * 4

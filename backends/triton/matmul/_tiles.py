@@ -75,14 +75,15 @@ def persistent_rule(p: Problem) -> Config:
 
 
 # Rows, columns, columns beside these, stages, products per microsecond of one SM.
-SPECIALISED = ((128, 256, 0, 4, 3.05e6), (128, 128, 0, 6, 2.95e6), (64, 128, 0, 8, 2.15e6))
-SMALL = ((64, 64, 0, 4, 1.4e6),)
+Tile = tuple[int, int, int, int, float]
+SPECIALISED: tuple[Tile, ...] = ((128, 256, 0, 4, 3.05e6), (128, 128, 0, 6, 2.95e6), (64, 128, 0, 8, 2.15e6))
+SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
 # Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read less.
 # H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256; 4096 x 4104
 # by 4104 x 4104 270.7, 235.7 and 286.6; 2000 x 3000 by 3000 x 4008 103.7, 115.4 and 90.8. Of copies with other lines, their
 # time included, the first takes 98.1 us and more.
-LARGE_ODD = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.64e6))
-NARROW_ODD = ((128, 256, 0, 4, 2.4e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
+LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.64e6))
+NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.4e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
 
 
 def specialised_rule(p: Problem) -> Config:
@@ -95,7 +96,7 @@ def specialised_rule(p: Problem) -> Config:
     if p.unit * p.dtype.itemsize == 16 and not _small(p):
         choices = NARROW_ODD if not p.end.plain else LARGE_ODD + NARROW_ODD  # sums of the large ones fill the registers
 
-    def microseconds(tile: tuple[int, int, int, int, float]) -> float:
+    def microseconds(tile: Tile) -> float:
         m, n, more, _, rate = tile
         return cdiv(p.tiles(m, n + more), sms) * (0.5 + m * (n + more) * p.K / rate)
 
