@@ -32,17 +32,33 @@ LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 128, 160, 192 or 256. paired: two blocks side by
-    side fetch their rows of a together."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192 or 256.
+
+    across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
+    columns of b. strips_in_ring: results leave through a stage of the ring. blocks: that share a multiprocessor.
+    """
 
     stages: int
     group_m: int = 16
     height: int = 1
-    paired: bool = False
+    across: int = 1
+    down: int = 1
+    strips_in_ring: bool = False
+    blocks: int = 1
+
+    @property
+    def peers(self) -> int:
+        """Blocks of a cluster."""
+        return self.across * self.down
 
     def tiles(self, p: Problem) -> int:
-        """Of all products; of pairs the second may be empty."""
-        return super().tiles(p) if not self.paired else 2 * p.products * cdiv(p.M, self.m) * cdiv(p.N, 2 * self.n)
+        """Of all products; of a cluster some may be empty."""
+        return self.peers * p.products * cdiv(p.M, self.down * self.m) * cdiv(p.N, self.across * self.n)
+
+    def resident(self, multiprocessors: int) -> int:
+        """Blocks that run at one time. A cluster is in one GPC, and an H200 has room for 30 clusters of four."""
+        clusters = multiprocessors * self.blocks // self.peers
+        return self.peers * max(1, clusters if self.peers < 4 else clusters - 3)
 
     @property
     def consumers(self) -> int:
@@ -55,7 +71,7 @@ class WgmmaTiling(Tiling):
     def shared(self, out: torch.dtype) -> int:
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
-        strips = 4 * self.consumers * 16 * (line + 8 * out.itemsize)
+        strips = 0 if self.strips_in_ring else 4 * self.consumers * 16 * (line + 8 * out.itemsize)
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
 
@@ -68,17 +84,33 @@ TILINGS = (
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
 )
-# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: pairs of blocks read
-# less. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 54 us in pairs of 256 x 160, 69 without; 4096 x 4104 by 4104 x
-# 4104 243 and 299 with 256 x 128. With other lines pairs are 1 % slower (180 us and 178 at 4096^3).
+# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a cluster
+# read less. Bf16 on an H200, one run: 1000 x 3000 by 3000 x 5000 takes 52.1 us in pairs of 256 x 160, 53.2 of 256 x 192,
+# 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours, 96.0 in pairs; 4096 x 4104 by 4104 x
+# 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2 with 256 x 128, 88.8 in fours of 256 x
+# 160. With other lines clusters gain nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
 ODD_TILINGS = (
-    WgmmaTiling(256, 160, 2.6e6, 3, height=2, paired=True),
-    WgmmaTiling(256, 128, 2.8e6, 4, height=2, paired=True),
-    WgmmaTiling(128, 256, 2.4e6, 3, paired=True),
-    WgmmaTiling(128, 192, 2.2e6, 5, paired=True),
-    WgmmaTiling(128, 128, 2.0e6, 6, paired=True),
+    WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
+    WgmmaTiling(256, 192, 3.02e6, 4, height=2, across=2, strips_in_ring=True),
+    WgmmaTiling(256, 160, 2.92e6, 4, height=2, across=2, down=2, strips_in_ring=True),
+    WgmmaTiling(256, 128, 2.8e6, 4, height=2, across=2),
+    WgmmaTiling(128, 256, 2.4e6, 3, across=2),
+    WgmmaTiling(128, 192, 2.2e6, 5, across=2),
+    WgmmaTiling(128, 128, 2.0e6, 6, across=2),
     WgmmaTiling(64, 128, 1.4e6, 8),
 )
+# Products within one tile: a batch of them fills multiprocessors with several. H200, 1000 of 64^3 in bf16: 12.9 us with two
+# blocks on each, 14.0 with one, 14.3 with tiles of 64 x 128.
+SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
+
+
+def tilings(p: Problem, end: Ending = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
+    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
+    if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
+        return SMALL_TILINGS
+    if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
+        return TILINGS
+    return ODD_TILINGS if end == PLAIN.ending else tuple(t for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -118,8 +150,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=4096)
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
     p = problem(a, b)
-    odd = any(x.ld * p.dtype.itemsize % 32 for x in (p.left, p.right))
-    tiling, splits = choose(ODD_TILINGS if odd else TILINGS, p, multiprocessors)
+    tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
@@ -134,22 +165,25 @@ def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int
     kernel = SOURCE.kernel(
         "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
         C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
-        GROUP_M=t.group_m, **({"PAIRED": 1} if t.paired else {}), **p.macros, **ending.macros,
+        GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
+        **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
+        **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
-    blocks = min(works, multiprocessors // 2 * 2 if t.paired else multiprocessors)
-    launch = kernel.bind(blocks, t.threads, *numbers, shared=t.shared(out))
-    a_tiles, b_tiles = _tiles(p, p.left, p.M, t.m // (1 + t.paired)), _tiles(p, p.right, p.N, t.n)
+    launch = kernel.bind(min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out))
+    steps = LINE // a.dtype.itemsize
+    a_tiles = _tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
+    b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
     return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
-def _tiles(p: Problem, x: Operand, length: int, extent: int) -> Tiles:
-    """[M or N, K] as lines along the contiguous index: boxes of `extent` lines if that is K, else of a stage's K. In a
-    batch the axes of that come before; an axis along which there is but one matrix has length 1."""
+def _tiles(p: Problem, x: Operand, length: int, lines: int) -> Tiles:
+    """[M or N, K] as lines along the contiguous index, `lines` of them in a box. In a batch the axes of that come before;
+    an axis along which there is but one matrix has length 1."""
     per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
     shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
     strides: Numbers = (x.ld, 1)
-    box: Numbers = (extent if x.k_major else per_line, per_line)
+    box: Numbers = (lines, per_line)
     if p.batch:
         sizes = (p.batch.outer, p.batch.inner)
         shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)

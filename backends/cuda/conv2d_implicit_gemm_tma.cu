@@ -62,7 +62,7 @@ __device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, co
         Barrier& full = ring.full[place.stage];
         unsigned char* b = ring.b(place.stage);
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-        barrier_expect(full, A_BYTES + (B_K_MAJOR ? BLOCK_N * 128 : STAGE_BYTES - A_BYTES));
+        barrier_expect(full, STAGE_BYTES);
         load_pixels(ring.a(place.stage), image, full, at, step, w);
         if constexpr (OPERATOR == CONV2D) {
             tma_load(b, weight, full, step.c, step.s, step.r, work.n);

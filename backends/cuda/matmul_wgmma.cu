@@ -3,7 +3,7 @@
 // It keeps a ring of STAGES tiles filled; each consumer warpgroup multiplies HEIGHT x 64 rows by BLOCK_N columns of every
 // stage, straight from swizzled shared memory. Blocks are persistent: the next tile of c travels while the last one is
 // stored. TMA reads zeros outside an operand, so ragged extents need no code here, and rounds fp32 to the nearest tf32.
-// Pairs of blocks fetch the tiles of a once for both, by multicast.
+// Blocks of a cluster fetch what several of them need once, by multicast.
 #include "matmul_wgmma.cuh"
 
 #if BATCHED  // apart: bits that say along which axes of the batch there are several matrices of a (1, 2) and of b (4, 8)
@@ -30,62 +30,73 @@ struct Operand {
         }
     }
 
-    // Into the shared memory of both blocks of a pair, at the same place; the barrier of each counts the bytes.
-    __device__ __forceinline__ void load_for_pair(unsigned char* to, Barrier& full, int x, int y) const {
+    // Into the shared memory of those blocks of the cluster whose bits are set, at the same place; the barrier of each
+    // counts the bytes.
+    __device__ __forceinline__ void load_for(unsigned mask, unsigned char* to, Barrier& full, int x, int y) const {
         const unsigned at = shared_address(to), barrier = shared_address(&full);
-        const short both = 3;
         if constexpr (BATCHED)
             asm volatile(
                 "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
                 "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(at),
-                "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(inner), "r"(outer), "h"(both)
+                "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(inner), "r"(outer), "h"((short)mask)
                 : "memory");
         else
             asm volatile(
                 "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
                 "[%1, {%3, %4}], [%2], %5;" ::"r"(at),
-                "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(both)
+                "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"((short)mask)
                 : "memory");
     }
 };
 
-// An operand's tile of Boxes times 64 lines. K-major the boxes lie below one another, and one copy with a box of all
-// their rows brings them; otherwise side by side.
-template <bool KMajor, int Boxes>
-__device__ __forceinline__ void load_tile(unsigned char* tile, const Operand& x, Barrier& full, int mn, int k) {
+// The part of a's tile that this block fetches, of all or for the blocks beside it. K-major the boxes lie below one
+// another, and one copy with a box of all their rows brings them; otherwise side by side.
+__device__ __forceinline__ void load_a(unsigned char* tile, const Operand& a, Barrier& full, int m, int k, Seat seat) {
+    constexpr int Boxes = BLOCK_M / 64 / ACROSS;
 #pragma unroll
-    for (int i = 0; i < (KMajor ? 1 : Boxes); i++)
-        x.load(tile + i * BOX_BYTES, full, KMajor ? k : mn + 64 * i, KMajor ? mn : k);
+    for (int i = 0; i < (A_K_MAJOR ? 1 : Boxes); i++) {
+        const int box = seat.x * Boxes + i, at = m + 64 * box;
+        unsigned char* to = tile + box * BOX_BYTES;
+        if constexpr (ACROSS == 1) a.load(to, full, A_K_MAJOR ? k : at, A_K_MAJOR ? at : k);
+        else a.load_for(((1 << ACROSS) - 1) << seat.y * ACROSS, to, full, A_K_MAJOR ? k : at, A_K_MAJOR ? at : k);
+    }
 }
 
-// The half of it that block `rank` of a pair fetches.
-template <bool KMajor, int Boxes>
-__device__ __forceinline__ void load_half(unsigned char* tile, const Operand& x, Barrier& full, int mn, int k, int rank) {
-    constexpr int Half = Boxes / 2;
+// The same of b's tile, for the blocks above and below: K-major a part of its columns, otherwise of its k's.
+__device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, Barrier& full, int n, int k, Seat seat) {
+    constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
+    const int first = seat.y * Lines;
 #pragma unroll
-    for (int i = 0; i < (KMajor ? 1 : Half); i++) {
-        const int box = rank * Half + i, at = mn + 64 * box;
-        x.load_for_pair(tile + box * BOX_BYTES, full, KMajor ? k : at, KMajor ? at : k);
+    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
+        const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n : k) + first;
+        unsigned char* to = tile + i * BOX_BYTES + first * 128;
+        if constexpr (DOWN == 1) b.load(to, full, x, y);
+        else b.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
     }
 }
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
                                         const Operand& b) {
-    constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : STAGE_BYTES - A_BYTES;
+    static_assert(DOWN <= 2, "load_b names two blocks");
+    const Seat seat;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-        barrier_expect(full, A_BYTES + B_BYTES);
-        if constexpr (PAIRED) load_half<A_K_MAJOR, BLOCK_M / 64>(ring.a(place.stage), a, full, work.m, k, blockIdx.x % 2);
-        else load_tile<A_K_MAJOR, BLOCK_M / 64>(ring.a(place.stage), a, full, work.m, k);
-        load_tile<B_K_MAJOR, cdiv(BLOCK_N, 64)>(ring.b(place.stage), b, full, work.n, k);
+        barrier_expect(full, STAGE_BYTES);
+        load_a(ring.a(place.stage), a, full, work.m, k, seat);
+        load_b(ring.b(place.stage), b, full, work.n, k, seat);
+        place.advance();
+    }
+    if constexpr (STRIPS_IN_RING) {
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_arrive_if(true, ring.full[place.stage]);
         place.advance();
     }
 }
 
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
 // [M, N] slices of c.
-extern "C" __global__ void PAIR __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                  Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
                  MAPS_PARAMETERS) {
@@ -106,5 +117,5 @@ extern "C" __global__ void PAIR __launch_bounds__(THREADS, 1)
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
-    pair_sync();
+    cluster_sync();
 }

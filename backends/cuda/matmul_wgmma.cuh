@@ -16,14 +16,21 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#ifndef PAIRED  // two blocks side by side, a cluster, have the same rows of a: each fetches half of them for both
-#define PAIRED 0
+#ifndef ACROSS  // blocks of a cluster that lie side by side and have the same rows of a: each fetches its share for all
+#define ACROSS 1
+#endif
+#ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
+#define DOWN 1
+#endif
+#ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
+#define STRIPS_IN_RING 0
 #endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
-constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = PAIRED ? 2 : 1;
+constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
-constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES, STAGE_BYTES = A_BYTES + cdiv(BLOCK_N, 64) * BOX_BYTES;
+constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
+constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, 64) * BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -36,21 +43,28 @@ SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
 
-#if PAIRED
-#define PAIR __cluster_dims__(2, 1, 1)
+#if ACROSS * DOWN > 1
+#define CLUSTER __cluster_dims__(ACROSS * DOWN, 1, 1)
 #else
-#define PAIR
+#define CLUSTER
 #endif
 
-// Waits for the other block of a pair: nobody may write into, or have left, shared memory that the other uses.
-__device__ __forceinline__ void pair_sync() {
-    if constexpr (PAIRED) {
+// Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (PEERS > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     }
 }
 
-// Arrives at a barrier of this block, or of its peer.
+// Where a block is in its cluster.
+struct Seat {
+    int x, y;
+
+    __device__ __forceinline__ Seat() : x(blockIdx.x % PEERS % ACROSS), y(blockIdx.x % PEERS / ACROSS) {}
+};
+
+// Arrives at a barrier of block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
     asm volatile(
         "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
@@ -59,22 +73,22 @@ __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, i
         : "memory");
 }
 
-// The ring: a stage is full when its bytes have landed, empty when all consumer warps, of both blocks of a pair, have
-// multiplied it.
+// The ring: a stage is full when its bytes have landed, empty when all consumer warps, also of the blocks that get parts of
+// it from this one, have multiplied it.
 struct Ring {
     unsigned char* stages;
     Barrier *full, *empty;
 
     // Shared memory: the stages, a strip per consumer warp, the barriers.
     __device__ __forceinline__ explicit Ring(unsigned char* shared) : stages(shared) {
-        full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + STRIP_BYTES);
+        full = reinterpret_cast<Barrier*>(stages + STAGES * STAGE_BYTES + (STRIPS_IN_RING ? 0 : STRIP_BYTES));
         empty = full + STAGES;
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * PEERS);
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * (ACROSS + DOWN - 1));
             barrier_init_fence();
         }
         __syncthreads();
-        pair_sync();
+        cluster_sync();
     }
 
     __device__ __forceinline__ unsigned char* a(int stage) const { return stages + stage * STAGE_BYTES; }
@@ -82,8 +96,14 @@ struct Ring {
 
     // Called by whole warps.
     __device__ __forceinline__ void release(int stage) const {
-        if constexpr (PAIRED) barrier_arrive_at(threadIdx.x % 32 < PEERS, empty[stage], threadIdx.x % PEERS);
-        else barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
+        if constexpr (PEERS > 1) {  // lanes below ACROSS: the blocks of the same row; then the others of the same column
+            const int lane = threadIdx.x % 32;
+            const Seat seat;
+            const int rank = lane < ACROSS ? seat.y * ACROSS + lane : (seat.y + lane - ACROSS + 1) % DOWN * ACROSS + seat.x;
+            barrier_arrive_at(lane < ACROSS + DOWN - 1, empty[stage], rank);
+        } else {
+            barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
+        }
     }
 };
 
@@ -94,16 +114,16 @@ struct Sizes {
     int M, N, K, k_split, products;
 };
 
-// One tile of a product, or one split of it; works 2 i and 2 i + 1 of pairs are side by side, the second perhaps outside
-// of c. slice: which [M, N] of the output.
+// One tile of a product, or one split of it; those of a cluster have consecutive works, some perhaps outside of c.
+// slice: which [M, N] of the output.
 struct Work {
     int m, n, product, slice, k_begin, k_end;
 
     __device__ __forceinline__ Work(int index, const Sizes& sizes) {
-        const int tiles_m = cdiv(sizes.M, BLOCK_M), tiles_n = cdiv(sizes.N, BLOCK_N * PEERS), group = index / PEERS;
+        const int tiles_m = cdiv(sizes.M, BLOCK_M * DOWN), tiles_n = cdiv(sizes.N, BLOCK_N * ACROSS), group = index / PEERS;
         const Tile tile = grouped_tile(group % (tiles_m * tiles_n), tiles_m, tiles_n);
-        m = tile.m * BLOCK_M;
-        n = (tile.n * PEERS + index % PEERS) * BLOCK_N;
+        m = (tile.m * DOWN + index % PEERS / ACROSS) * BLOCK_M;
+        n = (tile.n * ACROSS + index % PEERS % ACROSS) * BLOCK_N;
         slice = group / (tiles_m * tiles_n);
         product = BATCHED ? slice % sizes.products : 0;
         k_begin = (BATCHED ? slice / sizes.products : slice) * sizes.k_split;
@@ -149,18 +169,26 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
 __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilogue<Output>& epilogue, const Sizes& sizes,
                                         int works) {
     const int warp = threadIdx.x / 32 - 4;
-    Output* strip = reinterpret_cast<Output*>(ring.stages + STAGES * STAGE_BYTES + warp * Strip<STRIP_N>::Bytes);
     Sums sum = {};
     Place place;
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
         multiply(sum, ring, place, work);
         Output* slice = c + (i64)work.slice * sizes.M * sizes.N;
+        unsigned char* strips = STRIPS_IN_RING ? ring.a(place.stage) : ring.stages + STAGES * STAGE_BYTES;
+        Output* strip = reinterpret_cast<Output*>(strips + warp * Strip<STRIP_N>::Bytes);
+        if constexpr (STRIPS_IN_RING) barrier_wait(ring.full[place.stage], place.phase);
 #pragma unroll
         for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
                 Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, epilogue,
                                           work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N);
+        if constexpr (STRIPS_IN_RING) {
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next
+            __syncwarp();
+            ring.release(place.stage);
+            place.advance();
+        }
     }
 }

@@ -60,7 +60,14 @@ def _described(c: Config, p: Problem) -> str | None:
 
 
 def _rings(c: Config, p: Problem) -> str | None:
-    return _too_large(c, p) or _ring(c, p, c["STAGES"], c["BLOCK_M"] * c["BLOCK_N"] // 2)
+    m, more = c["BLOCK_M"], c["MORE_N"]
+    if more and (m < 256 or c["BLOCK_N"] != 128 or not p.end.plain):
+        return "columns beside 128 x 128 sums of a warpgroup only, and with nothing to follow the product"
+    if m == 256 and c["BLOCK_N"] > 128:
+        return "more sums than registers"
+    wide = {**c, "BLOCK_N": c["BLOCK_N"] + more}
+    too_large = _too_large({**c, "num_warps": 8 if m > 64 else 4}, p)
+    return too_large or _ring(wide, p, c["STAGES"], m * (more or c["BLOCK_N"] // 2))
 
 
 GROUPS = {"GROUP_M": (4, 8, 16)}
@@ -79,7 +86,8 @@ PERSISTENT = Space(
 )  # fmt: skip
 SPECIALISED = Space(
     "triton", "matmul", "specialised",
-    {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128, 256), "BLOCK_K": (64,), **GROUPS, "STAGES": (3, 4, 5, 6, 7, 8)},
+    {"BLOCK_M": (64, 128, 256), "BLOCK_N": (64, 128, 256), "MORE_N": (0, 32, 64), "BLOCK_K": (64,), **GROUPS,
+     "STAGES": (3, 4, 5, 6, 7, 8)},
     specialised_rule, _key, _rings,
 )  # fmt: skip
 K_MAJOR = Space(

@@ -1,0 +1,75 @@
+"""The tiles of matmul on CUDA that only large calls choose, and which ones calls do choose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelmux.backends.cuda._epilogue import PLAIN, Ending
+from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._matmul import choose, problem
+from kernelmux.backends.cuda._matmul_wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
+from kernelmux.emulator import checks, nvrtc
+
+MULTIPROCESSORS = 132
+SHARED = 227 * 1024  # bytes that a block may have on sm_90
+CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
+
+
+def integers(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
+    """Small ones, of which all sums are exact in fp32; columns contiguous if transposed."""
+    shape = (columns, rows) if transposed else (rows, columns)
+    found = torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(rows + columns)).bfloat16()
+    return found.mT if transposed else found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("tiling", CLUSTERS, ids=str)
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)], ids=["rows", "columns"])
+def test_blocks_of_a_cluster_share_their_operands(tiling: WgmmaTiling, transposed: tuple[bool, bool]) -> None:
+    """With a block of each cluster beyond the last row and the last column; more steps than stages."""
+    m, n, k = tiling.m + 8, tiling.n + 8, 64 * tiling.stages + 72
+    a, b = integers(m, k, transposed=transposed[0]), integers(k, n, transposed=transposed[1])
+    with checks("full"):
+        c = plan(layout(a), layout(b), tiling, 1, 2 * tiling.peers).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@pytest.mark.parametrize("tiling", {*TILINGS, *ODD_TILINGS}, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_block_has_enough_shared_memory(tiling: WgmmaTiling, dtype: torch.dtype) -> None:
+    assert tiling.shared(dtype) <= SHARED
+
+
+def chosen(m: int, k: int, n: int) -> WgmmaTiling:
+    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n)))
+    p = problem(layout(a), layout(b))
+    return choose(tilings(p), p, MULTIPROCESSORS)[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((1000, 3000, 5000), (256, 160, 2, 1)), ((3000, 3000, 3000), (256, 160, 2, 2)),
+        ((4096, 4104, 4104), (256, 192, 2, 1)), ((2000, 3000, 4008), (256, 128, 2, 1)),
+        ((4096, 4096, 4096), (128, 256, 1, 1)), ((64, 64, 64), (64, 64, 1, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_tile_is_the_quickest_of_those_timed(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
+    t = chosen(*shape)
+    assert (t.m, t.n, t.across, t.down) == tile
+
+
+def test_sums_leave_registers_for_an_activation() -> None:
+    p = problem(*(layout(torch.empty(4104, 4104, device="meta", dtype=torch.bfloat16)) for _ in "ab"))
+    found = {t.height * t.n // 2 for t in tilings(p, Ending(bias=True, activation="gelu"))}
+    assert max(found) == 160 < max(t.height * t.n // 2 for t in tilings(p))
+
+
+def test_clusters_run_all_at_one_time() -> None:
+    """Of 132 multiprocessors of an H200, 120 are in clusters of four."""
+    pair, four = (WgmmaTiling(256, 160, 1.0, 4, height=2, across=2, down=down) for down in (1, 2))
+    assert (TILINGS[0].resident(132), pair.resident(132), four.resident(132)) == (132, 132, 120)
+    assert (pair.resident(1), four.resident(4)) == (2, 4), "one cluster at least"

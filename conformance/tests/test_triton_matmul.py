@@ -1,0 +1,48 @@
+"""The tiles of matmul in Triton that only large calls choose, and which ones calls do choose."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from kernelmux.backends.triton.matmul import _tiles
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, Ending
+from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._specialised import specialised
+from kernelmux.registry import backend as registered
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize(("more", "stages"), [(32, 4), (64, 3)])
+def test_columns_beside_a_power_of_two(more: int, stages: int) -> None:
+    """Two tiles, of which the second ends in its columns beside 128."""
+    generator = torch.Generator().manual_seed(more)
+    a, b = (
+        torch.randint(-4, 5, shape, generator=generator).bfloat16()
+        for shape in ((264, 136), (136, 2 * (128 + more) - 8))
+    )
+    config = {"BLOCK_M": 256, "BLOCK_N": 128, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": stages}
+    with registered.backend("triton").emulation():
+        c = specialised(a, b, lambda p: config, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, m: int, k: int, n: int, end: Ending = PLAIN.ending) -> tuple[int, ...]:
+    monkeypatch.setattr(_tiles, "processors", lambda device: 132)
+    config = _tiles.specialised_rule(Problem(0, m, n, k, (k, 1), (n, 1), None, torch.bfloat16, "ieee", end))
+    return config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"]
+
+
+def test_the_tile_is_the_quickest_of_those_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, 1000, 3000, 5000) == chosen(monkeypatch, 3000, 3000, 3000) == (256, 160)
+    assert chosen(monkeypatch, 4096, 4104, 4104) == (256, 192)
+    assert chosen(monkeypatch, 2000, 3000, 4008) == chosen(monkeypatch, 4096, 4096, 4096) == (128, 256)
+    assert chosen(monkeypatch, 64, 64, 64) == (64, 64)
+
+
+def test_an_activation_leaves_registers_for_128_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    m, n = chosen(monkeypatch, 4096, 4104, 4104, Ending(bias=True, activation="gelu"))
+    assert m * n <= 128 * 256
