@@ -128,7 +128,7 @@ __device__ __forceinline__ void resident(
     const T* __restrict__ x, unsigned char* __restrict__ q, float* __restrict__ scale, i64 rows, int n) {
     constexpr int PART = GROUP * VECTORS * WIDTH;  // columns of a block
     __shared__ JoinRoom<Top> room;
-    cluster_arrive();
+    join_cluster(room);
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const int first = block_in_cluster() * PART, count = min(n - first, PART);
     const i64 begin = min(row, rows - 1) * n + first;  // beyond the last row: once more, but not written
@@ -136,7 +136,7 @@ __device__ __forceinline__ void resident(
     for_each_vector(count, [&](int i, int v) { held[v] = load_constant<WIDTH>(x + begin + i); });
     Top top;
     for_each_vector(count, [&](int, int v) { top.add(held[v]); });
-    cluster_wait();
+    await_cluster();
     const Scale found(joined(0, top, room));
     if (ROWS > 1 && row >= rows) return;
     for_each_vector(count, [&](int i, int v) { store(q + begin + i, found.codes(held[v])); });

@@ -31,6 +31,10 @@
 #include "row_parameters.cuh"
 #include "row_ring.cuh"
 
+#ifndef HOLD  // 1: the values of a row are taken from the ring once, and not a second time for the results
+#define HOLD 0
+#endif
+
 template <typename Op, int In, int Sums>
 struct Gradients {
     Op op;
@@ -152,21 +156,26 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
         copy_async_wait<STAGES - 1>();
         const int here = stage;
         typename Op::State state;
+        Elements held[HOLD ? VECTORS : 1][In];
+        if (HOLD) for_each_vector(n, [&](int, int v) { take(held[HOLD * v], here, v); });
         all.op.add(state, [&](auto f) {
             for_each_vector(n, [&](int, int v) {
-                Elements x[In];
-                take(x, here, v);
-                each_pair(x, w[v], f);
+                if (!HOLD) take(held[0], here, v);
+                each_pair(held[HOLD * v], w[v], f);
             });
         });
         stay_packed(w);
+        if (HOLD)
+#pragma unroll
+            for (auto& x : held)
+#pragma unroll
+                for (Elements& one : x) stay_packed(one);
         const typename Op::Row found = all.op.finish(state, n, total);
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         if (ROWS > 1 && row >= all.rows) continue;
         for_each_vector(n, [&](int i, int v) {
-            Elements x[In];
-            take(x, here, v);
-            store(all.grad + row * n + i, gradients(all.op, x, w[v], found, sum[v]));
+            if (!HOLD) take(held[0], here, v);
+            store(all.grad + row * n + i, gradients(all.op, held[HOLD * v], w[v], found, sum[v]));
         });
     }
     add_to_partial(sum, all.partial + blockIdx.x * (i64)n, gridDim.x * (i64)n, n);

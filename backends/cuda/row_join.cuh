@@ -5,6 +5,7 @@
 // blocks of a cluster: one barrier each, whatever there is to add up.
 #pragma once
 
+#include "hopper.cuh"
 #include "rows.cuh"
 
 // The lanes that take part: groups of Width neighbours, a power of two up to 32.
@@ -23,38 +24,50 @@ struct OneSum {
     }
 };
 
-// The barrier of the cluster in two halves: what was written before `arrive` is seen by all blocks after `wait`.
-__device__ __forceinline__ void cluster_arrive() {
-    if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-    if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// *to = value in the shared memory of block `rank`; State consists of floats.
-template <typename State>
-__device__ __forceinline__ void store_to_block(State* to, int rank, const State& value) {
-    unsigned there;
-    const unsigned here = (unsigned)__cvta_generic_to_shared(to);
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
-    float words[sizeof(State) / 4];
-    memcpy(words, &value, sizeof(State));
-#pragma unroll
-    for (int i = 0; i < (int)sizeof(State) / 4; ++i)
-        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there + 4 * i), "f"(words[i]) : "memory");
-}
-
 __host__ __device__ constexpr int power_above(int n) { return n <= 1 ? 1 : 2 * power_above((n + 1) / 2); }
 
 constexpr int WARPS = GROUP <= 32 ? 1 : GROUP / 32;
 static_assert(GROUP <= 32 || GROUP % 32 == 0, "whole warps, or a part of one");
 
 template <typename State>
-struct JoinRoom {  // in shared memory; two of them in turn serve any number of joins
+struct JoinRoom {  // in shared memory; two of them in turn serve any number of joins, but one join of a cluster each
     State warps[WARPS], blocks[CLUSTER];
+    Barrier sent;  // by all blocks of the cluster
 };
 
-// With CLUSTER > 1 all blocks of the cluster must be known to run, by a barrier: only then do they have shared memory.
+// Before a join of a cluster, in two halves: after `await_cluster` all blocks run and can be sent to. There is time between
+// them to ask for the row.
+template <typename State>
+__device__ __forceinline__ void join_cluster(JoinRoom<State>& room) {
+    if constexpr (CLUSTER > 1) {
+        if (threadIdx.x == 0) {
+            barrier_init(room.sent, 1);
+            barrier_init_fence();
+            barrier_expect(room.sent, CLUSTER * (int)sizeof(State));
+        }
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    }
+}
+__device__ __forceinline__ void await_cluster() {
+    if constexpr (CLUSTER > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// *to = value in the shared memory of block `rank`, whose `sent` counts the bytes. State consists of floats. No thread waits for
+// a fence here, as it would before a barrier of the cluster.
+template <typename State>
+__device__ __forceinline__ void send_to_block(State* to, Barrier& sent, int rank, const State& value) {
+    unsigned there, barrier;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(to)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(shared_address(&sent)), "r"(rank));
+    float words[sizeof(State) / 4];
+    memcpy(words, &value, sizeof(State));
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(State) / 4; ++i)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there + 4 * i),
+                     "f"(words[i]), "r"(barrier)
+                     : "memory");
+}
+
 template <typename Op, typename State>
 __device__ __forceinline__ State joined(const Op& op, State state, JoinRoom<State>& room) {
     state.join(op, Lanes<(GROUP < 32 ? GROUP : 32)>());
@@ -68,9 +81,8 @@ __device__ __forceinline__ State joined(const Op& op, State state, JoinRoom<Stat
         state.join(op, Lanes<Slots>());
     }
     if constexpr (CLUSTER > 1) {
-        if (threadIdx.x < CLUSTER) store_to_block(&room.blocks[block_in_cluster()], threadIdx.x, state);
-        cluster_arrive();
-        cluster_wait();
+        if (threadIdx.x < CLUSTER) send_to_block(&room.blocks[block_in_cluster()], room.sent, threadIdx.x, state);
+        barrier_wait(room.sent, 0);
         state = room.blocks[lane % CLUSTER];
         state.join(op, Lanes<CLUSTER>());
     }

@@ -27,12 +27,31 @@
 
 // ---- resident
 
+#ifndef RETAIN  // of whole vectors: what was read is the last to leave L2
+#define RETAIN 0
+#endif
+
+// Of a row that is read once.
+__device__ __forceinline__ Elements load_of_row(const T* p) {
+#if RETAIN
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    uint4 x;
+    asm("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+        : "l"(p), "l"(policy));
+    return bits<Elements>(x);
+#else
+    return load_constant<WIDTH>(p);
+#endif
+}
+
 template <typename Op, int In, int Weights, int Out>
 __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, i64 rows, int n, i64) {
     using State = typename Op::State;
     constexpr int PART = GROUP * VECTORS * WIDTH;  // columns of a block
     __shared__ JoinRoom<State> room;
-    cluster_arrive();
+    join_cluster(room);
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const i64 begin = min(row, rows - 1) * n;  // beyond the last row: once more, but not written
     const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + begin, n) : Peel{0, n, 0};
@@ -43,7 +62,7 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     float single[In];  // of column `beside`, which is no part of a vector
     for_each_vector(count, [&](int i, int v) {
 #pragma unroll
-        for (int k = 0; k < In; ++k) held[v][k] = load_constant<WIDTH>(all.x[k] + begin + first + i);
+        for (int k = 0; k < In; ++k) held[v][k] = load_of_row(all.x[k] + begin + first + i);
     });
 #pragma unroll
     for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
@@ -59,7 +78,7 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
 #pragma unroll
             for (int k = 0; k < In; ++k) stay_packed(held[v][k]);
     });
-    cluster_wait();
+    await_cluster();
     const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
     if (ROWS > 1 && row >= rows) return;
     for_each_vector(count, [&](int i, int v) {

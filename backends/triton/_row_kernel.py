@@ -45,13 +45,24 @@ def _read(source, cols, masks, mask_rows, prepare: tl.constexpr, MASK_ROWS: tl.c
 
 
 @triton.jit
-def write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply: tl.constexpr):
+def _store(pointers, value, masks, POLICY: tl.constexpr):
+    value = value.to(pointers.dtype.element_ty)
+    if len(masks) == 0:
+        tl.store(pointers, value, eviction_policy=POLICY)
+    for i in tl.static_range(len(masks)):
+        tl.store(pointers, value, mask=masks[i], eviction_policy=POLICY)
+
+
+@triton.jit
+def write(
+    outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
     results = apply(*known, *numbers, *in_fp32(chunk[0]), *in_fp32(chunk[1]))
     if len(outs) == 1:
-        store_chunk(outs[0] + (out_starts + cols * out_step), results, masks)
+        _store(outs[0] + (out_starts + cols * out_step), results, masks, POLICY)
     else:
         for i in tl.static_range(len(outs)):
-            store_chunk(outs[i] + (out_starts + cols * out_step), results[i], masks)
+            _store(outs[i] + (out_starts + cols * out_step), results[i], masks, POLICY)
 
 
 @triton.jit
@@ -65,13 +76,14 @@ def save(saved, known, offs, masks):
 def _batch(
     source, columns, numbers, first, N, mask_rows, prepare: tl.constexpr, terms: tl.constexpr, lanes: tl.constexpr,
     BATCH: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, MASK_ROWS: tl.constexpr, INDEX: tl.constexpr,
+    FIRST: tl.constexpr,
 ):  # fmt: skip
     """The statistic, per lane, of BATCH whole chunks."""
     values = ()
     masks = ()
     for k in tl.static_range(BATCH):
         cols = chunk_columns(first + k * BLOCK, BLOCK, INDEX)
-        x = _read(source, cols, (), mask_rows, prepare, MASK_ROWS, "evict_last")
+        x = _read(source, cols, (), mask_rows, prepare, MASK_ROWS, FIRST)
         w = load_chunks(columns, cols, (), "evict_last")
         values += (terms(*numbers, *in_fp32(x), *in_fp32(w)),)  # type: ignore[assignment]
         masks += ((),)  # type: ignore[assignment]
@@ -82,14 +94,15 @@ def _batch(
 def _rewrite(
     outs, known, source, columns, numbers, out_starts, out_step, first, mask_rows, prepare: tl.constexpr,
     apply: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr, MASK_ROWS: tl.constexpr, INDEX: tl.constexpr,
+    SECOND: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """Read a batch for the second time, and write it."""
     for k in tl.static_range(BATCH):
         cols = chunk_columns(first + k * BLOCK, BLOCK, INDEX)
-        x = _read(source, cols, (), mask_rows, prepare, MASK_ROWS, "evict_first")
+        x = _read(source, cols, (), mask_rows, prepare, MASK_ROWS, SECOND)
         chunk = (x, load_chunks(columns, cols, (), "evict_last"))
         masks = of_rows((), mask_rows, MASK_ROWS)
-        write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply)
+        write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply, STORE)
 
 
 @triton.jit
@@ -100,9 +113,10 @@ def rows_kernel(
     finish: tl.constexpr, apply: tl.constexpr, KEEP: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr, FULL: tl.constexpr, BATCH: tl.constexpr,
     UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, MASK_ROWS: tl.constexpr,
-    INDEX: tl.constexpr, LATE: tl.constexpr,
+    INDEX: tl.constexpr, LATE: tl.constexpr, ONCE: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    STORE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows. LATE: vectors are not held but read when the row is written.
+    """ROWS rows. LATE: vectors are not held but read when the row is written. ONCE to STORE: see _row_plan.HINTS.
 
     Held are HELD chunks at the end of a row, FULL of them without a mask, and the first one if rows are peeled.
     """
@@ -122,7 +136,7 @@ def rows_kernel(
     for k in tl.static_range(HEAD + HELD):
         cols = chunk_columns(k * BLOCK if k < HEAD else tail + k * BLOCK, BLOCK, INDEX)
         masks = chunk_masks(cols, begin, begin + N, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT)
-        x = _read(source, cols, masks, mask_rows, prepare, MASK_ROWS, "evict_first")
+        x = _read(source, cols, masks, mask_rows, prepare, MASK_ROWS, ONCE)
         w = load_chunks(columns, cols, masks, "evict_last")
         held += ((x, () if LATE else w),)  # type: ignore[assignment]
         values += (terms(*numbers, *in_fp32(x), *in_fp32(w)),)  # type: ignore[assignment]
@@ -131,7 +145,7 @@ def rows_kernel(
     if BATCH:
         for batch in tl.range(batches):
             part = _batch(source, columns, numbers, HEAD * BLOCK + batch * STRIDE, N, mask_rows, prepare, terms, lanes,
-                          BATCH, BLOCK, WIDTH, MASK_ROWS, INDEX)  # fmt: skip
+                          BATCH, BLOCK, WIDTH, MASK_ROWS, INDEX, FIRST)  # fmt: skip
             state = merge(state, part)
     known = finish(*numbers, *total(state, N), N)
 
@@ -141,13 +155,13 @@ def rows_kernel(
         masks = valid[k]
         chunk = (held[k][0], load_chunks(columns, cols, masks, "evict_last")) if LATE else held[k]
         masks = of_rows(masks, mask_rows, MASK_ROWS)
-        write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply)
+        write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply, STORE)
     if BATCH and AGAIN:
         # From the last batch to the first: what was read last is the most likely to be in L2 still.
         for batch in tl.range(batches):
             _rewrite(
                 outs, known, source, columns, numbers, out_starts, out_step, HEAD * BLOCK + (batches - 1 - batch) * STRIDE,
-                mask_rows, prepare, apply, BATCH, BLOCK, MASK_ROWS, INDEX,
+                mask_rows, prepare, apply, BATCH, BLOCK, MASK_ROWS, INDEX, SECOND, STORE,
             )  # fmt: skip
 
     # Last of all: Triton 3.6 may use what it has converted for a store before that store, and then refuses the kernel.

@@ -22,7 +22,7 @@ import torch
 from kernelmux.backends.triton._elementwise import MapLaunch
 from kernelmux.backends.triton._launch import Config, like, plan, shared_bytes
 from kernelmux.backends.triton._row_kernel import rows_kernel
-from kernelmux.backends.triton._row_plan import Access, Demand, access_of, chunk_meta, row_rule, shared_meta
+from kernelmux.backends.triton._row_plan import Access, Demand, access_of, chunk_meta, hints, row_rule, shared_meta
 from kernelmux.backends.triton._row_shared import rows_shared_kernel
 from kernelmux.backends.triton._row_statistics import Statistic
 from kernelmux.backends.triton._rows import Walk, walk
@@ -94,7 +94,7 @@ def _plan(
     access = access_of(w, dtype.itemsize, resident)
     reach = w.length * max((1, *vector_steps))
     demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, room)
-    config = row_rule(w, access, dtype.itemsize, demand, resident)
+    config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
     return launch_of(op, w, vector_steps, access, outputs, config, saved)
 
 

@@ -24,6 +24,13 @@ FEW = 24
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
 # columns those are the faster ones.
 REREAD = (8192, 16384)
+# Bytes of an input, several times those of L2, of which what was read is the last to leave it: what is written leaves
+# first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us (264
+# without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192 (192,
+# 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
+MANY = 2**28
+# What leaves L2 first and last: of what is read ONCE, or for the FIRST and SECOND time, and of the results (STORE).
+HINTS = {"ONCE": "evict_first", "FIRST": "evict_last", "SECOND": "evict_first", "STORE": ""}
 # Bytes of shared memory that are left to what Triton needs itself, for sums across warps.
 SPARE = 7 * 1024
 
@@ -62,6 +69,18 @@ def access_of(w: Walk, itemsize: int, peels: bool = True) -> Access:
     if peels and unit < widest and alike and w.length * itemsize > LONG:
         return Access(1, widest, True)
     return Access(unit, unit, False)
+
+
+def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
+    """The HINTS of a call: reads that leave first are slow ones, but not where there are two vectors (layer_norm).
+
+    H200, layer_norm of 16384 x 8192 in bf16: 134 us, 136 as the others.
+    """
+    if not w.along or not resident or demand.vectors > 1:
+        return HINTS
+    if math.prod(w.sizes) * w.length * itemsize >= MANY:
+        return {**HINTS, **dict.fromkeys(("ONCE", "FIRST", "SECOND"), "evict_last")}
+    return {**HINTS, "ONCE": ""}
 
 
 def row_rule(w: Walk, access: Access, itemsize: int, demand: Demand, resident: bool) -> Config:
@@ -130,13 +149,14 @@ def _shared(n: int, access: Access, itemsize: int, demand: Demand) -> Config | N
 
 
 def _walked(width: int) -> Config:
-    """What fits neither registers nor half of the shared memory is read again, from L2.
+    """What fits neither registers nor half of the shared memory is read again, from L2, which results leave first.
 
-    H200, bf16, softmax of 512 x 131072: 91 us, where one program of 32 warps with the row in shared memory takes 100.
+    H200, bf16, softmax of 512 x 131072: 83 us, 92 where results stay, and 100 by one program of 32 warps with the row in
+    shared memory.
     """
     return {
         "ROWS": 1, "BLOCK": 1024 * width, "BATCH": 2 if width > 4 else 4, "HELD": 4, "num_warps": 32,
-        "LATE": True, "maxnreg": 64,
+        "LATE": True, "maxnreg": 64, **HINTS, "STORE": "evict_first",
     }  # fmt: skip
 
 
@@ -152,7 +172,7 @@ def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: Access, config: C
     reach = (w.length + block) * max((1, *w.steps, *vector_steps))
     return batches, {
         "KEEP": batches == 0 and (held + bool(head)) * block * rows <= KEPT * 32 * config["num_warps"],
-        "LATE": False, **config,
+        "LATE": False, **HINTS, **config,
         "HELD": held, "FULL": full - batches * batch, "BATCH": batch if batches else 0,
         "UNIT": access.unit, "WIDTH": access.width, "PEELED": access.width if access.peeled else 0,
         "SPLIT": access.width > 1 and (access.peeled or w.length % access.width != 0),

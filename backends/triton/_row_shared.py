@@ -106,11 +106,11 @@ def rows_shared_kernel(
     for k in gl.static_range((HEAD + HELD) * AGAIN):
         cols = _columns((k if k < HEAD else CHUNKS + k) * BLOCK, BLOCK, LAYOUT)
         chunk = (held[k], load_chunks(columns, cols, valid[k], "evict_last"))
-        write(outs, known, numbers, chunk, out_start, cols, 1, valid[k], apply)
+        write(outs, known, numbers, chunk, out_start, cols, 1, valid[k], apply, "")
     for k in gl.static_range(CHUNKS * AGAIN):
         cols = _columns((HEAD + k) * BLOCK, BLOCK, LAYOUT)
         x = _from_shared(rings, k, LAYOUT)
         if prepare is not None:
             x = prepare(*x)
         chunk = (x, load_chunks(columns, cols, (), "evict_last"))
-        write(outs, known, numbers, chunk, out_start, cols, 1, (), apply)
+        write(outs, known, numbers, chunk, out_start, cols, 1, (), apply, "")

@@ -7,14 +7,18 @@ from itertools import product
 import pytest
 import torch
 
-from kernelmux.backends.cuda import _rows
-from kernelmux.backends.cuda._rows import RowPlan, cluster_plan, row_plan
+from kernelmux.backends.cuda import _rows, log_softmax_backward
+from kernelmux.backends.cuda._row_gradients import gradient_plan
+from kernelmux.backends.cuda._rows import RowPlan, Work, cluster_plan, row_plan
+from kernelmux.backends.cuda.rms_norm import rms_norm_registers
 from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
+from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import nvrtc
 
 LENGTHS = (1, 2, 7, 31, 33, 100, 127, 515, 768, 1000, 1025, 4099, 5000, 5120, 7168, 8191, 9001, 12288, 18432, 32768)
 LONG = (20003, 32769, 50257, 65536, 100000, 131072, 262144)
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
 
@@ -83,3 +87,42 @@ def test_rows_of_a_view_that_starts_misaligned_are_not_peeled() -> None:
     x = torch.randn(3 * 8001 + 1, generator=torch.Generator().manual_seed(0))[1:].view(3, 8001)
     assert _rows._peeled_width((x,), 8001) == 0
     assert torch.allclose(softmax_cluster(x, 1, 1.0), torch.softmax(x, -1), rtol=1e-5, atol=0)
+
+
+def test_threads_that_hold_four_vectors_keep_their_registers() -> None:
+    for vectors, blocks in ((2, 3), (4, 2)):
+        work = Work(8, 4096 * vectors, 1, torch.bfloat16, 8, 0)
+        kernel = log_softmax_backward._ROWS.kernel(
+            "registers", "resident", work, GROUP=512, MIN_BLOCKS=2, VECTORS=vectors
+        )
+        assert kernel.defines["MIN_BLOCKS"] == blocks
+
+
+@pytest.mark.parametrize(
+    ("n", "threads", "vectors", "hold"),
+    [(2048, 64, 4, False), (4096, 256, 2, True), (5120, 320, 2, True), (8192, 512, 2, True), (12288, 768, 2, False),
+     (18432, 768, 3, False)],
+)  # fmt: skip
+def test_gradients_have_more_threads_for_rows_of_middle_length(n: int, threads: int, vectors: int, hold: bool) -> None:
+    plan, holds = gradient_plan(n, 2, 8)
+    assert (plan.group, plan.vectors, holds) == (threads, vectors, hold)
+
+
+@needs_nvrtc
+def test_blocks_of_a_cluster_wait_for_what_they_are_sent() -> None:
+    """And not for a fence, which a barrier of the cluster that releases what was written needs."""
+    text = ptx(launched("softmax", "cuda/cluster", torch.empty(2, 65536, dtype=torch.bfloat16)))
+    assert "st.async" in text and "barrier.cluster.arrive.relaxed" in text
+    assert "barrier.cluster.arrive.release" not in text
+
+
+@needs_nvrtc
+def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.ones(8192, dtype=torch.bfloat16)
+    for rows, hint in ((2, False), (16384, True)):
+        x = torch.empty(rows, 8192, dtype=torch.bfloat16)
+        assert ("L2::cache_hint" in ptx(launched("rms_norm", "cuda/registers", x, weight))) == hint
+    monkeypatch.setattr(_rows, "_MANY", 0)
+    x = torch.randn(3, 8192, generator=torch.Generator().manual_seed(0)).bfloat16()
+    want = torch.nn.functional.rms_norm(x.double(), (8192,), eps=1e-5)
+    assert torch.allclose(rms_norm_registers(x, weight, 1e-5).double(), want, rtol=2**-7, atol=0)

@@ -87,6 +87,27 @@ def test_longer_rows_are_read_again(columns: int, dtype: torch.dtype) -> None:
     assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(dtype).eps, atol=1e-9)
 
 
+@pytest.mark.parametrize(("rows", "hints"), [(2, {None, "last"}), (16384, {"last"})])
+@pytest.mark.parametrize("op", ["add_rms_norm", "rms_norm"])
+def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(op: str, rows: int, hints: set[str | None]) -> None:
+    x, weight = torch.empty(rows, 8192, dtype=torch.bfloat16), torch.empty(8192, dtype=torch.bfloat16)
+    inputs = (x, x) if op == "add_rms_norm" else (x,)
+    found = hints_of("ld", ptx(launched(op, "triton", *inputs, weight)))
+    assert found - ({"first"} if op == "rms_norm" and rows == 2 else set()) == hints  # what is read again leaves then
+
+
+def test_results_of_rows_that_are_read_again_leave_l2_first() -> None:
+    for columns, hint in ((131072, "first"), (8192, None)):
+        text = ptx(launched("softmax", "triton", torch.empty(2, columns, dtype=torch.bfloat16)))
+        assert hints_of("st", text) == {hint}
+
+
+def hints_of(access: str, text: str) -> set[str | None]:
+    """The evict_... of the accesses, without that; None for those without a hint."""
+    found = [re.search(r"L1::evict_(\w+)", one) for one in ACCESS.findall(text) if one.startswith(access)]
+    return {one[1] if one else None for one in found}
+
+
 @pytest.mark.parametrize("op", ["rms_norm_backward", "layer_norm_backward"])
 @pytest.mark.parametrize("columns", [4099, 5000])
 def test_rows_are_written_before_what_is_saved_of_them(op: str, columns: int) -> None:
