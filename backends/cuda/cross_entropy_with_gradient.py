@@ -19,7 +19,9 @@ SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
-_RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
+_RING, _HELD, _BATCH = 12, 4, 2  # vectors of a thread: in shared memory, in registers, asked for together
+_LAG = 2  # batches between asking for one and looking at it
+_AHEAD = 0
 _THREADS = 1024  # of a multiprocessor: with 64 registers each
 _STAYING = range(2048, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)  # bytes of a row
 
@@ -33,7 +35,7 @@ def cross_entropy_with_gradient(
         count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
         stays = plan == "staying" and logits.shape[1] * logits.dtype.itemsize in _STAYING
-        launch = _staying(*work, multiprocessors(logits)) if stays else _two_pass(*work)
+        launch = _staying(*work, _whole(logits), multiprocessors(logits)) if stays else _two_pass(*work)
         launch(logits, target, count, loss, grad)
     return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
 
@@ -50,9 +52,15 @@ def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, sm
     return kernel.bind(cdiv(rows, side), (group, side), rows, n, step, ignored, smoothing)
 
 
+def _whole(logits: torch.Tensor) -> bool:
+    """Whether rows of logits and of a gradient consist of whole vectors."""
+    size = logits.element_size()
+    return not (logits.data_ptr() % ACCESS_BYTES or any(x * size % ACCESS_BYTES for x in (logits.stride(0), logits.shape[1])))
+
+
 @lru_cache(maxsize=4096)
 def _staying(
-    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, whole: bool, processors: int
 ) -> Bound:
     width = ACCESS_BYTES // dtype.itemsize
     units = cdiv(n, width)
@@ -63,7 +71,8 @@ def _staying(
     group = cdiv(cdiv(units, vectors), 32) * 32
     kernel = SOURCE.kernel(
         "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, RING=ring,
-        HELD=max(0, vectors - ring), BATCH=batch, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0),
+        HELD=max(0, vectors - ring), BATCH=batch, LAG=min(_LAG, ring // batch), MIN_BLOCKS=blocks, WHOLE=int(whole), AHEAD=_AHEAD,
+        SMOOTHED=int(smoothing != 0),
     )  # fmt: skip
     room = ring * group * ACCESS_BYTES
     return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
