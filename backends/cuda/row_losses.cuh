@@ -25,12 +25,6 @@ struct Logits {
         exponentials.join(*this, lanes);
         if (SMOOTHED) sum = lanes.sum(sum);
     }
-    __device__ __forceinline__ void merge(Logits other) {
-        const float most = fmaxf(exponentials.m, other.exponentials.m);
-        exponentials.rescale(most, factor), other.exponentials.rescale(most, factor);
-        exponentials.sum += other.exponentials.sum;
-        if (SMOOTHED) sum += other.sum;
-    }
 };
 
 // With g, the gradient of the row's loss: grad = g * (exp(x - m) / sum - (1 - s) * (1 at the target) - s / n). A row that does
