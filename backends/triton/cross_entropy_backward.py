@@ -15,8 +15,8 @@ from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import reduced, targets_of
 from kernelmux.registry.backend import Implementation
 
-# Of a program, at most. H200, 8192 x 128256 in bf16, one run: 2048 elements of 4 warps 1007 us, of 8 1133, and 1138 with loads
-# that are evicted first; 1024 of 2 warps 1004, of 4 1121; 4096 of 8 warps 1019, of 16 1172; 8192 of 16 warps 1119, of 8 1200.
+# Of a program, at most. H200, 8192 x 128256 in bf16, one run: 2048 elements of 4 warps 1007 us, of 8 1133, and 1138 with
+# loads that are evicted first; 1024 of 2 warps 1004, of 4 1121; 4096 of 8 warps 1019, of 16 1172; 8192 of 16 warps 1119.
 ELEMENTS, WARPS = 2048, 4
 
 
