@@ -33,6 +33,13 @@ __device__ __forceinline__ void look_at(Logits& seen, int first, int count, From
     });
 }
 
+// By the intrinsic: an assignment becomes narrow stores here. A row is read once, so that streaming has nothing to keep in L2
+// (8192 x 128256 in bf16 on an H200, in one run: 1069 us, 1078 with streaming stores).
+__device__ __forceinline__ void store_whole(T* to, const Elements& x) {
+    using Raw = typename Elements::Raw;
+    __stwb(reinterpret_cast<Raw*>(to), bits<Raw>(x));
+}
+
 extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS)
 cross_entropy_with_gradient_staying(
     const T* __restrict__ logits, const i64* __restrict__ target, const float* __restrict__ counted, float* __restrict__ loss,
@@ -80,7 +87,10 @@ cross_entropy_with_gradient_staying(
         const bool wide = starts_vector(y + part.head);
         auto write = [&](const Elements& values, int v) {
             const int i = part.head + column(v);
-            if (i < part.tail) store_row(y + i, found.gradients(values, i, smoothing, loss + row), wide);
+            if (i >= part.tail) return;
+            const Elements gradients = found.gradients(values, i, smoothing, loss + row);
+            if (wide) store_whole(y + i, gradients);
+            else store_row(y + i, gradients, false);
         };
 #pragma unroll BATCH
         for (int v = 0; v < RING; ++v) {

@@ -111,6 +111,8 @@ SPEC = OpSpec(
         _case("9x515", "label_smoothing=0.3 reduction=none", inputs="wide"),
         _case("3x700", "reduction=sum", inputs="masked"),
         _case("9x515", "reduction=none", inputs="cancel"),
+        _case("3x9001", "reduction=sum", inputs="masked"),
+        _case("5x9001", "label_smoothing=0.3 reduction=none", inputs="wide"),
         _case("5x33001", "ignore_index=2"),
         _case("9x33096", "reduction=sum"),
         _case("70000x33", "reduction=sum", tier="full"),
