@@ -79,7 +79,7 @@ def plan(c: Convolution, block: Block, multiprocessors: int) -> Plan:
         VECTOR=HALVES if side % HALVES == 0 else 1,
     )  # fmt: skip
     blocks = min(bands, max(1, block.resident * multiprocessors // max(tiles, 1)))
-    launch = kernel.bind((blocks, tiles), THREADS, shared=block.shared)
+    launch = kernel.bind(blocks * tiles, THREADS, shared=block.shared)
     return Plan(launch, c.packed(), c.shape, c.order)
 
 

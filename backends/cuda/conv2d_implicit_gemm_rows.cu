@@ -170,20 +170,23 @@ __device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Elemen
     }
 }
 
-// Block (i, n) computes neighbouring bands, of ROWS x COLUMNS positions, down strip after strip, for BLOCK_N filters.
+// A block computes neighbouring bands, of ROWS x COLUMNS positions, down strip after strip, for BLOCK_N filters; blocks that
+// follow one another have the same bands and other filters.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv2d_implicit_gemm_rows(const Element* __restrict__ image, const Element* __restrict__ weight,
                               const Element* __restrict__ bias, Element* __restrict__ out,
                               const __grid_constant__ Convolution c) {
     extern __shared__ __align__(1024) unsigned char shared[];
     unsigned char* const ring = shared + RING_AT;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4, n0 = blockIdx.y * BLOCK_N;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
+    const int tiles = (int)((c.filters + BLOCK_N - 1) / BLOCK_N), n0 = blockIdx.x % tiles * BLOCK_N;
+    const int part = blockIdx.x / tiles, parts = gridDim.x / tiles;  // of the bands
     Element* const tile = reinterpret_cast<Element*>(shared + TILE_AT + group * TILE_BYTES);
     const int down = warp / ALONG, position = warp % ALONG * 16 + lane % 16;  // of a lane's window, in a band
     const unsigned lines = shared_address(ring) + (position * STRIDE + lane / 16) * 16;
     const int bands = ((int)c.h.count + ROWS - 1) / ROWS, strips = ((int)c.w.count + COLUMNS - 1) / COLUMNS;
-    const i64 all = c.batch * strips * bands, begin = all * blockIdx.x / gridDim.x;
-    int left = (int)(all * (blockIdx.x + 1) / gridDim.x - begin);  // bands that the block has not computed yet
+    const i64 all = c.batch * strips * bands, begin = all * part / parts;
+    int left = (int)(all * (part + 1) / parts - begin);  // bands that the block has not computed yet
     int band = (int)(begin % bands), strip = (int)(begin / bands % strips);
     const Element* own = image + begin / bands / strips * c.image.n;
     out += begin / bands / strips * c.out.n;

@@ -1,5 +1,7 @@
 """Gradient of a convolution with respect to its kernels, by torch.nn.grad.conv2d_weight."""
 
+from math import prod
+
 import torch
 from torch.nn.grad import conv2d_weight
 
@@ -7,6 +9,8 @@ from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
+
+SIDE = 2**16  # filters or channels: cuDNN finds no way to compute a gradient of millions
 
 
 def conv2d_backward_weight(
@@ -20,13 +24,17 @@ def conv2d_backward_weight(
 
 
 def _in_parts(grad_out: torch.Tensor, x: torch.Tensor, *window: Pair) -> torch.Tensor:
-    """By half of the channels, or of the filters, at a time where a tensor has more than MOST elements."""
-    filters, channels, (rows, columns) = grad_out.shape[1], x.shape[1], window[0]
-    if x.numel() > MOST and channels > 1:
-        return torch.cat([_in_parts(grad_out, part, *window) for part in x.chunk(2, 1)], 1)
-    if max(grad_out.numel(), filters * channels * rows * columns) > MOST and filters > 1:
-        return torch.cat([_in_parts(part, x, *window) for part in grad_out.chunk(2, 1)])
-    return _whole(grad_out, x, *window)
+    """So many filters and channels at a time that cuDNN takes them, and that no tensor has more than MOST elements."""
+    (n, filters, *places), (_, channels, *pixels), taps = grad_out.shape, x.shape, prod(window[0])
+    c = max(1, min(channels, SIDE, MOST // (n * prod(pixels))))
+    o = max(1, min(filters, SIDE, MOST // (n * prod(places)), MOST // (c * taps)))
+    if (o, c) == (filters, channels):
+        return _whole(grad_out, x, *window)
+    found = x.new_empty(filters, channels, *window[0])
+    for i in range(0, filters, o):
+        for j in range(0, channels, c):
+            found[i : i + o, j : j + c] = _whole(grad_out[:, i : i + o], x[:, j : j + c], *window)
+    return found
 
 
 def _whole(
