@@ -68,7 +68,7 @@ def test_text_is_parsed_into_shapes_scalars_and_dtypes():
         ("scale=3:fp16", "scale: expected a value, as example takes no tensor scale"),
         (
             "x=4x5 strid=2",
-            'unknown argument "strid" in the shapes of example; known: x, w, s, axis, scale, eps, stride',
+            'unknown argument "strid" in the shapes of example; did you mean "stride"? known: x, w, s, axis, scale, eps',
         ),
     ],
 )
