@@ -1,6 +1,7 @@
 """A row against its ceilings, and what is known without a GPU."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
 
     monkeypatch.setattr(overhead, "_batch", batch)
     monkeypatch.setattr(overhead, "_count", lambda call: 1)
-    found = overhead._interleaved({name: (lambda name=name: name) for name in cost})
+    found = overhead._interleaved({name: partial(str, name) for name in cost})
     assert len(rounds) == overhead.ROUNDS * len(cost)
     added = {name: found[name] - found[base] for name, base in overhead.BASES.items()}
     assert added == pytest.approx({"through_us": 2.0, "bound_us": 0.5, "unchecked_us": 0.1, "gradient_us": 9.0})

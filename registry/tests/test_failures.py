@@ -138,10 +138,10 @@ def test_an_error_that_shows_in_torch_gets_a_note_of_what_ran():
     assert "the latest at the end: transpose[torch_ref/eager] 8x6:fp32" in note
     assert failures.cause(late).text in note and "CUDA_LAUNCH_BLOCKING=1" in note and "compute-sanitizer" in note
     for other in (ValueError("no"), AcceleratorError("CUDA error: out of memory")):
-        with pytest.raises(type(other)) as raised, kx.record():
+        with pytest.raises(type(other)) as unrelated, kx.record():
             kx.transpose(X, backend="torch_ref")
             raise other
-        assert not hasattr(raised.value, "__notes__")
+        assert not hasattr(unrelated.value, "__notes__")
 
 
 def test_a_process_that_waits_for_launches_knows_whose_it_was(monkeypatch):
