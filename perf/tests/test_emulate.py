@@ -58,7 +58,7 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(
     assert emulate.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "load_chunks(" in printed
-    assert "store_chunk(" in printed
+    assert "tl.store(pointers, value" in printed
     assert "_row_kernel.py" in printed
 
 
