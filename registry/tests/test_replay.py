@@ -1,6 +1,5 @@
 """Replays: what is written after a call was watched gives the results of the call, and what must not be replayed is not."""
 
-import ctypes
 import subprocess
 import sys
 import threading
@@ -15,26 +14,7 @@ from kernelmux.registry import catalog, dispatch, replay
 from kernelmux.registry.bound import BoundCall
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.replay import Made, Replayed
-
-
-class Kernel:
-    """A kernel of fp32 vectors at addresses of the host: out = a + b * times, launched through a seam that notes it."""
-
-    def __init__(self):
-        self.launches = []
-
-    def __call__(self, a, b, out, times=1.0, args=None, hooks=None):
-        n = out.numel()
-
-        def launcher(stream, *addresses):
-            self.launches.append(stream)
-            x, y, z = ((ctypes.c_float * n).from_address(at) for at in addresses)
-            for i in range(n):
-                z[i] = x[i] + y[i] * times
-
-        launcher("first", *(x.data_ptr() for x in (a, b, out)))
-        if replay.watching():
-            replay.launched(launcher, args or (a, b, out), hooks)
+from kernelmux.registry.tests.replaying import Kernel, check, pairs
 
 
 @pytest.fixture
@@ -42,18 +22,6 @@ def kernel(monkeypatch):
     monkeypatch.setattr(replay, "_device", lambda: -1)
     monkeypatch.setattr(replay, "_raw_stream", lambda index: "stream")
     return Kernel()
-
-
-def pairs(count, n=8):
-    return [(torch.randn(n), torch.randn(n)) for _ in range(count)]
-
-
-def check(fn, expected, count=4):
-    """Calls with other tensors each time; whether the last were replayed."""
-    replayed = Replayed(fn)
-    for a, b in pairs(count):
-        torch.testing.assert_close(replayed(a, b), expected(a, b))
-    return replayed
 
 
 def test_from_the_third_call_on_only_launches_are_made(kernel):
