@@ -26,7 +26,7 @@ from kernelmux.registry.files import between
 
 BACKEND = "triton"  # the language that compiles for AMD GPUs; launching CUDA C++ would only take time
 BEGIN, END = "<!-- amd -->", "<!-- /amd -->"
-DTYPES = ("bf16", "int8", "fp32")  # the first of them that a workload has
+DTYPES = ("bf16", "e4m3", "int8", "fp32")  # the first of them that a workload has
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,17 @@ def _for(launch: Launch, recipe: Recipe, arch: str) -> amdgcn.Need | str:
     return replace(need, lds=need.lds + (made.shared or 0))
 
 
-def report(found: Sequence[Compiled]) -> str:
-    """The text of the tables: what does not compile and why, and what the others need."""
+def report(found: Sequence[Compiled], idle: Sequence[Candidate] = ()) -> str:
+    """The text of the tables: what does not compile and why, and what the others need; idle: without a workload.
+
+    A kernel that a variant launches twice alike counts once.
+    """
+    found = [one for i, one in enumerate(found) if one not in found[:i]]
     counts = {arch: sum(isinstance(one.by_arch[arch], amdgcn.Need) for one in found) for arch in amdgcn.GPUS}
     able = ", ".join(f"{count} of them for {arch}" for arch, count in counts.items())
     intro = f"{len(found)} kernels, compiled by Triton {version('triton')}: {able}."
+    if idle:
+        intro += f" No workload runs {', '.join(f'`{one.op}` {one.variant}' for one in idle)}."
     needs = table(HEAD, (_cells(one) for one in found if any(isinstance(n, amdgcn.Need) for n in one.by_arch.values())))
     return f"{intro}\n\n{table(('variants', 'for', 'what they use'), _missing(found))}\n\n{needs}"
 
@@ -123,7 +129,10 @@ def _main(args: argparse.Namespace) -> int:
     if args.update and args.op:
         raise ArgumentError("--update: expected all operators, got --op")
     options = Options(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
-    content = report([one for c in resources.candidates(options) if not c.broken for one in compiled(c, options)])
+    by_variant = {c: list(compiled(c, options)) for c in resources.candidates(options) if not c.broken}
+    content = report(
+        [one for found in by_variant.values() for one in found], [c for c, found in by_variant.items() if not found]
+    )
     if args.update:
         _update(args.update, content)
     else:
