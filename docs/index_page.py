@@ -17,11 +17,15 @@ HEAD = """# Operators
 An operator's page has its formula, its arguments, who computes it under which conditions, its error bound, its gradient
 and its times. A cell below has the variants of a backend in ladder order.
 
-{marks[verified]} passed the whole suite on {gpus} as it stands. stale: passed before its last change. emulated: passes on
-the emulator, no GPU has run it. -: neither.
+| mark | the variant |
+| --- | --- |
+| {marks[verified]} | passed the whole suite on {gpus} as it stands |
+| stale | passed before its last change |
+| emulated | passes on the emulator; no GPU has run it |
+| - | neither |
 
-The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice: its time, and what
-share of it the machine needs at least. Times of sources that have changed since are left out.
+The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice. It has its time and
+its [share of the floor](../roofline.md). Times of sources that have changed since are left out.
 """
 
 

@@ -104,10 +104,10 @@ def _support(op: str) -> str:
                      in_place, _status(op, entry)))  # fmt: skip
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
     return (
-        f"{tables.markdown(head, rows)}\n\nReads in place: the strides with which a variant reads an input where it is,"
-        " any where none are named; other inputs are copied first. Of a backend the last variant that can run a call is its"
-        " default. A GPU verifies"
-        " a variant when it passes the whole suite there as it stands ([conformance](../conformance.md))."
+        f"{tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input where it"
+        " lies. An input that is not named may have any. An input with other strides is copied first. The default of a"
+        " backend is its last variant that can run the call. A variant is verified on a GPU once it has passed the whole"
+        " suite there as it stands ([conformance](../conformance.md))."
     )
 
 
