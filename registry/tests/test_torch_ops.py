@@ -228,7 +228,7 @@ def test_torch_ref_under_vmap_needs_values_only_where_it_looks_at_them():
     found = torch.vmap(lambda z: kx.cross_entropy(z, target, backend="torch_ref"))(logits)
     torch.testing.assert_close(found, torch.stack([torch.nn.functional.cross_entropy(z, target) for z in logits]))
     lengths = torch.tensor([[1, 2], [2, 1]], dtype=torch.int32)
-    pages, table = torch.randn(2, 1, 2, 8), torch.tensor([[0], [1]], dtype=torch.int32)
+    pages, table = torch.randn(2, 1, 2, 8).half(), torch.tensor([[0], [1]], dtype=torch.int32)
     with pytest.raises(ArgumentError, match=r"paged_attention: lengths: .* vmap .* the axes \[B\] and no leading ones"):
         torch.vmap(lambda n: kx.paged_attention(pages[:, 0], pages, pages, table, n, backend="torch_ref"))(lengths)
 
