@@ -56,7 +56,7 @@ def cases(
             continue
         leading = case.parsed[2].get(spec.leading.name)
         allowed = spec.dtypes if leading is None else (leading,)
-        made = {dtype: call for dtype in allowed if (call := hypothetical(spec, case, dtype))}
+        made = {dtype: call for dtype in allowed if (call := permitted(spec, case, dtype))}
         if not made or next(iter(made.values())).cost.flops > FLOPS_PER_ELEMENT * elements:
             continue
         able = [dtype for dtype, call in made.items() if not any(c.check(call) for c in requires)]
@@ -136,7 +136,7 @@ def compact(spec: OpSpec, requires: tuple[Condition, ...]) -> Case | None:
     pools = [COMPACT if lengths == list(LENGTHS) else [n for n in lengths if n > 1][:1] for lengths in allowed]
     made = sorted(product(*pools), key=lambda lengths: -len(set(lengths)))
     for case in (spelt(spec, dict(zip(names, lengths, strict=True)), ()) for lengths in made):
-        if hypothetical(spec, case, spec.dtypes[0]):
+        if permitted(spec, case, spec.dtypes[0]):
             return case
     return None
 
@@ -193,7 +193,7 @@ def corners(spec: OpSpec) -> list[Case]:
         along = [with_scalars(base, {axis.name: place}) for place in places] if axis else [base]
         for case in along:
             made = [with_scalars(case, values) for values in _settings(spec, len(found))]
-            found += [case for case in made if hypothetical(spec, case, spec.dtypes[0])]
+            found += [case for case in made if permitted(spec, case, spec.dtypes[0])]
     return found
 
 
@@ -228,14 +228,14 @@ def _of_forms(spec: OpSpec, axes: dict[str, int], chosen: dict[str, Form | None]
             n: tuple(m for d in form for m in signature.lengths(d, every)) for n, form in forms if form is not None
         }
         case = _with_least(spec, shapes)
-        if hypothetical(spec, case, spec.dtypes[0]):
+        if permitted(spec, case, spec.dtypes[0]):
             yield case
 
 
 def _combination(spec: OpSpec, case: Case) -> tuple[object, ...]:
     """Which of its axes have length one, per tensor of several forms, and which axes it has at all."""
     several = [case.shapes.get(t.name) for t in spec.tensors if len(t.forms) > 1]
-    call = hypothetical(spec, case, (case.dtypes or spec.dtypes)[0])
+    call = permitted(spec, case, (case.dtypes or spec.dtypes)[0])
     ones = tuple(None if shape is None else tuple(n == 1 for n in shape) for shape in several)
     return (ones, *sorted(call.axes.keys() & letters(spec) if call else ()))
 
@@ -317,7 +317,7 @@ def _small(case: Case, elements: int) -> bool:
         return False
 
 
-def hypothetical(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
+def permitted(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
     """The call on tensors without data on the newest GPU, or None if the spec refuses it."""
     try:
         return spec.hypothetical(case, dtype, capability=NEWEST)

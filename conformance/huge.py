@@ -100,7 +100,7 @@ def _halves(
     """Outputs that have the axis, as which dimension, and whether the halves of twice the length are those alone."""
     length = _length(spec, case, axis)
     double = resized(spec, case, {axis: 2 * length})
-    small, large = (generate.hypothetical(spec, c, dtype) for c in (case, double))
+    small, large = (generate.permitted(spec, c, dtype) for c in (case, double))
     if small is None or large is None or not length:
         return
     own, other = (drawn(spec, case, dtype, seed) for seed in (0, 1))

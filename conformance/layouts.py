@@ -61,8 +61,9 @@ def _overlaps(shape: Sequence[int], strides: Strides) -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A layout: strides (and offset in elements) for a shape and item size, or None where it would be an ordinary one.
+class LayoutRule:
+    """How to lay a tensor out: strides (and offset in elements) for a shape and item size, or None where those would be
+    ordinary ones.
 
     same: the values stay those of the tensor, so that its reference holds. negated: memory holds the negative of each
     value, and the view has the negative bit, as the imaginary part of a conjugated tensor has; of 8-bit floats torch can
@@ -176,23 +177,23 @@ def _windows(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
 
 
 LAYOUTS = (
-    Layout("transposed", _transposed),
-    Layout("transposed with a gap", _transposed_with_gap),
-    Layout("axes reversed", _reversed_axes),
-    Layout("every second element", _every_second),
-    Layout("every second row", _second_rows),
-    Layout("rows 3 elements apart", _odd_pitch),
-    Layout("rows with an aligned gap", _wide_pitch),
-    Layout("rows and matrices with gaps of their own", _two_pitches),
-    Layout("matrices one row apart", _matrices_apart),
-    Layout("negative bit", _every_element, negated=True),
-    Layout("negative bit, every second element", _every_second, negated=True),
-    Layout("address 2 modulo 16", _misaligned(2)),
-    Layout("address 4 modulo 16", _misaligned(4)),
-    Layout("address 8 modulo 16", _misaligned(8)),
-    Layout("first axis expanded", _expanded_rows, same=False),
-    Layout("last axis expanded", _expanded_columns, same=False),
-    Layout("every axis expanded", _expanded_everywhere, same=False),
-    Layout("sliding windows", _windows, same=False),
-    Layout("channels last", _channels_last),
+    LayoutRule("transposed", _transposed),
+    LayoutRule("transposed with a gap", _transposed_with_gap),
+    LayoutRule("axes reversed", _reversed_axes),
+    LayoutRule("every second element", _every_second),
+    LayoutRule("every second row", _second_rows),
+    LayoutRule("rows 3 elements apart", _odd_pitch),
+    LayoutRule("rows with an aligned gap", _wide_pitch),
+    LayoutRule("rows and matrices with gaps of their own", _two_pitches),
+    LayoutRule("matrices one row apart", _matrices_apart),
+    LayoutRule("negative bit", _every_element, negated=True),
+    LayoutRule("negative bit, every second element", _every_second, negated=True),
+    LayoutRule("address 2 modulo 16", _misaligned(2)),
+    LayoutRule("address 4 modulo 16", _misaligned(4)),
+    LayoutRule("address 8 modulo 16", _misaligned(8)),
+    LayoutRule("first axis expanded", _expanded_rows, same=False),
+    LayoutRule("last axis expanded", _expanded_columns, same=False),
+    LayoutRule("every axis expanded", _expanded_everywhere, same=False),
+    LayoutRule("sliding windows", _windows, same=False),
+    LayoutRule("channels last", _channels_last),
 )

@@ -32,7 +32,7 @@ def again(probe: Probe, trial: Trial, turn: int) -> Trial:
 def resized(probe: Probe, trial: Trial, lengths: dict[AxisName, int]) -> Trial | None:
     """The trial with other lengths of some axes; None if the operator or the variant does not take such a call."""
     case = resize.resized(probe.spec, resize.case_of(probe, trial), lengths)
-    if generate.hypothetical(probe.spec, case, trial.dtype) is None:
+    if generate.permitted(probe.spec, case, trial.dtype) is None:
         return None
     made = probe.make(case, trial.dtype, trial.seed)
     return None if probe.reasons(made) else made
@@ -46,7 +46,7 @@ def otherwise(probe: Probe, trial: Trial) -> Trial:
         others = [v for v in (item.default, *generate.pool(item)) if v not in (own, None, REQUIRED)]
         values |= {item.name: others[0]} if others else {}
     case = generate.with_scalars(resize.case_of(probe, trial), values)
-    if not values or generate.hypothetical(probe.spec, case, trial.dtype) is None:
+    if not values or generate.permitted(probe.spec, case, trial.dtype) is None:
         return trial
     made = probe.make(case, trial.dtype, trial.seed)
     return trial if probe.reasons(made) else made

@@ -262,7 +262,7 @@ class Probe:
         if any(able):
             return listed
         made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
-        fitting = [(generate.hypothetical(self.spec, case, able[0]), case) for case, able in made if able]
+        fitting = [(generate.permitted(self.spec, case, able[0]), case) for case, able in made if able]
         small = sorted(
             ((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0]
         )
@@ -338,7 +338,7 @@ class Probe:
         free = {name: pool for name, pool in pools.items() if pool and name not in case.scalars}
         values = {name: pool[(turn // 2 + self.options.seed) % len(pool)] for name, pool in free.items()}
         made = generate.with_scalars(case, values)
-        fits = any(generate.hypothetical(self.spec, made, d) for d in self.options.dtypes_of(self.spec, case))
+        fits = any(generate.permitted(self.spec, made, d) for d in self.options.dtypes_of(self.spec, case))
         return made if fits else case
 
     def small_cases(self, least: int) -> list[Case]:

@@ -22,7 +22,7 @@ from kernelmux.registry import (
     tracing,
 )
 from kernelmux.registry.choice import Decision
-from kernelmux.registry.dispatch import Plan
+from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.requests import Names
@@ -82,7 +82,7 @@ class BoundCall:
     def __new__(cls, *given: Any) -> BoundCall:
         return object.__new__(type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__}))
 
-    def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: Plan, name: str, check: bool) -> None:
+    def __init__(self, spec: OpSpec, values: tuple[Any, ...], plan: CallPlan, name: str, check: bool) -> None:
         self.name, self._check = name, check
         self._spec, self._plan = spec, plan
         self._at = tuple(i for i, v in enumerate(values) if isinstance(v, torch.Tensor))

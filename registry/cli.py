@@ -17,7 +17,6 @@ from kernelmux.registry import catalog, dispatch, doctor, explanation, requests,
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.machines import machine
-from kernelmux.registry.spec import Call, OpSpec
 from kernelmux.registry.support import support_matrix
 
 EXAMPLES = """examples:
@@ -153,19 +152,13 @@ def _arithmetic(found: Implementation) -> str:
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
-    call = hypothetical(spec, options.shape, options.device)
+    where = machine(options.device, "--device")
+    call = spec.hypothetical(spec.case(options.shape), device=where.device, capability=where.capability)
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = selection.requested(spec.name, asked, call)
-    elsewhere = machine(options.device, "--device").elsewhere
-    decision = dispatch.decide(call, request, thorough=True, elsewhere=elsewhere)
+    decision = dispatch.decide(call, request, thorough=True, elsewhere=where.elsewhere)
     console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)
     return 0 if decision.chosen else 1
-
-
-def hypothetical(spec: OpSpec, text: str, device: str | None) -> Call:
-    """A call made of shapes only, as if its tensors were on `device` ("cpu", "cuda" or "sm_90")."""
-    where = machine(device, "--device")
-    return spec.hypothetical(spec.case(text), device=where.device, capability=where.capability)
 
 
 def _support(console: Console, options: argparse.Namespace) -> int:

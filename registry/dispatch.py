@@ -44,7 +44,7 @@ _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_st
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """A remembered choice: what to call, and what to do to the arguments first; no tensors.
 
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
@@ -82,7 +82,7 @@ class Plan:
             return self.fn(*arguments)
 
 
-class Plans(dict[object, Plan]):
+class CallPlans(dict[object, CallPlan]):
     """The plans by the key of a call.
 
     quick: per operator, the comparison that its public function makes first. looked_up: per operator, the plan of the
@@ -95,7 +95,7 @@ class Plans(dict[object, Plan]):
     def __init__(self) -> None:
         super().__init__()
         self.quick: dict[str, Callable[..., Any]] = {}
-        self.looked_up: dict[str, Plan] = {}
+        self.looked_up: dict[str, CallPlan] = {}
 
     def clear(self) -> None:
         """Forget all plans, the quick ones too."""
@@ -104,7 +104,7 @@ class Plans(dict[object, Plan]):
         self.looked_up.clear()
 
 
-_plans = Plans()
+_plans = CallPlans()
 ANEW = 4  # comparisons at most that are made for a plan
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
 Asked = selection.Names | Request | None  # `backend=`: names, or the request of a forward call
@@ -142,7 +142,7 @@ def _key_of(spec: OpSpec) -> KeyOf:
 _keys: dict[int, KeyOf] = {}  # by the id of the spec, which the function keeps alive
 
 
-def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
+def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
     with tracing.untraced():
@@ -152,7 +152,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Plan:
         return plan
 
 
-def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Plan, Verdict]:
+def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[CallPlan, Verdict]:
     """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
     bound = spec.bind(*values)
     request = selection.requested(spec.name, argument, bound)
@@ -213,7 +213,7 @@ def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     return lambda other, values: call(other, values, same)
 
 
-def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request, ran: stats.Ran) -> Plan:
+def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request, ran: stats.Ran) -> CallPlan:
     home = registered.backend(chosen.backend)
     implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
     names = [i.name for i in bound.spec.inputs]
@@ -229,7 +229,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
         fn = partial(autograd.apply, rule)
-    return Plan(
+    return CallPlan(
         fn=fn,
         device=bound.device,
         resolved=tuple(i for i in copies if values[i].is_neg() or values[i].is_conj()),
@@ -283,7 +283,7 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
         raise
 
 
-def _prefer(spec: OpSpec, plan: Plan, values: tuple[Any, ...], argument: Asked) -> None:
+def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Asked) -> None:
     """Let the public function look for calls like this one first, if they can be compared without their key.
 
     Calls of one key may differ in what the comparison sees, such as inference mode: if it failed, it is made anew.
@@ -304,7 +304,7 @@ def _cast_for(values: tuple[Any, ...]) -> str | None:
     return kind if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) else None
 
 
-def _remember(key: object, plan: Plan) -> None:
+def _remember(key: object, plan: CallPlan) -> None:
     if len(_plans) >= PLANS:
         _plans.clear()
     _plans[key] = plan

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,17 +71,28 @@ def _packages() -> Iterator[str]:
     yield f"{'python':<20} {platform.python_version()} on {platform.platform()}"
     for module, names in PACKAGES.items():
         name, found = next(((n, v) for n in names if (v := version(n))), (names[0], ""))
-        yield f"{name:<20} {_installed(module, found)}"
+        wrong = _wrong(module, found)
+        yield (
+            f"{PROBLEM}{name} {found}: cannot be imported: {wrong}"
+            if wrong
+            else f"{name:<20} {_installed(module, found)}"
+        )
+
+
+def _wrong(module: str, version: str) -> str:
+    """Why a package that is installed cannot be imported, or "". version: "" where none is on record."""
+    try:
+        if version or importlib.util.find_spec(module) is not None:
+            import_module(module)
+    except Exception as error:  # whatever its modules do
+        return _told(error)
+    return ""
 
 
 def _installed(module: str, version: str) -> str:
-    """A version, and whether the package can be found as well; one that was built by hand has no version."""
-    try:
-        there = importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        there = False
-    if not there:
-        return f"{version}, but it cannot be imported" if version else "not installed"
+    """A version; a package that was built by hand has none."""
+    if module not in sys.modules:
+        return "not installed"
     built = f", built for CUDA {torch.version.cuda}" if module == "torch" and torch.version.cuda else ""
     return f"{version or 'of unknown version'}{built}"
 

@@ -85,3 +85,11 @@ def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> U
     hint = f'did you mean "{near[0]}"? ' if near else ""
     place = f" in {where}" if where else ""
     return UnknownName(f'unknown {kind} "{name}"{place}; {hint}known: {", ".join(names) or "none"}')
+
+
+def not_under_vmap(op: str, name: str, shapes: str) -> ArgumentError:
+    """The error for an input that vmap maps over and that has no free leading axis. shapes: those of the spec."""
+    return ArgumentError(
+        f"{op}: {name}: expected a tensor that vmap does not map over, as it has the axes {shapes} and no leading ones:"
+        f" call the operator once per {name}"
+    )

@@ -28,7 +28,7 @@ from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
 
 if TYPE_CHECKING:
-    from kernelmux.registry.dispatch import Plan
+    from kernelmux.registry.dispatch import CallPlan
 
 _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
@@ -37,7 +37,7 @@ CLASSES = (torch.Tensor, torch.nn.Parameter)  # a guard keeps no reference to a 
 CONSTANTS = (type(None), bool, int, float, str)  # of scalars, and of what a tuple of them holds
 
 
-def again(spec: OpSpec, plan: Plan, values: tuple[Any, ...], backend: Any) -> Callable[..., Any] | None:
+def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -> Callable[..., Any] | None:
     """A function of the arguments of `spec` and `backend` that runs `plan` for calls like this one, which just ran.
 
     It returns `MISSED` for all others, so that no frame of it lies between them and the line of the user. None where
@@ -90,7 +90,7 @@ def _constant(value: Any) -> bool:
 
 
 def running(
-    plan: Plan,
+    plan: CallPlan,
     arguments: Sequence[str],
     scope: dict[str, Any],
     returned: str = "",

@@ -25,7 +25,7 @@ import torch
 from kernelmux.registry import backend as registered
 from kernelmux.registry import bundles, dispatch, judgement, tracing
 from kernelmux.registry.choice import Verdict
-from kernelmux.registry.dispatch import Plan
+from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.errors import ArgumentError, ShadowWarning, shown
 from kernelmux.registry.judgement import Judgement, Result
 from kernelmux.registry.sampling import Shadow
@@ -89,7 +89,7 @@ def shadow_report(reset: bool = False) -> Report:
 class Shadowed:
     """What a remembered plan calls in a scope with a shadow: the plan, and now and then the shadow as well."""
 
-    def __init__(self, spec: OpSpec, plan: Plan, chosen: Verdict, shadow: Shadow) -> None:
+    def __init__(self, spec: OpSpec, plan: CallPlan, chosen: Verdict, shadow: Shadow) -> None:
         self._spec, self._plan, self._shadow = spec, plan, shadow
         self._name = chosen.name
         self._key = (spec.name, chosen.name, ",".join(shadow.request.names))

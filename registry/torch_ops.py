@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import autocast, autograd, catalog, dispatch
-from kernelmux.registry.errors import ArgumentError, UnsupportedError
+from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_under_vmap
 from kernelmux.registry.gradient import Gradient
 from kernelmux.registry.signature import REQUIRED, Axis, Scalar, Tensor
 from kernelmux.registry.spec import OpSpec
@@ -177,10 +177,7 @@ def _fixed(item: Tensor, value: torch.Tensor, at: int | None) -> bool:
 def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, lead: tuple[int, ...]) -> torch.Tensor:
     if not item.any_rank:
         if at is not None:
-            raise ArgumentError(
-                f"{spec.name}: {item.name}: expected a tensor that vmap does not map over, as it has the axes"
-                f" {item.shapes} and no leading ones: call the operator once per {item.name}"
-            )
+            raise not_under_vmap(spec.name, item.name, item.shapes)
         return value
     if at is None:
         shared = _fixed(item, value, at) and len(item.forms) > 1

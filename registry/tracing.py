@@ -59,6 +59,16 @@ def wrapped(x: torch.Tensor) -> bool:
     return bool(_C._functorch.is_functorch_wrapped_tensor(x)) or torch._is_functional_tensor(x)
 
 
+def mapped(x: torch.Tensor) -> bool:
+    """Whether vmap maps over x, at any depth."""
+    functorch = _C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
+
+
 def differentiated(x: torch.Tensor) -> bool:
     """Whether x is inside of grad, vjp or jvp, at any depth."""
     functorch = _C._functorch

@@ -135,7 +135,7 @@ def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespa
         for dtype in spelt or usual:
             if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
                 job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype])
-                if not job.implementation.reasons(_hypothetical(spec, job, device)):
+                if not job.implementation.reasons(_call_of(spec, job, device)):
                     yield job
 
 
@@ -145,7 +145,7 @@ def _without_dtypes(case: Case) -> tuple[str, list[torch.dtype]]:
     return (re.sub(r":\w+", "", case.text), [*formats]) if len(formats) == 1 else (case.text, [])
 
 
-def _hypothetical(spec: OpSpec, job: Job, device: str) -> Call:
+def _call_of(spec: OpSpec, job: Job, device: str) -> Call:
     capability = torch.cuda.get_device_capability() if device == "cuda" else CAPABILITY
     return spec.hypothetical(
         spec.case(job.workload), dtypes.parse(job.dtype), torch.device(device), capability=capability

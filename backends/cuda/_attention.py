@@ -95,7 +95,7 @@ def call_of(
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """A kind of call, ready to run; `tiles`: descriptors of q, k, v for a kernel that wants those."""
 
     launch: Bound

@@ -12,6 +12,7 @@ import torch
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import cdiv
 from kernelmux.registry.batching import merged
+from kernelmux.registry.windows import Window
 
 CONV2D, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 
@@ -25,6 +26,11 @@ class Axis(NamedTuple):
     stride: int
     padding: int
     dilation: int
+
+    @property
+    def window(self) -> Window:
+        """What walks over it."""
+        return Window(self.taps, self.stride, self.padding, self.dilation)
 
     @property
     def period(self) -> int:

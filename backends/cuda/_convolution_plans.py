@@ -1,6 +1,6 @@
 """The ladder of conv2d and of its gradients: kernels, their tiles, pieces of K.
 
-A planner works out a `Plan` once per kind of call; afterwards only the addresses are filled in.
+A planner works out a `ConvolutionPlan` once per kind of call; afterwards only the addresses are filled in.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 from kernelmux.backends.cuda._convolution import Convolution, operands
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
+from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
 from kernelmux.registry.spec import Call
 
 TILED = Source(__file__, "conv2d_tiled.cu")
@@ -52,6 +52,12 @@ def indices(*together: str) -> tuple[Condition, ...]:
     return (*pixels, *sizes, *(Together(axes, _LARGEST) for axes in together))
 
 
+def halves_on_hopper(lead: str, channels: str = "") -> tuple[Condition, ...]:
+    """Operands of 16 bits, on sm_90. lead: an operand. channels: axes whose elements are copied 16 bytes at a time."""
+    sizes = (c for axis in channels for c in (AtLeast(axis, 8), Multiple(axis, 8)))
+    return (Dtypes(lead, torch.float16, torch.bfloat16), Capability((9, 0), below=(10, 0)), *sizes)
+
+
 class Tile(NamedTuple):
     """A block's part of the product, m x n of the result, k at a time. blocks: that share a multiprocessor. stages: of
     tiles in dynamic shared memory."""
@@ -75,7 +81,7 @@ class Tile(NamedTuple):
         return cdiv(c.sizes[0], self.m) * cdiv(c.sizes[1], self.n)
 
 
-class Plan(NamedTuple):
+class ConvolutionPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, if K is in pieces."""
 
     launch: Bound
@@ -96,24 +102,24 @@ class Plan(NamedTuple):
         return out
 
 
-Planner = Callable[[Convolution, int], Plan]  # for a GPU with so many multiprocessors
+Planner = Callable[[Convolution, int], ConvolutionPlan]  # for a GPU with so many multiprocessors
 Make = Callable[[Planner, str, tuple[Condition, ...], str], Implementation]  # of an idea, conditions, arithmetic
 
 
-def direct(source: Source, entry: str, c: Convolution) -> Plan:
+def direct(source: Source, entry: str, c: Convolution) -> ConvolutionPlan:
     """One thread per element of the result."""
     kernel = source.kernel(entry, _SIGNATURE, ELEMENT=ctype(c.image.dtype), OPERATOR=c.operator)
-    return Plan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape, c.order)
+    return ConvolutionPlan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape, c.order)
 
 
 @lru_cache(maxsize=4096)
-def tiled(c: Convolution, multiprocessors: int) -> Plan:
+def tiled(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product on the FP32 pipes."""
     return tiled_plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 256, blocks=3), multiprocessors)
 
 
 @lru_cache(maxsize=4096)
-def implicit_gemm(c: Convolution, multiprocessors: int) -> Plan:
+def implicit_gemm(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves by mma.sync."""
     sides = [(_side(c.sizes[0], 128), _side(c.sizes[1], 128)), (64, 64)]
     tile = _largest(c, [Tile(m, n, 64, 128, blocks=2, stages=3) for m, n in sides], multiprocessors)
@@ -121,7 +127,7 @@ def implicit_gemm(c: Convolution, multiprocessors: int) -> Plan:
 
 
 @lru_cache(maxsize=4096)
-def implicit_gemm_wgmma(c: Convolution, multiprocessors: int) -> Plan:
+def implicit_gemm_wgmma(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves by wgmma."""
     m = _side(c.sizes[0], 128)
     widest = _side(c.sizes[1], 2 * m)  # a thread per column at least
@@ -147,14 +153,16 @@ def _largest(c: Convolution, tiles: list[Tile], multiprocessors: int) -> Tile:
     return next((t for t in tiles if t.tiles(c) * c.phases * pieces >= multiprocessors), tiles[-1])
 
 
-def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int) -> Plan:
+def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int) -> ConvolutionPlan:
     """The product on the tensor cores with a given tile."""
     left, right = operands(c)
     more = {"BLOCK_M": t.m, "BLOCK_N": t.n, "STAGES": t.stages, "LEFT_COPY": left.copy, "RIGHT_COPY": right.copy}
     return tiled_plan(source, entry, c, t, multiprocessors, **more)
 
 
-def tiled_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int, **more: int) -> Plan:
+def tiled_plan(
+    source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int, **more: int
+) -> ConvolutionPlan:
     """The launches of a kernel that works on tiles of the product."""
     (M, N, _), (length, splits), (left, right) = c.sizes, pieces(c, t, multiprocessors), operands(c)
     parts = splits > 1
@@ -165,11 +173,11 @@ def tiled_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocess
     launch = kernel.bind((t.tiles(c) * c.phases, splits), t.threads, shared=t.shared)
     packed = c.packed(t.tiles(c), length)
     if not parts:
-        return Plan(launch, packed, c.shape, c.order)
+        return ConvolutionPlan(launch, packed, c.shape, c.order)
     sums = c.phases * M * N
     adding = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c))
     sum_parts = adding.bind(cdiv(sums, THREADS), THREADS, splits)
-    return Plan(launch, packed, c.shape, c.order, splits * sums, sum_parts)
+    return ConvolutionPlan(launch, packed, c.shape, c.order, splits * sums, sum_parts)
 
 
 def _defines(c: Convolution) -> dict[str, object]:
@@ -198,11 +206,11 @@ def pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
 def ladder(make: Make, direct: Planner, lead: str, *together: str) -> dict[str, Implementation]:
     """The rungs of an operator. direct: the first one. lead: an operand. together: as in `indices`."""
     fit, halves = indices(*together), Dtypes(lead, torch.float16, torch.bfloat16)
-    ampere, hopper = Capability((8, 0)), Capability((9, 0), below=(10, 0))
+    ampere, hopper = Capability((8, 0)), halves_on_hopper(lead)
     mma, overlapped = "mma.sync on tiles gathered by cp.async", "the next tiles are gathered while wgmma multiplies"
     return {
         "direct": make(direct, "one thread per result", (), "fp32_sequential"),
         "tiled": make(tiled, "tiles of both operands in shared memory", fit, "fp32_sequential"),
         "implicit_gemm": make(implicit_gemm, mma, (halves, ampere, *fit), "mma"),
-        "implicit_gemm_wgmma": make(implicit_gemm_wgmma, overlapped, (halves, hopper, *fit), "mma"),
+        "implicit_gemm_wgmma": make(implicit_gemm_wgmma, overlapped, (*hopper, *fit), "mma"),
     }

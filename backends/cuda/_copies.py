@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from kernelmux.backends.cuda._driver import driver
 from kernelmux.backends.cuda._launch_cuda import current_stream
 
 _HOST_TO_DEVICE = 1  # cudaMemcpyKind
@@ -80,20 +81,15 @@ def _batch(dst: torch.Tensor, src: torch.Tensor, stream: int) -> None:
     arrays = [ctypes.c_void_p(x.ctypes.data) for x in (to, of, sizes)]
     shared = (ctypes.c_size_t(len(to)), ctypes.byref(attributes), ctypes.byref(first), ctypes.c_size_t(1))
     name, failed = _batch_entry()
-    status = getattr(_driver(), name)(*arrays, *shared, *failed, ctypes.c_void_p(stream))
+    status = getattr(driver(), name)(*arrays, *shared, *failed, ctypes.c_void_p(stream))
     if status:
         raise RuntimeError(f"{name}: CUDA driver error {status} for {len(to)} copies of {dst.element_size()} bytes")
 
 
 @cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-@cache
 def _batch_entry() -> tuple[str, tuple[object, ...]]:
     """The driver's entry: CUDA 13 dropped the argument that told which copy failed."""
-    if hasattr(_driver(), "cuMemcpyBatchAsync_v2"):
+    if hasattr(driver(), "cuMemcpyBatchAsync_v2"):
         return "cuMemcpyBatchAsync_v2", ()
     return "cuMemcpyBatchAsync", (None,)
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._convolution import Axis, Convolution
-from kernelmux.backends.cuda._convolution_plans import indices
+from kernelmux.backends.cuda._convolution_plans import halves_on_hopper, indices
 from kernelmux.backends.cuda._im2col import Walked
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
-from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
-from kernelmux.registry.windows import Fold, SideBySide, Window
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition
+from kernelmux.registry.windows import Fold, SideBySide
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
 VECTOR = 8  # halves of 16 bytes
@@ -29,10 +29,8 @@ def asks(lead: str, *together: str, channels: str = "") -> tuple[Condition, ...]
     Not all that could be folded: on an H200 one channel and 5 x 5 take 65 us, gathered by threads 32; three channels and
     4 x 4 with a stride of 4, where windows share nothing, 102 and 86.
     """
-    hopper, halves = Capability((9, 0), below=(10, 0)), Dtypes(lead, torch.float16, torch.bfloat16)
-    sizes = (c for axis in channels for c in (AtLeast(axis, 8), Multiple(axis, 8)))
-    few = AtLeast("C", 2), AtMost("C", 128)
-    return (halves, hopper, *sizes, *few, SideBySide(overlapping=True), Walked(columns=False), *indices(*together))
+    few = AtLeast("C", 2), AtMost("C", 128), SideBySide(overlapping=True)
+    return (*halves_on_hopper(lead, channels), *few, Walked(columns=False), *indices(*together))
 
 
 class Lines(NamedTuple):
@@ -53,14 +51,14 @@ def lines_of(x: torch.Tensor, w: Axis, f: Fold) -> Lines:
 
 
 def fold_of(w: Axis, channels: int) -> Fold:
-    return Fold.of(Window(w.taps, w.stride, w.padding), w.positions, channels, VECTOR)
+    return Fold.of(w.window, w.positions, channels, VECTOR)
 
 
 def lines_of_weight(weight: torch.Tensor, f: Fold) -> Lines:
     """weight [O, C, R, S] as kernels [O, S * channels, R, 1]."""
     taps = weight.shape[3]
     w = Axis(size=taps, positions=1, taps=taps, stride=1, padding=0, dilation=1)
-    return lines_of(weight, w, f.of_kernel(Window(taps, 1, 0), VECTOR))
+    return lines_of(weight, w, f.of_kernel(w.window, VECTOR))
 
 
 def walk(w: Axis) -> Axis:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
-from kernelmux.backends.cuda._convolution_plans import indices
+from kernelmux.backends.cuda._convolution_plans import halves_on_hopper, indices
+from kernelmux.backends.cuda._driver import driver
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._matmul import Problem, adding, problem, split_length
@@ -21,7 +22,7 @@ from kernelmux.backends.cuda._matmul_wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DeviceMap
 from kernelmux.backends.cuda.transpose import transpose_batch
-from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec import Call
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
@@ -91,7 +92,7 @@ class Pixels(Tiles):
         value = storage[start : start + 128].view("V128")
         pitches = [stride * dtype.itemsize for stride in self._strides[-2::-1]]
         wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
-        status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeIm2col(
+        status = driver().cuTensorMapEncodeIm2col(
             ctypes.c_void_p(value.ctypes.data), _DATA_TYPES[dtype], ctypes.c_uint32(4), ctypes.c_void_p(pointer),
             wide(*self._shape[::-1]), (ctypes.c_uint64 * 3)(*pitches), two(*self._lower[::-1]), two(*self._upper[::-1]),
             ctypes.c_uint32(STEP), ctypes.c_uint32(self._pixels), (ctypes.c_uint32 * 4)(1, *self._steps[::-1], 1),
@@ -105,7 +106,7 @@ class Pixels(Tiles):
         return DeviceMap(value, index)
 
 
-class Plan(NamedTuple):
+class Im2colPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
 
     launch: Bound
@@ -130,7 +131,9 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def best_plan(operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int) -> Plan:
+def best_plan(
+    operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
+) -> Im2colPlan:
     """The quickest tiling by the rule of matmul."""
     p = _product(operator, left, right, h, w)
     tilings = (*TILINGS, *NARROW, *(TALL if operator == BACKWARD_WEIGHT else ()))
@@ -147,7 +150,7 @@ def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:
 def plan(
     operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling, splits: int,
     multiprocessors: int,
-) -> Plan:  # fmt: skip
+) -> Im2colPlan:  # fmt: skip
     """The plan with a given tiling, K cut into at most `splits` pieces. left, right: of the operands as they lie."""
     p = _product(operator, left, right, h, w)
     k_split = split_length(p.K, splits, STEP)
@@ -168,7 +171,7 @@ def plan(
         maps: tuple[Tiles, Tiles] = _lines(left), Pixels(image, h, w, STEP)
     else:
         maps = Pixels(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
-    return Plan(launch, p, *maps, parts, adding(parts, p, end))
+    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end))
 
 
 def _whole(channels: int) -> int:
@@ -258,7 +261,4 @@ class Walked:
 
 def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
-    hopper = Capability((9, 0), below=(10, 0))
-    sizes = (c for axis in channels for c in (AtLeast(axis, 8), Multiple(axis, 8)))
-    halves = Dtypes(lead, torch.float16, torch.bfloat16)
-    return (halves, hopper, *sizes, Walked(transposed), *indices(*together))
+    return (*halves_on_hopper(lead, channels), Walked(transposed), *indices(*together))

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-
 from kernelmux.backends.cuda._convolution import Convolution
-from kernelmux.backends.cuda._convolution_plans import Plan, indices
+from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
-from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import Fold, SideBySide, Window
 
@@ -56,17 +54,16 @@ class Block(NamedTuple):
 
 
 def block_of(c: Convolution) -> Block:
-    h, w = (Window(a.taps, a.stride, a.padding, a.dilation) for a in (c.h, c.w))
-    return Block.of(h, w, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
+    return Block.of(c.h.window, c.w.window, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
 
 
 @lru_cache(maxsize=4096)
-def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> Plan:
+def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves, windows read from rows in shared memory."""
     return plan(c, block_of(c), multiprocessors)
 
 
-def plan(c: Convolution, block: Block, multiprocessors: int) -> Plan:
+def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:
     """The same with a given block."""
     bands = c.image.shape[0] * cdiv(c.h.positions, block.rows) * cdiv(c.w.positions, 128 // block.rows)
     tiles = cdiv(c.filters, block.n)
@@ -80,7 +77,7 @@ def plan(c: Convolution, block: Block, multiprocessors: int) -> Plan:
     )  # fmt: skip
     blocks = min(bands, max(1, block.resident * multiprocessors // max(tiles, 1)))
     launch = kernel.bind(blocks * tiles, THREADS, shared=block.shared)
-    return Plan(launch, c.packed(), c.shape, c.order)
+    return ConvolutionPlan(launch, c.packed(), c.shape, c.order)
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,5 @@ class Fits:
 
 def asks(lead: str, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
-    hopper, halves = Capability((9, 0), below=(10, 0)), Dtypes(lead, torch.float16, torch.bfloat16)
     few = AtLeast("C", 1), AtMost("C", MOST_CHANNELS)
-    return (halves, hopper, *few, SideBySide(), Fits(), *indices(*together))
+    return (*halves_on_hopper(lead), *few, SideBySide(), Fits(), *indices(*together))

@@ -1,7 +1,7 @@
 """What the matmul launchers share: how an operand lies in memory, how a product is cut into tiles and splits of K.
 
-A launcher works out a `Plan` once per kind of call (shapes, strides, dtype, alignment) and afterwards only fills in the
-addresses.
+A launcher works out a `MatmulPlan` once per kind of call (shapes, strides, dtype, alignment) and afterwards only fills in
+the addresses.
 """
 
 from collections.abc import Iterable
@@ -97,7 +97,7 @@ def problem(a: Layout, b: Layout) -> Problem:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatmulPlan:
     """A kind of product, ready to run.
 
     shape: of the results. a, b: descriptors of the operands where the kernel wants those. parts: pieces of K, whose
@@ -139,9 +139,9 @@ def simple_kernel(source: Source, entry: str, p: Problem, end: Ending, **defines
     return source.kernel(entry, signature, ELEMENT=ctype(p.dtype), **defines, **p.macros, **end.macros)
 
 
-def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], p: Problem) -> Plan:
+def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], p: Problem) -> MatmulPlan:
     """The plan of a kernel that knows no splits."""
-    return Plan(kernel.bind(grid, block, p.M, p.N, p.K, p.left.ld, p.right.ld, *p.batch_numbers), p.shape)
+    return MatmulPlan(kernel.bind(grid, block, p.M, p.N, p.K, p.left.ld, p.right.ld, *p.batch_numbers), p.shape)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import Plan, Tiling, adding, choose, problem, split_length
+from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, problem, split_length
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype, multiprocessors
 from kernelmux.registry.batching import result
 
@@ -52,11 +52,11 @@ def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epi
 
 
 @lru_cache(maxsize=4096)
-def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
     return plan(a, b, *choose(TILINGS, problem(a, b), multiprocessors), end)
 
 
-def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.ending) -> Plan:
+def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.ending) -> MatmulPlan:
     """The product with a given tiling, K (at least 1) cut into at most `splits` pieces."""
     p, block_k = problem(a, b), t.k_bytes // a.dtype.itemsize
     k_split = split_length(p.K, splits, block_k)
@@ -70,4 +70,4 @@ def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.en
     )  # fmt: skip
     numbers = p.M, p.N, p.K, p.left.ld, p.right.ld, k_split, *p.batch_numbers
     launch = kernel.bind((t.tiles(p), parts), t.threads, *numbers, shared=t.shared(out))
-    return Plan(launch, p.shape, parts=parts, sum_parts=adding(parts, p, end))
+    return MatmulPlan(launch, p.shape, parts=parts, sum_parts=adding(parts, p, end))

@@ -9,8 +9,8 @@ import torch
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import (
+    MatmulPlan,
     Operand,
-    Plan,
     Problem,
     Tiling,
     adding,
@@ -148,13 +148,15 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> Plan:
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
-def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending) -> Plan:
+def plan(
+    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending
+) -> MatmulPlan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
     p = problem(a, b)
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
@@ -174,7 +176,7 @@ def plan(a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int
     steps = LINE // a.dtype.itemsize
     a_tiles = _tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
     b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
-    return Plan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
 
 
 def _tiles(p: Problem, x: Operand, length: int, lines: int) -> Tiles:

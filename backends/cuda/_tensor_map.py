@@ -2,12 +2,13 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from kernelmux.backends.cuda._driver import driver
 from kernelmux.registry import replay
 
 _DATA_TYPES = {  # CUtensorMapDataType
@@ -79,7 +80,7 @@ class Tiles:
         start = -storage.ctypes.data % _ALIGNMENT
         value = storage[start : start + _BYTES].view(f"V{_BYTES}")
         wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
-        status = _driver().cuTensorMapEncodeTiled(
+        status = driver().cuTensorMapEncodeTiled(
             ctypes.c_void_p(value.ctypes.data), _TF32 if self._tf32 else _DATA_TYPES[dtype],
             ctypes.c_uint32(rank), ctypes.c_void_p(pointer), wide(*self._shape[::-1]),
             wide(*_pitches(self._shape, self._strides, size)), narrow(*self._box[::-1]), narrow(*(1,) * rank),
@@ -101,8 +102,3 @@ def _pitches(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> lis
         pitches.append(stride * size if length > 1 else -(-extent // 16) * 16)
         extent = pitches[-1] * length
     return pitches
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")

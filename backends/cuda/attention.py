@@ -19,10 +19,10 @@ import torch
 from kernelmux.backends.cuda import _attention_split_keys
 from kernelmux.backends.cuda._attention import (
     SHAPE,
+    AttentionPlan,
     Call,
     Config,
     Pair,
-    Plan,
     call_of,
     section_for_balance,
     section_for_l2,
@@ -83,20 +83,20 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 
 
 @lru_cache(maxsize=4096)
-def _online(call: Call) -> Plan:
+def _online(call: Call) -> AttentionPlan:
     lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
     numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
-    return Plan(kernel.bind(call.works(rows), lanes * rows, *numbers))
+    return AttentionPlan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
 @lru_cache(maxsize=4096)
-def _tensor_cores(call: Call) -> Plan:
+def _tensor_cores(call: Call) -> AttentionPlan:
     return tensor_cores_plan(call, tensor_cores_config(call))
 
 
 @lru_cache(maxsize=4096)
-def _wgmma(call: Call) -> Plan:
+def _wgmma(call: Call) -> AttentionPlan:
     return wgmma_plan(call, wgmma_config(call))
 
 
@@ -138,14 +138,14 @@ def _keys(call: Call) -> int:
     return min((176, 128), key=lambda keys: cdiv(N, keys) * (keys + (3 if keys == 176 else 8)))
 
 
-def tensor_cores_plan(call: Call, config: Config) -> Plan:
+def tensor_cores_plan(call: Call, config: Config) -> AttentionPlan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
     numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
-    return Plan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
+    return AttentionPlan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
 
-def wgmma_plan(call: Call, config: Config) -> Plan:
+def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     """One block per multiprocessor: its tiles leave no shared memory for a second one."""
     kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
@@ -153,7 +153,7 @@ def wgmma_plan(call: Call, config: Config) -> Plan:
     grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
     launch = kernel.bind(grid, threads, *sizes, call.window, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
-    return Plan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
+    return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 
 
 def _vector(*inputs: Layout) -> int:

@@ -88,7 +88,7 @@ def _real_strides(x: Layout) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttentionBackwardPlan:
     """A kind of call, ready to run: first the offsets of the rows, then what computes the gradients."""
 
     call: Call
@@ -110,8 +110,8 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
     """An implementation from what turns a call into a launch of the kernels behind the offsets."""
 
     @lru_cache(maxsize=4096)
-    def plan(call: Call) -> Plan:
-        return Plan(call, _offsets(call), make(call))
+    def plan(call: Call) -> AttentionBackwardPlan:
+        return AttentionBackwardPlan(call, _offsets(call), make(call))
 
     def run(
         grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor,

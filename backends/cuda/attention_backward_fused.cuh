@@ -41,14 +41,6 @@ __device__ __forceinline__ void release_one(int* counter) {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-// Four 8 x 8 matrices of a warp, each transposed; a lane names a row of 16 bytes.
-__device__ __forceinline__ void store_transposed(void* row, const unsigned (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     shared_address(row)),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
-
 // Sums that a product is to begin anew: the compiler need not keep what they were.
 template <int Count>
 __device__ __forceinline__ void forget(float (&d)[Count][4]) {

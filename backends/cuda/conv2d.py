@@ -17,7 +17,7 @@ import torch
 
 from kernelmux.backends.cuda import _folded, _image_rows
 from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
-from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
@@ -42,7 +42,7 @@ def problem(
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution, multiprocessors: int) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_direct", c)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 
 from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
-from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
 from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
@@ -43,7 +43,7 @@ def problem(
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution, multiprocessors: int) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_backward_input_direct", c)
 
 

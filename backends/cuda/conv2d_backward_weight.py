@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.backends.cuda import _folded
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
-from kernelmux.backends.cuda._convolution_plans import Plan, Planner, direct, ladder
+from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
 from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
 from kernelmux.backends.cuda._layout import Layout, layout
@@ -40,7 +40,7 @@ def problem(
 
 
 @lru_cache(maxsize=4096)
-def _direct(c: Convolution, multiprocessors: int) -> Plan:
+def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_backward_weight_direct", c)
 
 

@@ -112,13 +112,6 @@ __device__ __forceinline__ void multiply(Sums& sum, unsigned lines, const unsign
     pin(a[0]), pin(a[1]);
 }
 
-// Four 8 x 8 matrices of a warp, each transposed; a lane names a row of 16 bytes.
-__device__ __forceinline__ void store_transposed(void* row, const unsigned (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
-
 // The results of a warpgroup, of filters from n0 on. out: the image; p, q: where the band begins.
 __device__ __forceinline__ void store_out(Element* tile, const Sums& sum, Element* out, const Element* bias, const Convolution& c,
                                           int p, int q, int n0) {

@@ -1,4 +1,4 @@
-// Instructions of sm_90: barriers in shared memory, tile copies (TMA) and what waits for them.
+// Instructions of sm_90: barriers in shared memory, tile copies (TMA) and what waits for them, matrices to shared memory.
 #pragma once
 #include "tensor_cores.cuh"
 
@@ -70,4 +70,12 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, Barrier
         "[%2];" ::"r"(shared_address(to)),
         "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
         : "memory");
+}
+
+// To shared memory, four 8 x 8 matrices of a warp, each transposed; a lane names a row of 16 bytes.
+__device__ __forceinline__ void store_transposed(void* row, const unsigned (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     shared_address(row)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
 }

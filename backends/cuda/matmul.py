@@ -20,7 +20,7 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import THREADS, Plan, operand, problem, simple_kernel, simple_plan
+from kernelmux.backends.cuda._matmul import THREADS, MatmulPlan, operand, problem, simple_kernel, simple_plan
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_wgmma import wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
@@ -45,21 +45,21 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: E
 
 
 @lru_cache(maxsize=4096)
-def _naive(a: Layout, b: Layout, end: Ending) -> Plan:
+def _naive(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     grid = cdiv(p.products * p.M * p.N, THREADS)
     return simple_plan(simple_kernel(SOURCE, "matmul_naive", p, end), grid, THREADS, p)
 
 
 @lru_cache(maxsize=4096)
-def _tiled(a: Layout, b: Layout, end: Ending) -> Plan:
+def _tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     grid = p.products * cdiv(p.M, 32) * cdiv(p.N, 32)
     return simple_plan(simple_kernel(SOURCE, "matmul_tiled", p, end), grid, (32, THREADS // 32), p)
 
 
 @lru_cache(maxsize=4096)
-def _register_tiled(a: Layout, b: Layout, end: Ending) -> Plan:
+def _register_tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p, size = problem(a, b), a.dtype.itemsize
     kernel = simple_kernel(
         REGISTER_TILED, "matmul_register_tiled", p, end, C_VECTOR=gcd(4, p.N),

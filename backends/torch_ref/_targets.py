@@ -2,6 +2,7 @@
 
 import torch
 
+from kernelmux.backends.torch_ref._values import any_wrong
 from kernelmux.registry.errors import ArgumentError
 
 
@@ -10,11 +11,11 @@ def safe_targets(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows that count, rows whose target is no class, and targets with class 0 in place of those and of ignored ones.
 
-    On a CPU a target that is no class is an ArgumentError; on a GPU to look at it would be to wait for it.
+    On a CPU a target that is no class is an ArgumentError.
     """
     counts = target != ignore_index
     wrong = counts & ((target < 0) | (target >= logits.shape[-1]))
-    if target.device.type == "cpu" and bool(wrong.any()):
+    if any_wrong(op, "target", wrong):
         row = int(wrong.nonzero()[0])
         legal = f"0 <= target < {logits.shape[-1]} or ignore_index = {ignore_index}"
         raise ArgumentError(f"{op}: target: expected {legal}, got {int(target[row])} in row {row}")

@@ -2,6 +2,7 @@
 
 import torch
 
+from kernelmux.backends.torch_ref._values import any_wrong
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import ArgumentError
 
@@ -15,8 +16,8 @@ def paged_attention(
         return torch.zeros_like(q, memory_format=torch.contiguous_format)
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
-    wrong = _unknown(used, k_pages.shape[0])
     beyond = _impossible(lengths, slots)
+    wrong = _unknown(used, k_pages.shape[0])
     k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
     hidden = ~reached[:, None, None]
     s = torch.unflatten(q, 1, (groups, -1)).float() @ k.float().mT
@@ -31,9 +32,9 @@ def paged_attention(
 
 
 def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
-    """Which entries are no page; ArgumentError on a CPU: on a GPU to look at them would be to wait for them."""
+    """Which entries are no page; ArgumentError on a CPU."""
     wrong = (used < 0) | (used >= pages)
-    if wrong.device.type == "cpu" and bool(wrong.any()):
+    if any_wrong("paged_attention", "page_table", wrong):
         row, column = wrong.nonzero()[0].tolist()
         raise ArgumentError(
             f"paged_attention: page_table: expected 0 <= page < {pages}, got {int(used[row, column])} at [{row}, {column}]"
@@ -44,7 +45,7 @@ def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
 def _impossible(lengths: torch.Tensor, slots: int) -> torch.Tensor:
     """Which lengths are none of a sequence in so many slots; ArgumentError on a CPU."""
     wrong = (lengths < 0) | (lengths > slots)
-    if wrong.device.type == "cpu" and bool(wrong.any()):
+    if any_wrong("paged_attention", "lengths", wrong):
         row = int(wrong.nonzero()[0])
         raise ArgumentError(
             f"paged_attention: lengths: expected 0 <= length <= {slots}, got {int(lengths[row])} at [{row}]"

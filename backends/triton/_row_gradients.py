@@ -158,7 +158,7 @@ def _columns(state, ins, saved, row, cols, M, N, shares: tl.constexpr):
     return added
 
 
-class Plan(NamedTuple):
+class RowGradientsPlan(NamedTuple):
     """The launch that makes partial sums, their shape, and the steps that add them."""
 
     launch: RowLaunch
@@ -185,7 +185,9 @@ def chunk(N: int) -> int:
 
 
 @plan
-def _fused(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int) -> Plan:
+def _fused(
+    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int
+) -> RowGradientsPlan:
     M, N = math.prod(shape[:-1]), shape[-1]
     config = rule(N, itemsize, inputs)
     programs = min(M, config["PER_SM"] * processors(device))
@@ -197,11 +199,11 @@ def _fused(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, 
         apply=g.op.apply, shares=g.shares, SAVED=g.saved, BLOCK=block, CHUNKS=cdiv(N, block), FULL=N // block, WIDTH=width,
         SPLIT=False, STAGES=config["STAGES"], LEADS=overlaps(device), num_warps=config["num_warps"],
     )  # fmt: skip
-    return Plan(launch, (programs, N), sum_first(device, programs, N))
+    return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 
 
 @plan
-def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> Plan:
+def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> RowGradientsPlan:
     M, N = math.prod(shape[:-1]), shape[-1]
     block_m, block_n = 16, 128
     blocks_n = cdiv(N, block_n)
@@ -210,10 +212,10 @@ def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> 
         gradients_columns_kernel, (programs, blocks_n), M, N, outputs=0, saved=count, inputs=inputs,
         shares=g.shares, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
     )  # fmt: skip
-    return Plan(launch, (programs, N), sum_first(device, programs, N))
+    return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 
 
-def _last(p: Plan, sums: Tensors, like_vector: torch.Tensor) -> Tensors:
+def _last(p: RowGradientsPlan, sums: Tensors, like_vector: torch.Tensor) -> Tensors:
     grads = tuple([like(like_vector) for _ in sums])
     for part, grad in zip(sums, grads, strict=True):
         run(p.last, part, grad)

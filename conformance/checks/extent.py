@@ -59,7 +59,7 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
     if not choices or REQUIRED in choices.values():
         return trial
     case = generate.with_scalars(resize.case_of(probe, trial), choices)
-    if generate.hypothetical(probe.spec, case, trial.dtype) is None:
+    if generate.permitted(probe.spec, case, trial.dtype) is None:
         return trial
     made = probe.make(case, trial.dtype)
     return trial if probe.reasons(made) else made
@@ -70,7 +70,7 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName) -> None:
     dimensions = huge.independent(probe.spec, case, axis, base.dtype)
     parts = probe.emulated and huge.apart(probe.spec, case, axis, base.dtype) == dimensions
     for grown in _grown(probe.spec, case, axis):
-        call = generate.hypothetical(probe.spec, grown, base.dtype)
+        call = generate.permitted(probe.spec, grown, base.dtype)
         if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
             continue
         trial = probe.make(grown, base.dtype)

@@ -213,7 +213,7 @@ def _first_able(probe: Probe, cases: list[Case], turn: int) -> Trial | None:
     for case in cases:
         dtypes = probe.options.dtypes_of(probe.spec)
         order = [dtypes[(turn + i) % len(dtypes)] for i in range(len(dtypes))]
-        fits = [d for d in order if generate.hypothetical(probe.spec, case, d)]
+        fits = [d for d in order if generate.permitted(probe.spec, case, d)]
         made = (probe.make(case, dtype) for dtype in fits)
         found = next((t for t in made if not probe.reasons(t)), None)
         if found is not None:

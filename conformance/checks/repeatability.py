@@ -127,7 +127,7 @@ def _several_blocks(probe: Probe, trial: Trial) -> bool:
 
 def _terms(probe: Probe, case: Case) -> int:
     """Terms of the longest sum."""
-    call = generate.hypothetical(probe.spec, case, probe.spec.dtypes[0])
+    call = generate.permitted(probe.spec, case, probe.spec.dtypes[0])
     return 0 if call is None else nearby.terms(call)
 
 

@@ -100,9 +100,7 @@ def _differs(probe: Probe, case: Case, name: str) -> bool:
     """Whether the result is another one where a scalar is left to its default."""
     dtype = probe.options.dtypes_of(probe.spec, case)[0]
     default = next(i.default for i in probe.spec.scalars if i.name == name)
-    if default is REQUIRED or not generate.hypothetical(
-        probe.spec, generate.with_scalars(case, {name: default}), dtype
-    ):
+    if default is REQUIRED or not generate.permitted(probe.spec, generate.with_scalars(case, {name: default}), dtype):
         return True
     ours = probe.make(case, dtype)
     theirs = probe.spec.evaluate(probe.spec.bind(*(default if i.name == name else v for i, v in _named(ours))))
@@ -128,7 +126,7 @@ def _asked(case: Case, name: str, value: Any) -> bool:
 
 
 def _fits(probe: Probe, case: Case) -> bool:
-    return any(generate.hypothetical(probe.spec, case, d) for d in probe.options.dtypes_of(probe.spec, case))
+    return any(generate.permitted(probe.spec, case, d) for d in probe.options.dtypes_of(probe.spec, case))
 
 
 def _trial(probe: Probe, case: Case, turn: int) -> Iterator[Trial]:

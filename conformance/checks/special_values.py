@@ -137,7 +137,7 @@ def _single_terms(probe: Probe) -> list[Trial]:
     dtypes = [d for d in probe.options.dtypes_of(spec) if d.is_floating_point] if not probe.options.cases else []
     axes = {i.name: -1 for i in spec.scalars if isinstance(i, Axis)}
     along = generate.with_scalars(case, axes)
-    made = (probe.make(along, d) for d in dtypes if generate.hypothetical(spec, along, d))
+    made = (probe.make(along, d) for d in dtypes if generate.permitted(spec, along, d))
     able = [t for t in made if _defined(t) and not probe.reasons(t)]
     return able[probe.options.seed % len(able) :][:1] if able and probe.emulated else able
 

@@ -255,7 +255,7 @@ def _reach(x: torch.Tensor, strides: layouts.Strides) -> int:
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))) * x.element_size()
 
 
-def _strides(layout: layouts.Layout, shape: tuple[int, ...], trial: Trial) -> layouts.Strides:
+def _strides(layout: layouts.LayoutRule, shape: tuple[int, ...], trial: Trial) -> layouts.Strides:
     made = layout.strides(shape, trial.dtype.itemsize)
     return contiguous_strides(shape) if made is None or made[1] else made[0]
 

@@ -174,6 +174,16 @@ def test_every_folder_of_modules_is_a_package_that_says_what_it_is() -> None:
     offences("no docstring", [str(path) for path in packages if not ast.get_docstring(ast.parse(text(path)))])
 
 
+def test_a_word_for_many_things_names_one_class() -> None:
+    """What a plan or a layout is of, a class says in its name: of the bare word there is one, everywhere."""
+    words: dict[str, list[str]] = {word: [] for word in ("Layout", "Place", "Plan", "Record")}
+    for path in files("*.py"):
+        for node in ast.walk(ast.parse(text(path))):
+            if isinstance(node, ast.ClassDef) and node.name in words and not is_test(path):
+                words[node.name].append(f"{path}:{node.lineno} class {node.name}")
+    offences("one name, one meaning", [line for found in words.values() if len(found) > 1 for line in found])
+
+
 def test_no_file_is_longer_than_400_lines() -> None:
     code = files("*.py", "*.cu", "*.cuh", "*.html")
     written = [*code, *(p for p in files("*.md") if p.parts[0] != "docs" and p.parts[:2] != ("perf", "results"))]

@@ -13,7 +13,7 @@ X = torch.arange(3 * 5 * 8, dtype=torch.float16).reshape(3, 5, 8)
 
 @pytest.mark.parametrize("layout", layouts.LAYOUTS, ids=lambda layout: layout.name)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 8), (3, 5, 8), (1, 1), (2, 1, 3)], ids=str)
-def test_a_layout_keeps_shape_and_values(layout: layouts.Layout, shape: tuple[int, ...]) -> None:
+def test_a_layout_keeps_shape_and_values(layout: layouts.LayoutRule, shape: tuple[int, ...]) -> None:
     x = torch.arange(max(torch.Size(shape).numel(), 1), dtype=torch.float16).reshape(shape)
     made = layout.of(x)
     if made is not None:

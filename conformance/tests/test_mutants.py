@@ -34,6 +34,10 @@ def test_a_mutant_that_does_not_compile_is_not_caught() -> None:
 
 
 # One check alone stands between each of these and its users: without it a family would go unseen.
+#
+# Two checks are never alone. Others call kernels on a sample of the cases of `accuracy`, and judge results by the same
+# bound. What `signature` says of wrong calls is decided before a kernel is reached; what it asks of a result, every check
+# asks (`Judge.well_formed`), and that it requires no gradient `ambience` as well.
 ALONE = {
     "add-bits/from_zero",
     "add-shapes/twice",
@@ -54,7 +58,11 @@ ALONE = {
     "rms_norm-properties/by_count",
     "softmax-properties/from_low",
     "softmax-properties/last_unseen",
+    "softmax-basics/filled_gap",
+    "softmax-basics/merged_axes",
+    "softmax-basics/short_reciprocal",
 }
+NEVER_ALONE = {"accuracy", "signature"}
 ASKED = (
     "accuracy exact shapes layout signature special_values claims ambience scalars memory state repeatability offsets"
     " extent properties"
@@ -72,6 +80,8 @@ def test_one_check_alone_catches_it(mutant: Mutant, mutants: None) -> None:
 def test_the_members_that_one_check_catches_are_there() -> None:
     assert {f"{m.op}-{m.name}" for m in POPULATION} >= ALONE
     assert {m.op for m in POPULATION if m.check} == set(catalog.names())
+    alone = {m.check for m in POPULATION if f"{m.op}-{m.name}" in ALONE}
+    assert alone | NEVER_ALONE == set(ASKED) and not alone & NEVER_ALONE
 
 
 def test_every_check_of_variants_has_a_mutant() -> None:

@@ -25,7 +25,6 @@ from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, domains, guests, requests, terminal
 from kernelmux.registry.cases import draw, generator
-from kernelmux.registry.cli import hypothetical
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Call
 
@@ -104,7 +103,7 @@ def _check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
     """The call with the variant that ran, and what its launches did."""
     spec = catalog.spec(options.op)
-    shaped = hypothetical(spec, options.shape, "cpu")
+    shaped = spec.hypothetical(spec.case(options.shape))
     room.require(shaped, f"--shape {options.shape}")
     chosen = _choose(shaped, backend)
     drawn = {name: _drawn(shaped, name) for name in shaped.tensors}

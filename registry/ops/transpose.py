@@ -60,7 +60,12 @@ SPEC = OpSpec(
         Case("x=3x2097169", tier="full"),
         Case("x=4096x4096", tier="full"),
     ),
-    workloads=(Case("x=8192x8192"), Case("x=4096x1024"), Case("x=8191x8193")),
+    workloads=(
+        Case("x=8192x8192"),
+        Case("x=4096x1024"),
+        Case("x=8191x8193"),
+        Case("x=5000x7000", dtypes=(torch.bfloat16,)),
+    ),
     cost=cost,
     gradient=Composed(("x",), lambda kx, v, g: {"x": kx.transpose(g["y"])}),
 )

@@ -30,7 +30,7 @@ def install(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, tuple[Backend, 
     monkeypatch.setattr(registered, "unavailable", lambda name, device: backend(name).unavailable(device))
     monkeypatch.setattr(registered, "implements", lambda name, op: op in found[name][1])
     monkeypatch.setattr(registered, "variants", lambda name, op: dict(found[name][1].get(op, {})))
-    monkeypatch.setattr(dispatch, "_plans", dispatch.Plans())
+    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
     monkeypatch.setattr(notices, "_told", set())
     monkeypatch.setattr(stats, "_counters", {})
     for name in [name for name in os.environ if name.startswith("KERNELMUX_BACKEND")]:

@@ -44,9 +44,25 @@ def test_versions_are_those_that_are_installed():
     assert any(line.split()[:2] == ["numpy", metadata.version("numpy")] for line in section("packages").lines)
 
 
-def test_a_package_that_is_recorded_and_cannot_be_found_is_said(monkeypatch):
-    monkeypatch.setattr(doctor, "PACKAGES", {"nowhere_to_be_found": ("torch",)})
-    assert section("packages").lines[-1] == f"{'torch':<20} {metadata.version('torch')}, but it cannot be imported"
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("broken_on_import", "OSError: libtorch.so: cannot open"),
+    ],
+)
+def test_a_package_that_is_installed_and_cannot_be_imported_is_a_problem(module, text, monkeypatch, tmp_path):
+    (tmp_path / "broken_on_import.py").write_text("raise OSError('libtorch.so: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor, "PACKAGES", {module: ("torch",)})
+    packages = section("packages")
+    assert packages.problems == 1
+    assert packages.lines[-1] == f"! torch {metadata.version('torch')}: cannot be imported: {text}"
+
+
+def test_a_package_that_is_not_installed_is_no_problem(monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", {"nowhere_to_be_found": ("nowhere-to-be-found",)})
+    assert section("packages").lines[-1] == f"{'nowhere-to-be-found':<20} not installed"
 
 
 def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):

@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
     monkeypatch.setattr(notices, "_emulating", set())
-    monkeypatch.setattr(dispatch, "_plans", dispatch.Plans())
+    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
 
 
 def add():

@@ -65,7 +65,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(catalog, "spec", lambda op: SPEC if op == SPEC.name else specs(op))
     monkeypatch.setattr(registered, "variants", lambda b, op: made if op == SPEC.name else variants(b, op))
     monkeypatch.setattr(registered, "implements", lambda backend, op: backend == "torch_ref")
-    monkeypatch.setattr(dispatch, "_plans", dispatch.Plans())
+    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
     seen.clear()
     yield dispatch.function.__wrapped__(SPEC.name)
     torch._dynamo.reset()

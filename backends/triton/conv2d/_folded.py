@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._order import channels_first
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
-from kernelmux.backends.triton.conv2d._specialised import specialised
-from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Fold, SideBySide, Window
 
@@ -24,9 +24,7 @@ LINE = Window(1, 1, 0)  # over lines
 
 def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
-    halves = Dtypes(x, torch.float16, torch.bfloat16)
-    lines = Multiple("O", VECTOR), AtLeast("O", VECTOR)
-    return Capability((9, 0), below=(10, 0)), halves, *lines, AtLeast("C", 1), AtMost("C", 128), SideBySide()
+    return _specialised.requires(x, AtLeast("C", 1), AtMost("C", 128), SideBySide(), lines="O")
 
 
 @triton.jit(do_not_specialize=range(2, 8))
@@ -78,5 +76,5 @@ def convolution(
         left, lines = _lines(x, rows, across, shape[3], f)
         right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
         p = Problem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
-        specialised(p)(y, left, right, y if bias is None else bias)
+        _specialised.specialised(p)(y, left, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)

@@ -63,11 +63,11 @@ class Phases:
         return f"C = {c} with stride = {stride}, needs {self.text}" if stride[1] > 1 and c % self.channels else None
 
 
-def requires(x: str, *more: Condition) -> tuple[Condition, ...]:
-    """What a call must meet. x: the name of the images that are read."""
+def requires(x: str, *more: Condition, lines: str = "CO") -> tuple[Condition, ...]:
+    """What a call must meet. x: the name of the images that are read. lines: axes that are copied by whole vectors."""
     halves = Dtypes(x, torch.float16, torch.bfloat16)
-    lines = (c for axis in "CO" for c in (Multiple(axis, VECTOR), AtLeast(axis, VECTOR)))
-    return Capability((9, 0), below=(10, 0)), halves, *lines, *more
+    whole = (c for axis in lines for c in (Multiple(axis, VECTOR), AtLeast(axis, VECTOR)))
+    return Capability((9, 0), below=(10, 0)), halves, *whole, *more
 
 
 @gluon.jit
