@@ -5,8 +5,8 @@ import torch
 from kernelmux.registry.backend import Implementation
 
 Maybe = torch.Tensor | None
-# Rows. For 2**18 of them cuBLAS has no kernel (b 64 x 48, not transposed): likely for their tiles, of which there are more
-# than the 65535 blocks of a second axis of a grid. 2**15 stay below that whatever the tile.
+# Rows of a part. For 2**18 of them, and b of 64 x 48 by rows, cuBLAS has no kernel: probably since a grid has 65535 blocks
+# along its second axis at most. 2**15 rows stay below that whatever the tile.
 MOST = 2**15
 
 
