@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     const int blocks = cdiv(N, OWN), kv_heads = heads / group, unit = shared.ticket - blocks * slices;
-    if (unit < 0) {
+    if (__builtin_expect(unit < 0, 1)) {
         const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
         const Place place = locate_block();
         const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
