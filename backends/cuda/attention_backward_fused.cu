@@ -11,9 +11,7 @@
 #ifndef ORDERED
 #define ORDERED 1
 #endif
-#ifndef PARTS
-#define PARTS 2  // of a warpgroup in shared memory: one may wait for its turn while the next is computed
-#endif
+#define PARTS 2   // of a warpgroup in shared memory: one may wait for its turn while the next is computed
 #define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
 #define REVERSED (ORDERED && CAUSAL)  // blocks start and add from the last keys to the first
 #define SHARE (PANELS == 1 ? TILE / CONSUMERS : TILE)  // a warpgroup's queries of grad_q, of one panel of columns
@@ -278,8 +276,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_fused(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                              const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
-                             Element* __restrict__ out_q, Element* __restrict__ out_k, Element* __restrict__ out_v, int heads, int group, int M,
-                             int N, int pitch, int window, float scale, float scale_log2, int slices, int section) {
+                             Element* __restrict__ out_q, Element* __restrict__ out_k, Element* __restrict__ out_v,
+                             int heads, int group, int M, int N, int pitch, int window, float scale, float scale_log2,
+                             int slices, int section) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, window};
@@ -301,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     const int blocks = cdiv(N, OWN), kv_heads = heads / group, unit = shared.ticket - blocks * slices;
-    if (__builtin_expect(unit < 0, 1)) {
+    if (__builtin_expect(unit < 0, 1)) {  // first in the code: the emulator prefers what comes first to what waits
         const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
         const Place place = locate_block();
         const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
@@ -328,11 +327,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         __syncthreads();  // the ticket has been read
         finish(*reinterpret_cast<FinishShared*>(memory), sums, done, out_q, unit, scale, shape);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    attention_backward_fused_finish(const float* __restrict__ sums, const int* __restrict__ done, Element* __restrict__ out_q,
-                                    int M, int N, int window, float scale) {
-    __shared__ FinishShared shared;
-    finish(shared, sums, done, out_q, blockIdx.x, scale, {1, 1, M, N, 0, window});
 }
