@@ -24,7 +24,6 @@ _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
 _TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
 _FUSED = Source(__file__, "attention_backward_fused.cu")
-_FINISH = Source(__file__, "attention_backward_fused_finish.cu")
 _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
@@ -34,6 +33,7 @@ _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 _PITCH = 128  # rows of offsets of a block, and of the longest tile; tiles begin at multiples of 8
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
+_PARTS, _FINISHED = 2, 8  # of the one walk: parts of grad_q in shared memory; tiles of it that a block converts
 _L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
 
 Config = dict[str, int]
@@ -250,20 +250,27 @@ def _wgmma(call: Call) -> Callable[..., None]:
 def fused_config(call: Call) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their products in turn.
 
-    H200, bf16, 4 x 32 x 4096 x D, us of the whole call, causal and not: at D = 128 tiles of 64 queries 2849 and 5072,
-    without turns 3004 and 5519; of 80 queries 3131 and 5433. At D = 64 tiles of 128 queries 1847 and 2947, without
-    turns 1861 and 3262. These causal calls added from the first keys to the last.
+    H200, bf16, 4 x 32 x 4096 x D, us of the whole call, causal and not: at D = 128 tiles of 64 queries 2569 and 4446,
+    without turns 2758 and 4747, with three stages and one part of grad_q for two 2575 and 4501. With a kernel of its
+    own that converts grad_q and one part 2616 and 4531, tiles of 80 queries 2692 and 4528. At D = 64 tiles of 128
+    queries 1685 and 2713, without turns 1751 and 2840.
     """
     return {"TILE": 128 if call.dims[5] <= 64 else 64, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
 
 
-def fused(call: Call, ordered: bool) -> Callable[..., None]:
-    """One kernel for all products, one that converts the sums of grad_q; without an order these begin as zeros.
+def fused_section(call: Call) -> int:
+    """Slices whose blocks run together.
 
-    Blocks of a slice wait for one another: with those of several slices between them less than in a row. H200 as above,
-    without turns, at D = 64: causal in a row 2410 us, of 4 slices 2119, of 16 1861; not causal 3830, 3269 and, of 8,
-    3262.
+    Blocks of a slice wait for one another, and under a causal mask the last to start are the longest. H200, bf16, us:
+    4 x 32 x 4096 x 128 causal, 5 slices 2606, 8 2621, 16 3107, 33 3969; not causal 4484, 4522, 4652 and 4782. At D = 64
+    1759, 1761, 1753 and 1893; 2737, 2792, 2759 and 2841. 2 x 32 / 8 x 8192 x 128 causal, one slice 5270, 5 7071.
     """
+    B, H, G, M, _, _ = call.dims
+    return _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
+
+
+def fused(call: Call, ordered: bool) -> Callable[..., None]:
+    """One kernel for all products and the conversion of grad_q; without an order its sums begin as zeros."""
     config = fused_config(call)
     B, H, G, M, N, D = call.dims
     own, tile = 64 * config["CONSUMERS"], config["TILE"]
@@ -271,27 +278,21 @@ def fused(call: Call, ordered: bool) -> Callable[..., None]:
     maps = _maps(call, {"grad_out": tile, "q": tile, "k": own, "v": own})
     kernel = _FUSED.kernel(
         "attention_backward_fused",
-        f"grad_out:map q:map k:map v:map offsets* sums* done* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
+        f"grad_out:map q:map k:map v:map offsets* sums* done* grad_q* grad_k* grad_v* {_SHAPE} slices:i32 section:i32",
         **config, **call.defines, ORDERED=int(ordered),
     )  # fmt: skip
     panels = cdiv(D, _LINE)
-    shared = _shared(call, config) + tile * (own * 4 + panels * _LINE * 4 + 8 * config["STAGES"])
-    section = _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
+    shared = _shared(call, config) + tile * (own * 4 + _PARTS * panels * _LINE * 4 + 8 * config["STAGES"])
+    blocks = B * G * cdiv(N, own) + B * H * cdiv(tiles, _FINISHED)
     launch = kernel.bind(
-        B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section, shared=shared
+        blocks, 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, fused_section(call), shared=shared
     )
-    kernel = _FINISH.kernel(
-        "attention_backward_fused_finish", "sums* grad_q* M:i32 N:i32 window:i32 scale:f32",
-        TILE=tile, OWN=own, **call.defines,
-    )  # fmt: skip
-    finish = kernel.bind(B * H * panels * cdiv(M, 8), 128, M, N, call.window, call.numbers[6])
 
     def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
         size = (B * H, panels, cdiv(M, 8), 8 * _LINE)
         sums = offsets.new_empty(size) if ordered else offsets.new_zeros(size)
-        done = offsets.new_zeros(B * H * tiles * config["CONSUMERS"] + 1 if ordered else 1, dtype=torch.int32)
-        launch(*(map_.of(x) for map_, x in zip(maps, inputs, strict=True)), offsets, sums, done, *grads[1:])
-        finish(sums, grads[0])
+        done = offsets.new_zeros(B * H * tiles * config["CONSUMERS"] + 1, dtype=torch.int32)
+        launch(*(map_.of(x) for map_, x in zip(maps, inputs, strict=True)), offsets, sums, done, *grads)
 
     return run
 

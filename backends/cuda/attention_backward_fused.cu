@@ -4,13 +4,14 @@
 // scores pass through shared memory once, to both warpgroups, for this block's part of grad_q, which threads beside them
 // add to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums have the same bits each
 // time; without it they add as they come. Under a causal mask the order is that from the last keys to the first, and each
-// block begins with its first queries: the blocks behind it, which started earlier, have passed them already.
-#include "attention_backward_fused.cuh"
-#include "attention_backward_wgmma.cuh"
+// block begins with its first queries: the blocks behind it, which started earlier, have passed them already. Blocks that
+// start when no keys are left convert the sums of grad_q.
+#include "attention_backward_fused_finish.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
 #endif
+#define PARTS 2   // of a warpgroup in shared memory: one may wait for its turn while the next is computed
 #define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
 #define REVERSED (ORDERED && CAUSAL)  // blocks start and add from the last keys to the first
 #define SHARE (PANELS == 1 ? TILE / CONSUMERS : TILE)  // a warpgroup's queries of grad_q, of one panel of columns
@@ -22,13 +23,14 @@ struct alignas(1024) Shared {
     Panels<OWN> k, v;
     Panels<TILE> q[STAGES], grad[STAGES];
     Element ds[2][CONSUMERS][TILE][64];  // queries by keys, those of a warpgroup in one panel
-    float part[CONSUMERS][SHARE * 64];
+    float part[PARTS][CONSUMERS][SHARE * 64];
     float log_sums[STAGES][TILE], deltas[STAGES][TILE];
-    Barrier own, q_full[STAGES], grad_full[STAGES], empty[STAGES];
-    Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[CONSUMERS];
+    Barrier k_full, v_full, q_full[STAGES], grad_full[STAGES], empty[STAGES];
+    Barrier ds_full[2], ds_empty[2], part_full[ADDERS][CONSUMERS], part_empty[PARTS][CONSUMERS];
     Turns turns;
     int ticket;
 };
+static_assert(sizeof(FinishShared) <= sizeof(Shared), "blocks that finish need no more shared memory");
 
 // The block's keys, and the tiles of queries that see any of them.
 struct Work {
@@ -44,9 +46,9 @@ struct Work {
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
                                         const TensorMap& k, const TensorMap& v, const float* offsets, const Work& work,
                                         const Shape& shape) {
-    barrier_expect(shared.own, sizeof(shared.k) + sizeof(shared.v));
-    load_panels(shared.k, k, shared.own, work.first_key(), work.kv_head, work.batch);
-    load_panels(shared.v, v, shared.own, work.first_key(), work.kv_head, work.batch);
+    if (work.per_head() == 0) return;
+    barrier_expect(shared.k_full, sizeof(shared.k));
+    load_panels(shared.k, k, shared.k_full, work.first_key(), work.kv_head, work.batch);
     RingPlace<STAGES> place;
     for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
@@ -57,6 +59,10 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
             barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
             load_panels(shared.q[stage], q, q_full, query, head, work.batch);
             bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
+            if (head == work.kv_head * shape.group && step == 0) {  // scores need none of it
+                barrier_expect(shared.v_full, sizeof(shared.v));
+                load_panels(shared.v, v, shared.v_full, work.first_key(), work.kv_head, work.batch);
+            }
             barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
             load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
             bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
@@ -87,15 +93,14 @@ __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums
         if (ORDERED) await(counter, turn);
         if (bytes > 0) {
             if (ORDERED && turn == 0)
-                bulk_store(place, shared.part[group], bytes);
+                bulk_store(place, shared.part[i % PARTS][group], bytes);
             else
-                bulk_add(place, shared.part[group], bytes);
+                bulk_add(place, shared.part[i % PARTS][group], bytes);
         }
         bulk_wait_read();
-        barrier_arrive_if(true, shared.part_empty[group]);
-        if (ORDERED) bulk_wait_done(), release_one(counter);
+        barrier_arrive_if(true, shared.part_empty[i % PARTS][group]);
+        bulk_wait_done(), release_one(counter);
     }
-    bulk_wait_done();
 }
 
 // One warpgroup's 64 keys.
@@ -178,15 +183,16 @@ struct Consumer {
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < OWN; key += 16)
-            wgmma<false, true>(part, matrix_descriptor(&shared.k[panel][key][0], OWN * 128),
-                               matrix_descriptor(&shared.ds[tile & 1][key / 64][query][key % 64], 0), key != 0,
-                               Element());
+            wgmma<false, true>(part, descriptor_behind(shared.k[panel], OWN * 128, key * 128),
+                               descriptor_behind(shared.ds[tile & 1][0][query], 0,
+                                                 key / 64 * sizeof(shared.ds[0][0]) + key % 64 * 2),
+                               key != 0, Element());
         wgmma_commit();
     }
 
     __device__ __forceinline__ void hand_over_part(int i) {
-        barrier_wait(shared.part_empty[group], i & 1 ^ 1);
-        float4* to = reinterpret_cast<float4*>(shared.part[group]) + threadIdx.x % 128;
+        barrier_wait(shared.part_empty[i % PARTS][group], i / PARTS & 1 ^ 1);
+        float4* to = reinterpret_cast<float4*>(shared.part[i % PARTS][group]) + threadIdx.x % 128;
 #pragma unroll
         for (int j = 0; j < PART_TILES; j++) to[128 * j] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
         shared_proxy_fence();
@@ -233,11 +239,12 @@ struct Consumer {
         if (count == 0) return;
         share_zeros();
         shared.turns.begin(group, speaks);
-        barrier_wait(shared.own, 0);
+        barrier_wait(shared.k_full, 0);
         RingPlace<STAGES> place;
         int step = 0;  // of a head
         barrier_wait(shared.q_full[0], 0);
         issue_scores(0);
+        barrier_wait(shared.v_full, 0);
         for (int i = 0; i < count; i++) {
             const int stage = place.stage;
             wgmma_wait<0>(s);
@@ -269,16 +276,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_fused(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                              const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
-                             Element* __restrict__ out_k, Element* __restrict__ out_v, int heads, int group, int M,
-                             int N, int pitch, int window, float scale, float scale_log2, int slices, int section) {
+                             Element* __restrict__ out_q, Element* __restrict__ out_k, Element* __restrict__ out_v,
+                             int heads, int group, int M, int N, int pitch, int window, float scale, float scale_log2,
+                             int slices, int section) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, window};
     if (threadIdx.x == 0) {
-        // Blocks take their keys in the order in which they start: each waits only for some that run already.
-        int* tickets = done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS;
-        shared.ticket = ORDERED ? atomicAdd(tickets, 1) : blockIdx.x;
-        barrier_init(shared.own, 1);
+        // Blocks take their work in the order in which they start: each waits only for some that run already.
+        shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS, 1);
+        barrier_init(shared.k_full, 1), barrier_init(shared.v_full, 1);
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
                 barrier_init(shared.empty[stage], 4 * CONSUMERS);
@@ -286,32 +293,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(shared.ds_full[i], 4 * CONSUMERS), barrier_init(shared.ds_empty[i], 4 * CONSUMERS);
         for (int i = 0; i < ADDERS; i++)
             for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_full[i][group], 4);
-        for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[group], 1);
+        for (int i = 0; i < PARTS; i++)
+            for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[i][group], 1);
         shared.turns.init();
         barrier_init_fence();
     }
     __syncthreads();
-    const int blocks = cdiv(N, OWN), kv_heads = heads / group;
-    const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
-    const Place place = locate_block();
-    const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
-    const Interval seen = queries_of_tile(block * OWN, OWN, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, block,
-                       {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
-    const int warpgroup = threadIdx.x / 128;
-    if (warpgroup == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
-        const int adder = threadIdx.x / 32 - 1;
-        if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
+    const int blocks = cdiv(N, OWN), kv_heads = heads / group, unit = shared.ticket - blocks * slices;
+    if (__builtin_expect(unit < 0, 1)) {  // first in the code: the emulator prefers what comes first to what waits
+        const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
+        const Place place = locate_block();
+        const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
+        const Interval seen = queries_of_tile(block * OWN, OWN, shape);
+        const Work work = {place.slice / kv_heads, place.slice % kv_heads, block,
+                           {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
+        const int warpgroup = warpgroup_index();
+        if (warpgroup == 0) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+            if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
+            const int adder = threadIdx.x / 32 - 1;
+            if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
+        } else {
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+            const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+            Consumer consumer{shared, warpgroup - 1, lane, warp};
+            consumer.run(work, shape, scale_log2);
+            const int row = work.first_key() + 64 * consumer.group + 16 * warp;
+            const i64 slice = (i64)locate_block().slice * N * HEAD_DIM;  // again: no register holds it through the walk
+            store_rows(out_k + slice, consumer.grad_k, scale, row, N);
+            store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
+        }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-        Consumer consumer{shared, warpgroup - 1, lane, warp};
-        consumer.run(work, shape, scale_log2);
-        const int row = work.first_key() + 64 * consumer.group + 16 * warp;
-        const i64 slice = (i64)locate_block().slice * N * HEAD_DIM;  // again: no register holds it through the walk
-        store_rows(out_k + slice, consumer.grad_k, scale, row, N);
-        store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
+        __syncthreads();  // the ticket has been read
+        finish(*reinterpret_cast<FinishShared*>(memory), sums, done, out_q, unit, scale, shape);
     }
 }

@@ -4,7 +4,7 @@
 
 // Ordinary accesses before are ordered with those of the copy engine and the tensor cores behind; that of shared memory
 // alone does not wait for global memory.
-__device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+__device__ __forceinline__ void proxy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void shared_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Adds floats in shared memory to those in global memory, or stores them there; sizes in bytes, multiples of 16.
