@@ -88,7 +88,8 @@ class _Plan(NamedTuple):
 def _plan(paged: _Paged) -> _Plan:
     call = paged.unpaged
     (B, H, _), (pages, G, S, _), most = paged.q.shape, paged.k.shape, call.k.shape[2]
-    chosen, tiles_of_rows = paged_config(call), row_tiles(call)
+    chosen = paged_config(call)
+    tiles_of_rows = row_tiles(call, chosen)
     tiles = B * G * cdiv(most, chosen["BLOCK_N"])
     index = "int" if tiles + call.multiprocessors < 2**30 else "i64"
     defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, **chosen, **call.defines}
