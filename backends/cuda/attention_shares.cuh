@@ -6,6 +6,9 @@
 #ifndef INDEX
 #define INDEX int  // numbers the tiles of the line
 #endif
+#ifndef SNAP
+#define SNAP 1
+#endif
 #define LEAST 2  // tiles of a share
 
 using Index = INDEX;
@@ -32,15 +35,18 @@ struct Line {
 __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
     Index all = 0;
     int longest = 0;
-    for (int batch = threadIdx.x % 32; batch < sequences.count; batch += 32) {
-        const int tiles = tiles_of(sequences.keys(batch));
-        all += tiles;
-        longest = max(longest, tiles);
+    for (int start = threadIdx.x % 32; start < sequences.count; start += 128) {
+#pragma unroll
+        for (int batch = start; batch < start + 128; batch += 32) {  // four loads at a time
+            const int tiles = batch < sequences.count ? tiles_of(sequences.keys(batch)) : 0;
+            all += tiles;
+            longest = max(longest, tiles);
+        }
     }
     all = warp_reduce(all, [](Index a, Index b) { return a + b; }) * sequences.kv_heads;  // Sum() adds floats
     Index share = max((all + shares - 1) / shares, (Index)LEAST);
     longest = __reduce_max_sync(0xffffffffu, longest);
-    if (longest >= share) {
+    if (SNAP && longest >= share) {
         const int pieces = longest / (int)share, snapped = (longest + pieces - 1) / pieces;
         if (snapped <= share + share / 16) share = snapped;
     }

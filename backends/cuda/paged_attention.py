@@ -101,8 +101,9 @@ def _plan(paged: _Paged) -> _Plan:
         B, G, call.group, pages, min(most, 2**31 - 1), tiles_of_rows, paged.table.strides[0], *strides, call.scale_log2,
     )  # fmt: skip
     rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
+    tables = 2 * chosen["STAGES"] * 4 * chosen["BLOCK_N"]
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
-    shared = rows * call.width * call.q.dtype.itemsize
+    shared = rows * call.width * call.q.dtype.itemsize + tables
     launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=shared)
     joined = join.bind(B * H, 128, call.group, tiles_of_rows)
     return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
