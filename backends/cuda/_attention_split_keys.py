@@ -148,8 +148,8 @@ def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object],
     length = cdiv(tiles, pieces)
     count = cdiv(tiles, length)
     numbers = (G, call.group, M, N, call.window, rows, count, length * chosen["BLOCK_N"])
-    merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count) if count > 1 else None
-    return _Cut(numbers, B * G * rows * count, merge, count)
+    merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count, follows=True)
+    return _Cut(numbers, B * G * rows * count, merge if count > 1 else None, count)
 
 
 def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:

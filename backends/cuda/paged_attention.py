@@ -105,7 +105,7 @@ def _plan(paged: _Paged) -> _Plan:
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
     shared = rows * call.width * call.q.dtype.itemsize + tables
     launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=shared)
-    joined = join.bind(B * H, 128, call.group, tiles_of_rows)
+    joined = join.bind(B * H, 128, call.group, tiles_of_rows, follows=True)
     return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
 
 
