@@ -43,6 +43,22 @@ class FewRows:
 
 
 @dataclass(frozen=True)
+class ManyRows:
+    """More rows of the heads that share keys and values than are read as fast as the tensor cores of mma.sync add them."""
+
+    rows: int = 32
+
+    @property
+    def text(self) -> str:
+        return f"M * H / G > {self.rows}"
+
+    def check(self, call: Any) -> str | None:
+        """None, or how many rows there are."""
+        rows = call.axes["M"] * (call.axes["H"] // call.axes["G"])
+        return None if rows > self.rows else f"M * H / G = {rows}, needs {self.text}"
+
+
+@dataclass(frozen=True)
 class SplitPlan:
     """A kind of call, ready to run; `merge` is None where no keys are split.
 
@@ -134,7 +150,7 @@ def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
 
 @dataclass(frozen=True)
 class _Cut:
-    """The keys of a call in pieces: the numbers of the kernels, the grid of the first, and the second one if there is one."""
+    """The keys of a call in pieces: numbers and grid of the first kernel, and the second one if there is one."""
 
     numbers: tuple[int, ...]
     grid: int

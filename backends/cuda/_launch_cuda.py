@@ -52,9 +52,19 @@ def _launch_kernel_ex() -> Any:
 
 
 def launch_following(
-    handle: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int, pointers: int, extra: int
+    handle: int,
+    gx: int,
+    gy: int,
+    gz: int,
+    bx: int,
+    by: int,
+    bz: int,
+    shared: int,
+    stream: int,
+    pointers: int,
+    extra: int,
 ) -> None:
-    """As CuPy's launchKernel, and the kernel may start before the one it follows has ended (programmatic dependent launch)."""
+    """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
     import cupy
 
     attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)

@@ -220,7 +220,7 @@ VARIANTS = {
     "split_wgmma": Implementation(
         split_wgmma,
         "few queries of many heads: the tile of rows on warpgroup products fed by TMA, the keys split over blocks",
-        (*_HALVES, _attention_split_keys.FewRows(), *_ON_HOPPER),
+        (*_HALVES, _attention_split_keys.FewRows(), _attention_split_keys.ManyRows(), *_ON_HOPPER),
         _LAST,
         "mma",
     ),

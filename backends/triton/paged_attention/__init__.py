@@ -59,7 +59,15 @@ def rule(p: Problem) -> Config:
     tiles = cdiv(p.H // p.G, rows)
     shares = max(1, min(cdiv(4 * processors(p.device), tiles), p.B * p.G * cdiv(p.L * p.S, block)))
     warps = 2 if rows == 16 else 4
-    return {"ROWS": rows, "BLOCK_N": block, "SHARES": shares, "LEAST": 2, "AHEAD": 1, "num_warps": warps, "num_stages": 2}
+    return {
+        "ROWS": rows,
+        "BLOCK_N": block,
+        "SHARES": shares,
+        "LEAST": 2,
+        "AHEAD": 1,
+        "num_warps": warps,
+        "num_stages": 2,
+    }
 
 
 @plan

@@ -49,7 +49,7 @@ def sequence_of(index, lengths_ptr, B, G, most, BLOCK_N: tl.constexpr, SCANNED: 
 
 @triton.jit
 def pages_at(pages_ptr, start, end, S: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The pages of the keys [start, start + BLOCK_N): one if the whole block lies in it. Those at or past `end` are not read."""
+    """The pages of the keys [start, start + BLOCK_N), one if the block lies in it; those at or past `end` are not read."""
     if S % BLOCK_N == 0:
         return tl.load(pages_ptr + start // S, mask=start < end, other=0)
     else:
