@@ -112,8 +112,8 @@ def config(call: Call) -> Config:
 def wgmma_config(call: Call) -> Config:
     """Warpgroups of 64 rows, as many as there are rows for up to two, keys of a tile, stages of the ring."""
     groups = 1 if call.q.shape[2] * call.group <= 64 else 2
-    keys = 64
-    return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": keys, "STAGES": 3, "BLOCKS": 1}
+    keys, stages = 64, 2 if call.width == 256 else 3
+    return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": 1}
 
 
 def row_tiles(call: Call, chosen: Config) -> int:

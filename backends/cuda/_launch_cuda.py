@@ -4,7 +4,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -51,28 +51,22 @@ def _launch_kernel_ex() -> Any:
     return entry
 
 
-def launch_following(
-    handle: int,
-    gx: int,
-    gy: int,
-    gz: int,
-    bx: int,
-    by: int,
-    bz: int,
-    shared: int,
-    stream: int,
-    pointers: int,
-    extra: int,
-) -> None:
-    """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
-    import cupy
-
+@lru_cache(maxsize=1024)
+def _following(sizes: tuple[int, ...], stream: int) -> tuple[int, Any]:
+    """The address of a launch's grid, block, shared memory, stream and attribute, and what keeps it; nobody writes to it."""
     attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
-    sizes = (ctypes.c_uint * 7)(gx, gy, gz, bx, by, bz, shared)
-    config = _LaunchConfig(sizes, stream, ctypes.pointer(attribute), 1)
-    status = _launch_kernel_ex()(ctypes.addressof(config), handle, pointers, extra)
+    config = _LaunchConfig((ctypes.c_uint * 7)(*sizes), stream, ctypes.pointer(attribute), 1)
+    return ctypes.addressof(config), config
+
+
+def launch_following(handle: int, *sizes_stream_arguments: int) -> None:
+    """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
+    *sizes, stream, pointers, extra = sizes_stream_arguments
+    status = _launch_kernel_ex()(_following(tuple(sizes), stream)[0], handle, pointers, extra)
     if status:
+        import cupy
+
         raise cupy.cuda.driver.CUDADriverError(status)
 
 
