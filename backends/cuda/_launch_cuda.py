@@ -53,7 +53,7 @@ def _launch_kernel_ex() -> Any:
 
 @lru_cache(maxsize=1024)
 def _following(sizes: tuple[int, ...], stream: int) -> tuple[int, Any]:
-    """The address of what a launch has besides its arguments, with the attribute, and what keeps it; nobody writes to it."""
+    """The address of what a launch has besides its arguments, and what keeps it; nobody writes to it."""
     attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
     config = _LaunchConfig((ctypes.c_uint * 7)(*sizes), stream, ctypes.pointer(attribute), 1)
