@@ -44,18 +44,25 @@ class FewRows:
 
 @dataclass(frozen=True)
 class ManyRows:
-    """More rows of the heads that share keys and values than are read as fast as the tensor cores of mma.sync add them."""
+    """More rows of the heads that share keys and values than mma.sync multiplies as fast as the keys are read.
 
-    rows: int = 32
+    H200, bf16, D = 128, 16 queries of 4 heads that share keys, B = 8, N = 16384: 152 us, by mma.sync 180 (in four splits
+    152); B = 32, N = 8192: 270, by mma.sync 263. Of 8 heads, 128 rows: 156, by mma.sync 245.
+    """
+
+    rows: int = 64
+    some: int = 32
+    heads: int = 128
 
     @property
     def text(self) -> str:
-        return f"M * H / G > {self.rows}"
+        return f"M * H / G > {self.rows}, or > {self.some} and B * G <= {self.heads}"
 
     def check(self, call: Any) -> str | None:
-        """None, or how many rows there are."""
-        rows = call.axes["M"] * (call.axes["H"] // call.axes["G"])
-        return None if rows > self.rows else f"M * H / G = {rows}, needs {self.text}"
+        """None, or how many rows and heads there are."""
+        rows, heads = call.axes["M"] * (call.axes["H"] // call.axes["G"]), call.axes["B"] * call.axes["G"]
+        enough = rows > self.rows or (rows > self.some and heads <= self.heads)
+        return None if enough else f"M * H / G = {rows}, B * G = {heads}, needs {self.text}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def run(call: Call, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 @lru_cache(maxsize=4096)
 def _plan(call: Call, vector: int) -> SplitPlan:
     chosen = config(call)
-    return plan(call, chosen, vector, splits(call, chosen))
+    return plan(call, chosen, vector, splits(call, chosen, 2 if chosen["ROW_WARPS"] == 4 else 1))
 
 
 def config(call: Call) -> Config:
@@ -110,10 +117,18 @@ def config(call: Call) -> Config:
 
 
 def wgmma_config(call: Call) -> Config:
-    """Warpgroups of 64 rows, as many as there are rows for up to two, keys of a tile, stages of the ring."""
-    groups = 1 if call.q.shape[2] * call.group <= 64 else 2
-    keys, stages = 64, 2 if call.width == 256 else 3
-    return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": 1}
+    """Warpgroups of 64 rows, keys of a tile, and as many stages of the ring as there is room for, up to six.
+
+    Two blocks of a warpgroup share a multiprocessor, or two warpgroups each tile of a single one. H200, bf16, D = 128, 16
+    queries, 128 rows: 16 x 2 heads of 4096 keys 37.5 us both ways, 64 of 4096 53.5 us in the first (60.5), 128 of 65536
+    1107 us in the second (1174). Beyond D = 128 the sums of one warpgroup take the registers of two.
+    """
+    large = call.k.shape[0] * call.k.shape[1] * seen_keys(call) >= 1 << 20
+    groups = 2 if large and call.q.shape[2] * call.group > 64 and call.width <= 128 else 1
+    blocks = 2 if groups == 1 and call.width <= 128 else 1
+    line, room = call.width * call.q.dtype.itemsize, (228 << 10) // blocks - 1024 - _BARRIER_BYTES
+    stages = min(6, (room - 64 * groups * line) // (2 * 64 * line))
+    return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": 64, "STAGES": stages, "BLOCKS": blocks}
 
 
 def row_tiles(call: Call, chosen: Config) -> int:
@@ -134,7 +149,7 @@ _SECOND_PASS = 3.0
 def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
     """Pieces of the keys so that all multiprocessors read for about as long, with so many blocks on each of them.
 
-    One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
+    One block per multiprocessor reads as fast as two, where the tile has few rows. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
     68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
     """
     tiles = cdiv(seen_keys(call), chosen["BLOCK_N"])
@@ -146,6 +161,18 @@ def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
         return waves * (length + _START) + (_SECOND_PASS if pieces > 1 else 0)
 
     return min(range(1, min(tiles, 128) + 1), key=time)
+
+
+def wgmma_splits(call: Call, chosen: Config) -> int:
+    """The same for warpgroup products: two blocks on a multiprocessor overlap, which pays for more parts in long splits.
+
+    H200, bf16, D = 128, 16 queries, 128 rows: 16 heads of 4096, 16384, 65536 keys in 4 splits 25.7, 57.6, 191 us, in 8
+    25.7, 53.5, 163. A single tile of rows is bound by reading.
+    """
+    pieces = splits(call, chosen)
+    length = cdiv(cdiv(seen_keys(call), chosen["BLOCK_N"]), pieces)
+    overlapping = chosen["BLOCKS"] == 2 and row_tiles(call, chosen) > 1 and pieces > 1 and length >= 64
+    return splits(call, chosen, 2) if overlapping else pieces
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _wgmma(call: Call) -> Plan:
 @lru_cache(maxsize=4096)
 def _split_wgmma(call: Call) -> SplitPlan:
     chosen = _attention_split_keys.wgmma_config(call)
-    return split_wgmma_plan(call, chosen, _attention_split_keys.splits(call, chosen))
+    return split_wgmma_plan(call, chosen, _attention_split_keys.wgmma_splits(call, chosen))
 
 
 def tensor_cores_config(call: Call) -> Config:

@@ -6,9 +6,6 @@
 #ifndef INDEX
 #define INDEX int  // numbers the tiles of the line
 #endif
-#ifndef SNAP
-#define SNAP 1
-#endif
 #define LEAST 2  // tiles of a share
 
 using Index = INDEX;
@@ -46,7 +43,7 @@ __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
     all = warp_reduce(all, [](Index a, Index b) { return a + b; }) * sequences.kv_heads;  // Sum() adds floats
     Index share = max((all + shares - 1) / shares, (Index)LEAST);
     longest = __reduce_max_sync(0xffffffffu, longest);
-    if (SNAP && longest >= share) {
+    if (longest >= share) {
         const int pieces = longest / (int)share, snapped = (longest + pieces - 1) / pieces;
         if (snapped <= share + share / 16) share = snapped;
     }

@@ -64,7 +64,6 @@ def rule(p: Problem) -> Config:
         "BLOCK_N": block,
         "SHARES": shares,
         "LEAST": 2,
-        "AHEAD": 1,
         "num_warps": warps,
         "num_stages": 2,
     }

@@ -48,22 +48,12 @@ def sequence_of(index, lengths_ptr, B, G, most, BLOCK_N: tl.constexpr, SCANNED: 
 
 
 @triton.jit
-def pages_at(pages_ptr, start, end, S: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The pages of the keys [start, start + BLOCK_N), one if the block lies in it; those at or past `end` are not read."""
-    if S % BLOCK_N == 0:
-        return tl.load(pages_ptr + start // S, mask=start < end, other=0)
-    else:
-        keys = start + tl.arange(0, BLOCK_N)
-        return tl.load(pages_ptr + keys // S, mask=keys < end, other=0)
-
-
-@triton.jit
 def paged_attention_shares_kernel(
     y_ptr, sums_ptr, stats_ptr, spans_ptr, q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, B, P, most, table_row, scale,
     q_strides, k_strides, v_strides,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SHARES: tl.constexpr,
     LEAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
-    INDEX: tl.constexpr, LEADS: tl.constexpr, AHEAD: tl.constexpr,
+    INDEX: tl.constexpr, LEADS: tl.constexpr,
 ):  # fmt: skip
     if LEADS:
         cuda.gdc_launch_dependents()
@@ -97,13 +87,15 @@ def paged_attention_shares_kernel(
         acc = tl.zeros([ROWS, COLUMNS], tl.float32)
         top = tl.full([ROWS], -float("inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
-        page = pages_at(pages_ptr, begin * BLOCK_N, end, S, BLOCK_N)
         for start in range(begin * BLOCK_N, end, BLOCK_N):
             keys = start + tl.arange(0, BLOCK_N)
             inside = keys < end
-            if AHEAD:
-                following = pages_at(pages_ptr, start + BLOCK_N, end, S, BLOCK_N)
-            slots = (keys % S).to(tl.int64)
+            if S % BLOCK_N == 0:  # the whole block lies in one page
+                page = tl.load(pages_ptr + start // S)
+                slots = (start % S + tl.arange(0, BLOCK_N)).to(tl.int64)
+            else:
+                page = tl.load(pages_ptr + keys // S, mask=inside, other=0)
+                slots = (keys % S).to(tl.int64)
             known = (page >= 0) & (page < P)
             here = inside & known
             k_rows = page.to(tl.int64) * k_strides[0] + slots * k_strides[2]
@@ -121,10 +113,6 @@ def paged_attention_shares_kernel(
             v = tl.load(v_ptrs + v_rows[:, None], mask=in_block, other=0.0)
             acc = tl.dot(p.to(v.dtype), v, acc * fade[:, None])
             top = new_top
-            if AHEAD:
-                page = following
-            else:
-                page = pages_at(pages_ptr, start + BLOCK_N, end, S, BLOCK_N)
 
         total = tl.where(possible, total, float("nan"))
         if count == tiles:
