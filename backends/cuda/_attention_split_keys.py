@@ -149,8 +149,9 @@ _SECOND_PASS = 3.0
 def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
     """Pieces of the keys so that all multiprocessors read for about as long, with so many blocks on each of them.
 
-    One block per multiprocessor reads as fast as two, where the tile has few rows. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
-    68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
+    One block per multiprocessor reads as fast as two where the tile has few rows; one with 64 rows is slower, which takes
+    two. H200, 32/8 heads, D = 128: 1 query, B = 1, N = 65536: 16 pieces 68 us (as many as multiprocessors); B = 4,
+    N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43. 16 queries, B = 8, N = 16384: 4 pieces 152 us, 2 pieces 180.
     """
     tiles = cdiv(seen_keys(call), chosen["BLOCK_N"])
     works = call.k.shape[0] * call.k.shape[1] * row_tiles(call, chosen)

@@ -11,6 +11,7 @@ import torch
 from kernelmux.backends.cuda import _attention_split_keys as split
 from kernelmux.backends.cuda import _launch_cuda, attention
 from kernelmux.backends.cuda._attention import Call, call_of
+from kernelmux.backends.cuda.paged_attention import paged_config
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog, dispatch
 
@@ -32,26 +33,29 @@ def chosen(B: int, H: int, G: int, M: int, N: int) -> str:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("H", "M", "N", "pieces"), [(2, 33, 500, 1), (8, 17, 700, 2)], ids=["one tile", "two tiles"])
-def test_rows_of_warpgroups(H: int, M: int, N: int, pieces: int) -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("H", "M", "N", "pieces"), [(2, 33, 500, 1), (8, 17, 700, 2)], ids=["few rows", "more rows"])
+def test_rows_of_warpgroups(H: int, M: int, N: int, pieces: int, groups: int) -> None:
     """More tiles of keys than stages, an incomplete last one, and rows behind the last."""
     generator = torch.Generator().manual_seed(M)
     q, k, v = (torch.randn(1, h, n, 128, generator=generator).bfloat16() for h, n in ((H, M), (1, N), (1, N)))
     call = call_of(q, k, v, False, 0.1)
     with checks("full"):
-        y, lse = attention.split_wgmma_plan(call, split.wgmma_config(call), pieces).run(q, k, v)
+        config = {**split.wgmma_config(call), "ROW_WARPS": 4 * groups, "STAGES": 3}
+        y, lse = attention.split_wgmma_plan(call, config, pieces).run(q, k, v)
     s = 0.1 * q.double() @ k.double().mT
     torch.testing.assert_close(y.double(), torch.softmax(s, -1) @ v.double(), atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(lse.double(), torch.logsumexp(s, -1), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("D", range(16, 257, 16))
-@pytest.mark.parametrize("M", [5, 16, 32])
-def test_tiles_of_warpgroups_fit(D: int, M: int) -> None:
-    call = hypothetical(1, 8, 1, M, 4096, D)
+@pytest.mark.parametrize(("B", "M"), [(1, 5), (1, 32), (256, 16)])
+def test_tiles_of_warpgroups_fit(B: int, M: int, D: int) -> None:
+    """With two stages at least; each block has a kilobyte that is the system's."""
+    call = hypothetical(B, 8, 1, M, 4096, D)
     config = split.wgmma_config(call)
     rows = 16 * config["ROW_WARPS"] + 2 * config["STAGES"] * config["BLOCK_N"]
-    assert config["BLOCKS"] * (2 * rows * call.width + 2048) <= SHARED + 1024
+    assert config["STAGES"] >= 2 and config["BLOCKS"] * (2 * rows * call.width + 2048) <= SHARED + 1024
 
 
 def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +79,29 @@ def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ctypes.sizeof(_launch_cuda._LaunchConfig) == 56 and ctypes.sizeof(_launch_cuda._Attribute) == 72
 
 
-def test_rows_decide_the_variant() -> None:
-    assert chosen(1, 32, 8, 1, 65536) == "split_keys"
-    assert chosen(16, 16, 2, 16, 4096) == "split_wgmma"
+@pytest.mark.parametrize(
+    ("sizes", "variant"),
+    [((1, 32, 8, 1, 65536), "split_keys"), ((64, 32, 4, 4, 4096), "split_keys"), ((32, 32, 8, 16, 8192), "split_keys"),
+     ((8, 32, 8, 16, 16384), "split_wgmma"), ((64, 32, 4, 16, 4096), "split_wgmma")],
+)  # fmt: skip
+def test_rows_and_heads_decide_the_variant(sizes: tuple[int, int, int, int, int], variant: str) -> None:
+    assert chosen(*sizes) == variant
+
+
+def test_long_splits_of_several_tiles_of_rows_overlap() -> None:
+    def pieces(N: int, M: int = 16) -> int:
+        call = hypothetical(8, 16, 2, M, N)
+        return split.wgmma_splits(call, split.wgmma_config(call))
+
+    assert (pieces(4096), pieces(16384), pieces(16384, M=8)) == (4, 8, 8)
+
+
+def test_blocks_of_pages_share_a_multiprocessor() -> None:
+    """Three where there are many heads of keys, if they fit."""
+    assert paged_config(hypothetical(64, 32, 4, 1, 8192))["BLOCKS"] == 3
+    assert paged_config(hypothetical(1, 32, 8, 1, 65536))["BLOCKS"] == 2
+    for D in range(16, 129, 16):
+        call = hypothetical(64, 32, 4, 1, 8192, D)
+        config = paged_config(call)
+        bytes_of_stage = 2 * (16 + 2 * config["BLOCK_N"]) * call.width + 2 * 4 * config["BLOCK_N"]
+        assert config["BLOCKS"] * (config["STAGES"] * bytes_of_stage + 1024) <= SHARED + 1024
