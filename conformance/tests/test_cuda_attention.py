@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import _attention_split_keys as split
-from kernelmux.backends.cuda import _launch_cuda, attention
+from kernelmux.backends.cuda import _launch_cuda, attention, paged_attention
 from kernelmux.backends.cuda._attention import Call, call_of
-from kernelmux.backends.cuda.paged_attention import paged_config
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog, dispatch
 
@@ -98,10 +97,26 @@ def test_long_splits_of_several_tiles_of_rows_overlap() -> None:
 
 def test_blocks_of_pages_share_a_multiprocessor() -> None:
     """Three where there are many heads of keys, if they fit."""
-    assert paged_config(hypothetical(64, 32, 4, 1, 8192))["BLOCKS"] == 3
-    assert paged_config(hypothetical(1, 32, 8, 1, 65536))["BLOCKS"] == 2
+    assert paged_attention.paged_config(hypothetical(64, 32, 4, 1, 8192))["BLOCKS"] == 3
+    assert paged_attention.paged_config(hypothetical(1, 32, 8, 1, 65536))["BLOCKS"] == 2
     for D in range(16, 129, 16):
         call = hypothetical(64, 32, 4, 1, 8192, D)
-        config = paged_config(call)
+        config = paged_attention.paged_config(call)
         bytes_of_stage = 2 * (16 + 2 * config["BLOCK_N"]) * call.width + 2 * 4 * config["BLOCK_N"]
         assert config["BLOCKS"] * (config["STAGES"] * bytes_of_stage + 1024) <= SHARED + 1024
+
+
+@needs_nvrtc
+def test_pages_of_many_sequences() -> None:
+    """Blocks of two stages, whose tiles and page numbers stream on from one sequence to the next; some have no keys."""
+    generator = torch.Generator().manual_seed(0)
+    B, S, L, D = 64, 16, 20, 128
+    q = torch.randn(B, 4, D, generator=generator).bfloat16()
+    k, v = (torch.randn(B * L, 1, S, D, generator=generator).bfloat16() for _ in range(2))
+    table = torch.randperm(B * L, generator=generator).view(B, L).int()
+    lengths = torch.randint(0, S * L + 1, (B,), generator=generator).int()
+    lengths[::7] = 0
+    with checks("full"):
+        y = paged_attention.paged_attention(q, k, v, table, lengths, 0.1)
+    want = catalog.spec("paged_attention").reference(*(x.double() for x in (q, k, v)), table, lengths, 0.1)
+    torch.testing.assert_close(y.double(), want, atol=2e-2, rtol=2e-2)
