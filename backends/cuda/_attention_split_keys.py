@@ -9,13 +9,16 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._attention import Call, Config, Pair, nothing_seen
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv
+from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv
 
-SOURCE = Source(__file__, "attention_split_keys.cu")
+_SOURCE = Source(__file__, "attention_split_keys.cu")
+_WGMMA = Source(__file__, "attention_split_keys_wgmma.cu")
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
 _NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 row_tiles:i32 splits:i32 length:i32"
 _POINTERS = f"q* k* v* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
+_MAPS = f"q* k:map v:map out* lse* parts* logs* {_NUMBERS} q_batch:i64 q_head:i64 q_row:i64 scale_log2:f32"
 _MERGE = "out* lse* parts* logs* splits:i32"
+_BARRIER_BYTES = 1024  # behind the tiles of wgmma; the structure is padded to a whole unit of the swizzle
 
 
 @dataclass(frozen=True)
@@ -40,23 +43,51 @@ class FewRows:
 
 
 @dataclass(frozen=True)
+class ManyRows:
+    """More rows of the heads that share keys and values than mma.sync multiplies as fast as the keys are read.
+
+    H200, bf16, D = 128, 16 queries of 4 heads that share keys, B = 8, N = 16384: 152 us, by mma.sync 180 (in four splits
+    152); B = 32, N = 8192: 270, by mma.sync 263. Of 8 heads, 128 rows: 156, by mma.sync 245.
+    """
+
+    rows: int = 64
+    some: int = 32
+    heads: int = 128
+
+    @property
+    def text(self) -> str:
+        return f"M * H / G > {self.rows}, or > {self.some} and B * G <= {self.heads}"
+
+    def check(self, call: Any) -> str | None:
+        """None, or how many rows and heads there are."""
+        rows, heads = call.axes["M"] * (call.axes["H"] // call.axes["G"]), call.axes["B"] * call.axes["G"]
+        enough = rows > self.rows or (rows > self.some and heads <= self.heads)
+        return None if enough else f"M * H / G = {rows}, B * G = {heads}, needs {self.text}"
+
+
+@dataclass(frozen=True)
 class SplitPlan:
-    """A kind of call, ready to run; `merge` is None where no keys are split."""
+    """A kind of call, ready to run; `merge` is None where no keys are split.
+
+    tiles: descriptors of k and v for a kernel that wants those.
+    """
 
     launch: Bound
     merge: Bound | None
     splits: int
+    tiles: tuple[Tiles, ...] = ()
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pair:
         out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
         if not out.numel():
             return out, lse
+        keys, values = (t.of(x) for t, x in zip(self.tiles, (k, v), strict=True)) if self.tiles else (k, v)
         if self.merge is None:
-            self.launch(q, k, v, out, lse, None, None)
+            self.launch(q, keys, values, out, lse, None, None)
             return out, lse
         parts = q.new_empty((*q.shape[:3], self.splits, q.shape[3]), dtype=torch.float32)
         logs = q.new_empty((*q.shape[:3], self.splits), dtype=torch.float32)
-        self.launch(q, k, v, out, lse, parts, logs)
+        self.launch(q, keys, values, out, lse, parts, logs)
         self.merge(out, lse, parts, logs)
         return out, lse
 
@@ -68,7 +99,7 @@ def run(call: Call, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 @lru_cache(maxsize=4096)
 def _plan(call: Call, vector: int) -> SplitPlan:
     chosen = config(call)
-    return plan(call, chosen, vector, splits(call, chosen["BLOCK_N"]))
+    return plan(call, chosen, vector, splits(call, chosen, 2 if chosen["ROW_WARPS"] == 4 else 1))
 
 
 def config(call: Call) -> Config:
@@ -85,9 +116,24 @@ def config(call: Call) -> Config:
     return {"ROW_WARPS": by_rows, "KEY_WARPS": 4 // by_rows, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": blocks}
 
 
-def row_tiles(call: Call) -> int:
-    """Tiles of the packed rows of a key/value head; the widest has 64."""
-    return max(1, cdiv(call.q.shape[2] * call.group, 64))
+def wgmma_config(call: Call) -> Config:
+    """Warpgroups of 64 rows, keys of a tile, and as many stages of the ring as there is room for, up to six.
+
+    Two blocks of a warpgroup share a multiprocessor, or two warpgroups each tile of a single one. H200, bf16, D = 128, 16
+    queries, 128 rows: 16 x 2 heads of 4096 keys 37.5 us both ways, 64 of 4096 53.5 us in the first (60.5), 128 of 65536
+    1107 us in the second (1174). Beyond D = 128 the sums of one warpgroup take the registers of two.
+    """
+    large = call.k.shape[0] * call.k.shape[1] * seen_keys(call) >= 1 << 20
+    groups = 2 if large and call.q.shape[2] * call.group > 64 and call.width <= 128 else 1
+    blocks = 2 if groups == 1 and call.width <= 128 else 1
+    line, room = call.width * call.q.dtype.itemsize, (228 << 10) // blocks - 1024 - _BARRIER_BYTES
+    stages = min(6, (room - 64 * groups * line) // (2 * 64 * line))
+    return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": 64, "STAGES": stages, "BLOCKS": blocks}
+
+
+def row_tiles(call: Call, chosen: Config) -> int:
+    """Tiles of the packed rows of a key/value head."""
+    return max(1, cdiv(call.q.shape[2] * call.group, 16 * chosen["ROW_WARPS"]))
 
 
 def seen_keys(call: Call) -> int:
@@ -100,13 +146,15 @@ _START = 2.0  # what a split takes besides its tiles, in tiles
 _SECOND_PASS = 3.0
 
 
-def splits(call: Call, block_n: int, blocks: int = 1) -> int:
+def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
     """Pieces of the keys so that all multiprocessors read for about as long, with so many blocks on each of them.
 
-    One block per multiprocessor reads as fast as two. H200, 1 query, 32/8 heads, D = 128: B = 1, N = 65536: 16 pieces
-    68 us (as many as multiprocessors); B = 4, N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43.
+    One block per multiprocessor reads as fast as two where the tile has few rows; one with 64 rows is slower, which takes
+    two. H200, 32/8 heads, D = 128: 1 query, B = 1, N = 65536: 16 pieces 68 us (as many as multiprocessors); B = 4,
+    N = 8192: 4 pieces 38 us, 2 pieces 46, 16 pieces 43. 16 queries, B = 8, N = 16384: 4 pieces 152 us, 2 pieces 180.
     """
-    tiles, works = cdiv(seen_keys(call), block_n), call.k.shape[0] * call.k.shape[1] * row_tiles(call)
+    tiles = cdiv(seen_keys(call), chosen["BLOCK_N"])
+    works = call.k.shape[0] * call.k.shape[1] * row_tiles(call, chosen)
 
     def time(pieces: int) -> float:
         length = cdiv(tiles, pieces)
@@ -116,21 +164,55 @@ def splits(call: Call, block_n: int, blocks: int = 1) -> int:
     return min(range(1, min(tiles, 128) + 1), key=time)
 
 
-def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
-    """The plan with a given number of pieces of the keys, or fewer."""
+def wgmma_splits(call: Call, chosen: Config) -> int:
+    """The same for warpgroup products: two blocks on a multiprocessor overlap, which pays for more parts in long splits.
+
+    H200, bf16, D = 128, 16 queries, 128 rows: 16 heads of 4096, 16384, 65536 keys in 4 splits 25.7, 57.6, 191 us, in 8
+    25.7, 53.5, 163. A single tile of rows is bound by reading.
+    """
+    pieces = splits(call, chosen)
+    length = cdiv(cdiv(seen_keys(call), chosen["BLOCK_N"]), pieces)
+    overlapping = chosen["BLOCKS"] == 2 and row_tiles(call, chosen) > 1 and pieces > 1 and length >= 64
+    return splits(call, chosen, 2) if overlapping else pieces
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The keys of a call in pieces: numbers and grid of the first kernel, and the second one if there is one."""
+
+    numbers: tuple[int, ...]
+    grid: int
+    merge: Bound | None
+    pieces: int
+
+
+def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object], pieces: int) -> _Cut:
     (B, H, M, _), (_, G, N, _) = call.q.shape, call.k.shape
-    tiles, block_n = cdiv(seen_keys(call), chosen["BLOCK_N"]), chosen["BLOCK_N"]
+    tiles, rows = cdiv(seen_keys(call), chosen["BLOCK_N"]), row_tiles(call, chosen)
     length = cdiv(tiles, pieces)
     count = cdiv(tiles, length)
-    kernel = SOURCE.kernel("attention_split_keys", _POINTERS, VECTOR=vector, **chosen, **call.defines)
-    numbers = (
-        G, call.group, M, N, call.window, row_tiles(call), count, length * block_n, *call.strides, call.scale_log2,
-    )  # fmt: skip
-    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * block_n
-    shared = rows * call.width * call.q.dtype.itemsize
-    threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
-    launch = kernel.bind(B * G * row_tiles(call) * count, threads, *numbers, shared=shared)
-    if count == 1:
-        return SplitPlan(launch, None, 1)
-    merge = SOURCE.kernel("attention_merge", _MERGE, VECTOR=vector, **chosen, **call.defines)
-    return SplitPlan(launch, merge.bind(B * H * M, 128, count), count)
+    numbers = (G, call.group, M, N, call.window, rows, count, length * chosen["BLOCK_N"])
+    merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count, follows=True)
+    return _Cut(numbers, B * G * rows * count, merge if count > 1 else None, count)
+
+
+def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
+    """The plan with a given number of pieces of the keys, or fewer."""
+    defines = {"VECTOR": vector, **chosen, **call.defines}
+    cut = _cut(call, chosen, _SOURCE, defines, pieces)
+    kernel = _SOURCE.kernel("attention_split_keys", _POINTERS, **defines)
+    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
+    shared, threads = rows * call.width * call.q.dtype.itemsize, 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
+    launch = kernel.bind(cut.grid, threads, *cut.numbers, *call.strides, call.scale_log2, shared=shared)
+    return SplitPlan(launch, cut.merge, cut.pieces)
+
+
+def wgmma_plan(call: Call, chosen: Config, tiles: tuple[Tiles, ...], pieces: int) -> SplitPlan:
+    """The same on warpgroup products; tiles: descriptors of k and v."""
+    defines = {**chosen, **call.defines}
+    cut = _cut(call, chosen, _WGMMA, defines, pieces)
+    kernel = _WGMMA.kernel("attention_split_keys_wgmma", _MAPS, **defines)
+    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
+    shared, threads = rows * call.width * call.q.dtype.itemsize + _BARRIER_BYTES, 32 * chosen["ROW_WARPS"] + 32
+    launch = kernel.bind(cut.grid, threads, *cut.numbers, *call.strides[:3], call.scale_log2, shared=shared)
+    return SplitPlan(launch, cut.merge, cut.pieces, tiles)

@@ -3,7 +3,8 @@
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from copy import copy
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -26,6 +27,47 @@ def architecture(index: int) -> str:
     """The compile target of device `index`; from sm_90 on the "a" variant, which alone has wgmma and setmaxnreg."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute: a number and a union of 64 bytes
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+class _LaunchConfig(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = [
+        ("sizes", ctypes.c_uint * 7),  # grid, block, shared memory
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+
+
+@cache
+def _launch_kernel_ex() -> Any:
+    """The driver's launch with attributes, of which CuPy has none."""
+    entry = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    entry.argtypes = [ctypes.c_void_p] * 4
+    return entry
+
+
+@lru_cache(maxsize=1024)
+def _following(sizes: tuple[int, ...], stream: int) -> tuple[int, Any]:
+    """The address of what a launch has besides its arguments, and what keeps it; nobody writes to it."""
+    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
+    attribute.value[0] = 1
+    config = _LaunchConfig((ctypes.c_uint * 7)(*sizes), stream, ctypes.pointer(attribute), 1)
+    return ctypes.addressof(config), config
+
+
+def launch_following(handle: int, *sizes_stream_arguments: int) -> None:
+    """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
+    *sizes, stream, pointers, extra = sizes_stream_arguments
+    status = _launch_kernel_ex()(_following(tuple(sizes), stream)[0], handle, pointers, extra)
+    if status:
+        import cupy
+
+        raise cupy.cuda.driver.CUDADriverError(status)
 
 
 class Frame:
@@ -98,6 +140,13 @@ class CudaFunction:
             frames.append(frame)
 
         return launched
+
+    @cached_property
+    def following(self) -> "CudaFunction":
+        """The same function, launched before the kernel ahead of it has ended; it waits for that one itself."""
+        other = copy(self)
+        other._launch, other._frames = launch_following, []
+        return other
 
     @property
     def resources(self) -> dict[str, int]:

@@ -141,10 +141,19 @@ class Kernel:
             replay.launched(function.prepared(grid, block, shared, ()), _noted(args))
 
     def bind(
-        self, grid: int | Sequence[int], block: int | Sequence[int], *numbers: int | float, shared: int = 0
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        *numbers: int | float,
+        shared: int = 0,
+        follows: bool = False,
     ) -> "Bound":
-        """A launch that still lacks its tensors, which the signature has first; errors as for a call."""
-        return Bound(self, grid, block, numbers, shared)
+        """A launch that still lacks its tensors, which the signature has first; errors as for a call.
+
+        follows: the kernel may start before the one ahead of it has ended, and waits for that itself
+        (griddepcontrol.wait, compute capability 9.0).
+        """
+        return Bound(self, grid, block, numbers, shared, follows)
 
     def compiled(self, index: int) -> Any:
         """The function on device `index` (-1: the emulator), compiled at the first request."""
@@ -203,7 +212,9 @@ class Bound:
         block: int | Sequence[int],
         numbers: Sequence[int | float],
         shared: int,
+        follows: bool = False,
     ):
+        self._follows = follows
         self._kernel, self._grid, self._block, self._shared = kernel, _three(grid), _three(block), shared
         tensors = len(kernel.parameters) - len(numbers)
         scalars = kernel.parameters[tensors:]
@@ -225,6 +236,8 @@ class Bound:
         args = tensors + self._numbers
         values = args if index < 0 else kernel.crossed(args)
         function = kernel.compiled(index)
+        if self._follows and index >= 0:
+            function = function.following
         function.launch(self._grid, self._block, values, self._shared)
         if index >= 0 and replay.watching():
             launcher = function.prepared(self._grid, self._block, self._shared, self._numbers)

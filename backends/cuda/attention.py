@@ -4,6 +4,7 @@ online        four lanes share a row, on the FP32 pipes; any head size to 256, f
 tensor_cores  mma.sync behind cp.async
 wgmma         TMA feeds warpgroup products that overlap with the softmax
 split_keys    few queries: bound by reading keys and values, which are split over blocks
+split_wgmma   the same for more rows than mma.sync keeps up with, as wgmma
 
 Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023) and
 leaves out those that no query of a block sees. The overlap is that of FlashAttention-3 (Shah et al., 2024), the split
@@ -24,9 +25,11 @@ from kernelmux.backends.cuda._attention import (
     Config,
     Pair,
     call_of,
+    nothing_seen,
     section_for_balance,
     section_for_l2,
 )
+from kernelmux.backends.cuda._attention_split_keys import SplitPlan
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv
 from kernelmux.registry.backend import Implementation
@@ -73,6 +76,13 @@ def split_keys(
     return _attention_split_keys.run(call, _vector(call.q, call.k, call.v), q, k, v)
 
 
+def split_wgmma(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    q, scale = _positive(q, scale)
+    return _split_wgmma(call_of(q, k, v, causal, scale, window)).run(q, k, v) if k.numel() else nothing_seen(q)
+
+
 def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
     """The same call with a positive scale: only then is the largest raw score the largest scaled one.
 
@@ -98,6 +108,12 @@ def _tensor_cores(call: Call) -> AttentionPlan:
 @lru_cache(maxsize=4096)
 def _wgmma(call: Call) -> AttentionPlan:
     return wgmma_plan(call, wgmma_config(call))
+
+
+@lru_cache(maxsize=4096)
+def _split_wgmma(call: Call) -> SplitPlan:
+    chosen = _attention_split_keys.wgmma_config(call)
+    return split_wgmma_plan(call, chosen, _attention_split_keys.wgmma_splits(call, chosen))
 
 
 def tensor_cores_config(call: Call) -> Config:
@@ -156,6 +172,11 @@ def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 
 
+def split_wgmma_plan(call: Call, config: Config, pieces: int) -> SplitPlan:
+    tiles = tuple(_tiles(x, config["BLOCK_N"]) for x in (call.k, call.v))
+    return _attention_split_keys.wgmma_plan(call, config, tiles, pieces)
+
+
 def _vector(*inputs: Layout) -> int:
     """Elements per load: 8 where every row starts at a multiple of 16 bytes, else 1."""
     return 8 if all(x.offset == 0 and not any(s % 8 for s in _real_strides(x)) for x in inputs) else 1
@@ -193,6 +214,13 @@ VARIANTS = {
         split_keys,
         "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
         (*_HALVES, _attention_split_keys.FewRows(), Capability((9, 0), below=(12, 0))),
+        _LAST,
+        "mma",
+    ),
+    "split_wgmma": Implementation(
+        split_wgmma,
+        "few queries of many heads: the tile of rows on warpgroup products fed by TMA, the keys split over blocks",
+        (*_HALVES, _attention_split_keys.FewRows(), _attention_split_keys.ManyRows(), *_ON_HOPPER),
         _LAST,
         "mma",
     ),

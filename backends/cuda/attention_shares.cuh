@@ -32,10 +32,13 @@ struct Line {
 __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
     Index all = 0;
     int longest = 0;
-    for (int batch = threadIdx.x % 32; batch < sequences.count; batch += 32) {
-        const int tiles = tiles_of(sequences.keys(batch));
-        all += tiles;
-        longest = max(longest, tiles);
+    for (int start = threadIdx.x % 32; start < sequences.count; start += 128) {
+#pragma unroll
+        for (int batch = start; batch < start + 128; batch += 32) {  // four loads at a time
+            const int tiles = batch < sequences.count ? tiles_of(sequences.keys(batch)) : 0;
+            all += tiles;
+            longest = max(longest, tiles);
+        }
     }
     all = warp_reduce(all, [](Index a, Index b) { return a + b; }) * sequences.kv_heads;  // Sum() adds floats
     Index share = max((all + shares - 1) / shares, (Index)LEAST);

@@ -2,7 +2,7 @@
 // packed into tiles (row = query * group + head), mostly one, and the keys are split over blocks. A block's warps share
 // its rows (ROW_WARPS) and the keys of a tile (KEY_WARPS), each with a softmax of its own. attention_merge joins the
 // splits.
-#include "attention_packed.cuh"
+#include "attention_merge.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_split_keys(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
@@ -11,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                          int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
                          i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
+    let_follow();
     const unsigned q_tile = shared_address(shared);
     const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
@@ -48,12 +49,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (splits == 1) store_rows(out, lse, packed, o[0], rows, place.row, scale_log2);
     else store_parts(parts, logs, packed, o[0], rows, place.row, scale_log2,
                      [&](int row) { return packed.index(row) * splits + split; });
-}
-
-// A block joins the splits of a row.
-extern "C" __global__ void __launch_bounds__(32 * JOINERS)
-    attention_merge(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
-                    const float* __restrict__ logs, int splits) {
-    const i64 row = blockIdx.x;
-    join_parts(out, lse, parts, logs, row, splits, [&](int split) { return row * splits + split; });
 }

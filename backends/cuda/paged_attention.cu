@@ -16,25 +16,28 @@ struct Pages {
 // Side by side, LANES threads load a key and its value, in ROWS steps a tile.
 constexpr int LANES = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32, ROW_STEP = THREADS / LANES, ROWS = BLOCK_N / ROW_STEP;
 
-// The pages of the keys that this thread will load of [first, first + BLOCK_N); 0 for those at or past `limit`.
-__device__ __forceinline__ void find_pages(int (&found)[ROWS], const int* table, int first, int limit) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const int key = first + threadIdx.x / LANES + i * ROW_STEP;
-        found[i] = key < limit ? table[key / SLOTS] : 0;
+// The pages of the keys of a tile, on their way long before the tile is: a ring in shared memory with room for those of
+// tiles that are still being read.
+constexpr int TABLES = 2 * STAGES;
+
+__device__ __forceinline__ void find_pages(unsigned ring, int tile, const int* table, int first, int limit) {
+    for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
+        const bool inside = first + i < limit;
+        copy_async<4>(ring + (tile % TABLES * BLOCK_N + i) * 4, table + (inside ? (first + i) / SLOTS : 0), inside);
     }
 }
 
 // Keys [first, first + BLOCK_N) and their values to shared memory; those at or past `limit` become zeros. True if one of
 // them lies in a page that there is not.
 __device__ __forceinline__ bool load_pages(unsigned tile, const Element* k, const Element* v, const Pages& pages,
-                                           const int (&found)[ROWS], int first, int limit) {
+                                           unsigned found, int first, int limit) {
     const int chunk = threadIdx.x % LANES;
     if (2 * STEPS < LANES && chunk >= 2 * STEPS) return false;
     bool lost = false;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const int row = threadIdx.x / LANES + i * ROW_STEP, key = first + row, slot = key % SLOTS, page = found[i];
+        const int row = threadIdx.x / LANES + i * ROW_STEP, key = first + row, slot = key % SLOTS;
+        const int page = load_word(found + 4 * row);
         const bool known = page >= 0 && page < pages.count, inside = key < limit && known && chunk < CHUNKS;
         lost |= !known;
         const Element* key_source = k + page * pages.k_page + slot * pages.k_row + chunk * 8;
@@ -57,7 +60,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     int row_tiles, i64 table_row, i64 q_batch, i64 q_head, i64 k_page, i64 k_head, i64 k_row, i64 v_page,
                     i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
+    let_follow();
     const unsigned q_tiles = shared_address(shared), ring = q_tiles + STAGES * BLOCK_M * PITCH;
+    const unsigned tables = ring + STAGES * 2 * BLOCK_N * PITCH;
     const Sequences sequences = {lengths, batches, kv_heads, most};
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
     const Pages pages = {page_count, k_page, k_row, v_page, v_row};
@@ -68,22 +73,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     auto packed = [&](const Walk& at) { return Packed{at.batch, at.kv_head, first_row, kv_heads, group, 1}; };
     auto q_tile = [&](const Walk& at) { return q_tiles + at.piece % STAGES * BLOCK_M * PITCH; };
 
-    Walk loading = walk_from(begin, sequences), adding = loading;
-    int found[ROWS], first_tile = adding.tile;
+    Walk finding = walk_from(begin, sequences), loading = finding, adding = finding;
+    int first_tile = adding.tile;
     unsigned lost = 0;  // a bit for each piece under way
-    auto find = [&] {
-        find_pages(found, table + loading.batch * table_row, loading.tile * BLOCK_N, loading.keys);
+    auto find = [&](int tile) {
+        if (tile >= count) return;
+        find_pages(tables, tile, table + finding.batch * table_row, finding.tile * BLOCK_N, finding.keys);
+        finding.step(sequences);
     };
-    find();
+    for (int tile = 0; tile < STAGES - 1; tile++) find(tile);
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncthreads();
     auto load = [&](unsigned stage, int tile) {
         if (tile == 0 || loading.tile == 0)
             load_queries(q_tile(loading), q + loading.batch * q_batch, packed(loading), q_head, 0);
         const Element* keys = k + loading.kv_head * k_head;
         const Element* values = v + loading.kv_head * v_head;
+        const unsigned found = tables + tile % TABLES * BLOCK_N * 4;
         const bool missed = load_pages(stage, keys, values, pages, found, loading.tile * BLOCK_N, loading.keys);
         lost |= (unsigned)missed << loading.piece % 32;
         loading.step(sequences);
-        if (tile + 1 < count) find();  // now, so that the next loads need not wait for the table
+        find(tile + STAGES - 1);  // arrives with this tile, and is used as soon as that is added
     };
     float o[1][OUT_TILES][4] = {};
     RowPair rows;
@@ -124,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 extern "C" __global__ void __launch_bounds__(32 * JOINERS)
     paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
                          const float* __restrict__ logs, const int2* __restrict__ spans, int group, int row_tiles) {
+    await_parts();
     const i64 row = blockIdx.x;
     const int2 span = spans[row / group];
     const int packed = row % group;

@@ -75,23 +75,32 @@ MERGE = 192  # and the second kernel
 
 
 def split_keys_rule(p: Problem) -> Config:
-    """Splits so that the programs, two at a time on a multiprocessor, end together; many batches need none.
+    """Splits so that the programs, mostly two at a time on a multiprocessor, end together; many batches need none.
 
     H200, 8 heads of 8192 keys, D = 128, 32 batches: 255 us (4.2 TB/s) for 4 queries of 32 heads, in two splits 273;
-    256 us for 16 queries, in two splits 314.
+    256 us for 16 queries, in two splits 276. One batch, 1 query: of 4096 keys 16.7 us in tiles of 64 keys, 18.2 of 32, of
+    65536 keys 80.5 and 82.3. 64 rows, 8 batches of 4096 keys, have one program on each: 52.6 us, with two 62.0. 128 rows,
+    32 batches with 4 heads: 171 us in one tile, 181 in two.
     """
     packed = p.H // p.G * p.M
     rows = min(64, max(16, triton.next_power_of_2(packed)))
+    if packed > 64 and p.columns <= 128 and p.B * p.G * cdiv(packed, 128) >= processors(p.device) * 3 // 4:
+        rows = 128
+    works = p.B * p.G * cdiv(packed, rows)
     if p.columns > 128:
         tile = _tile(rows, 32, warps=4, stages=3)
+    elif rows == 16 and works > 16:
+        tile = _tile(rows, 32, warps=2, stages=4)
     else:
-        tile = _tile(rows, 32, warps=2, stages=4) if rows == 16 else _tile(rows, 64, warps=4, stages=3)
+        tile = _tile(rows, 64, warps=8 if rows == 128 else 4, stages=3)
+    single = rows == 128 or (packed > 32 and packed <= 64 and works <= processors(p.device))
+    programs = processors(p.device) * (1 if single else 2)
     seen = min(p.N, p.window + p.M - 1) if p.window else p.N
-    blocks, works = cdiv(seen, tile["BLOCK_N"]), p.B * p.G * cdiv(packed, rows)
+    blocks = cdiv(seen, tile["BLOCK_N"])
 
     def time(splits: int) -> int:
         length = cdiv(blocks, splits)
-        waves = cdiv(works * cdiv(blocks, length), 2 * processors(p.device))
+        waves = cdiv(works * cdiv(blocks, length), programs)
         keys: int = length * tile["BLOCK_N"]
         return waves * (keys + START) + (MERGE if splits > 1 else 0)
 

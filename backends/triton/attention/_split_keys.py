@@ -1,7 +1,8 @@
 """Attention of few queries, which is bound by reading the keys and values: they are read once, by the whole GPU.
 
 The queries of all heads that share a key head are the rows of one tile. Its keys are cut into splits, each the work of
-one program; a second kernel adds the splits of a query up in their order, without atomics.
+one program; a second kernel adds the splits of a query up in their order, without atomics. It is started before the
+first has ended (programmatic dependent launch), and waits for it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, overlaps, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, finished, key_range, walk_keys
 from kernelmux.backends.triton.attention._problem import Problem, block_strides, outputs, problem
 
 QUERIES = 16  # of a head, at most
-MERGED = 16  # splits that are added up side by side
+MERGED = 8192  # elements of parts that are added up side by side, at most
 
 
 @triton.jit
@@ -23,8 +25,10 @@ def attention_split_keys_kernel(
     out_ptr, lse_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, window, scale,
     q_eighths, k_eighths, v_eighths, SPLITS,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr, LEADS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    if LEADS:
+        cuda.gdc_launch_dependents()
     tiles = tl.cdiv(SHARE * M, BLOCK_M)
     split = tl.program_id(0) // tiles % SPLITS
     line = (tl.program_id(0) // tiles // SPLITS).to(tl.int64)
@@ -93,37 +97,46 @@ def joined(
     """
     offs_i, offs_d = tl.arange(0, MERGED), tl.arange(0, COLUMNS)
     acc = tl.zeros([COLUMNS], tl.float32)
-    tops = tl.full([MERGED], -float("inf"), tl.float32)
+    top = -float("inf")
+    total = 0.0
     for start in range(0, count, MERGED):
         i = start + offs_i
         at = first + i.to(tl.int64) * step + tl.where(i == 0, begun, 0)
-        tops = tl.maximum(tops, tl.load(stats_ptr + 2 * at, mask=i < count, other=-float("inf")))
-    top = tl.max(tops, 0)
-    base = tl.where(top == -float("inf"), 0.0, top)
-    totals = tl.zeros([MERGED], tl.float32)
-    for start in range(0, count, MERGED):
-        i = start + offs_i
-        at = first + i.to(tl.int64) * step + tl.where(i == 0, begun, 0)
-        weights = tl.exp2(tl.load(stats_ptr + 2 * at, mask=i < count, other=-float("inf")) - base)
-        totals += tl.load(stats_ptr + 2 * at + 1, mask=i < count, other=0.0) * weights
         there = (i < count)[:, None] & (offs_d < D)[None, :]
+        tops = tl.load(stats_ptr + 2 * at, mask=i < count, other=-float("inf"))
+        totals = tl.load(stats_ptr + 2 * at + 1, mask=i < count, other=0.0)
         # [MERGED, COLUMNS]
         sums = tl.load(sums_ptr + at[:, None] * D + offs_d[None, :], mask=there, other=0.0)
-        acc += tl.sum(sums * weights[:, None], 0)
-    return acc, tl.sum(totals, 0), top
+        new_top = tl.maximum(top, tl.max(tops, 0))
+        base = tl.where(new_top == -float("inf"), 0.0, new_top)
+        weights, fade = tl.exp2(tops - base), tl.exp2(top - base)
+        total = total * fade + tl.sum(totals * weights, 0)
+        acc = acc * fade + tl.sum(sums * weights[:, None], 0)
+        top = new_top
+    return acc, total, top
 
 
 @triton.jit
 def attention_merge_kernel(
-    out_ptr, lse_ptr, sums_ptr, stats_ptr, SPLITS, D: tl.constexpr, COLUMNS: tl.constexpr, MERGED: tl.constexpr
-):
+    out_ptr, lse_ptr, sums_ptr, stats_ptr, SPLITS, D: tl.constexpr, COLUMNS: tl.constexpr, MERGED: tl.constexpr,
+    FOLLOWS: tl.constexpr,
+):  # fmt: skip
     """One query of one head."""
+    if FOLLOWS:
+        cuda.gdc_wait()
     line = tl.program_id(0).to(tl.int64)
     offs_d = tl.arange(0, COLUMNS)
     acc, total, top = joined(sums_ptr, stats_ptr, line * SPLITS, 1, 0, SPLITS, D, COLUMNS, MERGED)
     out = acc / tl.where(total == 0.0, 1.0, total)
     tl.store(out_ptr + line * D + offs_d, out.to(out_ptr.dtype.element_ty), mask=offs_d < D)
     tl.store(lse_ptr + line, (top + tl.log2(total)) * LN2)
+
+
+def merging(device: int, columns: int, parts: int) -> Config:
+    """How up to so many parts of a row are added up, by a kernel that follows the one that makes them."""
+    merged = max(1, min(MERGED // columns, triton.next_power_of_2(parts)))
+    follows = overlaps(device)
+    return {"COLUMNS": columns, "MERGED": merged, "FOLLOWS": follows, **({"launch_pdl": True} if follows else {})}
 
 
 @plan
@@ -134,12 +147,15 @@ def _plan(p: Problem, rule: Rule) -> tuple[Launch, Launch | None, int]:
     eighths = (_eighths(shape, strides) for shape, strides in zip(p.shapes[1:], p.strides[1:], strict=True))
     first = Launch(
         attention_split_keys_kernel, (programs,), *p.sizes, *eighths, splits,
-        COLUMNS=p.columns, WHOLE=splits == 1, QUERIES=QUERIES, **p.constants, **config,
+        COLUMNS=p.columns, WHOLE=splits == 1, LEADS=splits > 1 and overlaps(p.device), QUERIES=QUERIES, **p.constants,
+        **config,
     )  # fmt: skip
     if splits == 1:
         return first, None, splits
     lines = p.B * p.H * p.M
-    merge = Launch(attention_merge_kernel, (lines,), splits, D=p.D, COLUMNS=p.columns, MERGED=MERGED, num_warps=4)
+    merge = Launch(
+        attention_merge_kernel, (lines,), splits, D=p.D, num_warps=4, **merging(p.device, p.columns, splits)
+    )  # fmt: skip
     return first, merge, splits
 
 

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, plan, processors
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, overlaps, plan, processors
 from kernelmux.backends.triton.attention._problem import apart, scale_of_exponents
-from kernelmux.backends.triton.attention._split_keys import MERGED
+from kernelmux.backends.triton.attention._split_keys import merging
 from kernelmux.backends.triton.paged_attention._kernels import (
     paged_attention_join_kernel,
     paged_attention_shares_kernel,
@@ -24,6 +24,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
 SCANNED = 128  # sequences whose lengths are read at a time, at most
+MERGED = 16  # parts of a row that are added up side by side
 MOST_ROWS = 64  # query heads of a tile
 
 
@@ -58,7 +59,14 @@ def rule(p: Problem) -> Config:
     tiles = cdiv(p.H // p.G, rows)
     shares = max(1, min(cdiv(4 * processors(p.device), tiles), p.B * p.G * cdiv(p.L * p.S, block)))
     warps = 2 if rows == 16 else 4
-    return {"ROWS": rows, "BLOCK_N": block, "SHARES": shares, "LEAST": 2, "num_warps": warps, "num_stages": 2}
+    return {
+        "ROWS": rows,
+        "BLOCK_N": block,
+        "SHARES": shares,
+        "LEAST": 2,
+        "num_warps": warps,
+        "num_stages": 2,
+    }
 
 
 @plan
@@ -70,11 +78,11 @@ def _plan(p: Problem) -> tuple[Launch, Launch, int]:
     first = Launch(
         paged_attention_shares_kernel, (programs,), p.B, p.P, p.L * p.S, p.table_row, scale_of_exponents(p.scale),
         p.q_strides[:2], p.k_strides[:3], p.v_strides[:3], H=p.H, G=p.G, D=p.D, S=p.S, FLIP=p.scale < 0,
-        COLUMNS=columns, SCANNED=min(SCANNED, triton.next_power_of_2(p.B)), INDEX=index, **config,
+        COLUMNS=columns, SCANNED=min(SCANNED, triton.next_power_of_2(p.B)), INDEX=index, LEADS=overlaps(p.device), **config,
     )  # fmt: skip
     join = Launch(
-        paged_attention_join_kernel, (p.B * p.H,), GROUP=group, D=p.D, ROWS=config["ROWS"], COLUMNS=columns,
-        MERGED=MERGED, num_warps=2,
+        paged_attention_join_kernel, (p.B * p.H,), GROUP=group, D=p.D, ROWS=config["ROWS"], num_warps=2,
+        **merging(p.device, columns, MERGED),
     )  # fmt: skip
     return first, join, 2 * programs * config["ROWS"]
 

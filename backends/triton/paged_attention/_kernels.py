@@ -6,6 +6,7 @@ sequences begin and end, and writes a head that it has whole, or a part of one.
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 from kernelmux.backends.triton.attention._split_keys import joined
 
@@ -52,8 +53,10 @@ def paged_attention_shares_kernel(
     q_strides, k_strides, v_strides,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr, FLIP: tl.constexpr, SHARES: tl.constexpr,
     LEAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, SCANNED: tl.constexpr,
-    INDEX: tl.constexpr,
+    INDEX: tl.constexpr, LEADS: tl.constexpr,
 ):  # fmt: skip
+    if LEADS:
+        cuda.gdc_launch_dependents()
     # The tiles of the heads of a group stand side by side, as they read the same keys.
     TILES: tl.constexpr = (H // G + ROWS - 1) // ROWS
     rows = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
@@ -135,9 +138,11 @@ def paged_attention_shares_kernel(
 @triton.jit
 def paged_attention_join_kernel(
     y_ptr, sums_ptr, stats_ptr, spans_ptr, GROUP: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, MERGED: tl.constexpr,
+    COLUMNS: tl.constexpr, MERGED: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """One head of a sequence, if it has more than one part."""
+    if FOLLOWS:
+        cuda.gdc_wait()
     TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     line = tl.program_id(0).to(tl.int64)
     row = tl.program_id(0) % GROUP
