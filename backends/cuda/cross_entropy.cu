@@ -46,16 +46,16 @@ cross_entropy_online(
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (i + u * GROUP * WIDTH < part.tail) held[u] = load_streaming<WIDTH>(x + i + u * GROUP * WIDTH);
+            if (i + u * GROUP * WIDTH < part.tail) held[u] = load_constant<WIDTH>(x + i + u * GROUP * WIDTH);
         seen.add([&](auto f) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
-                if (i + u * GROUP * WIDTH < part.tail)
+                if (i + u * GROUP * WIDTH < part.tail) {
+                    float values[WIDTH];
+                    to_floats(values, held[u]);
 #pragma unroll
-                    for (int j = 0; j < WIDTH; ++j) {
-                        const float value = to_float(held[u].v[j]);
-                        f(&value);
-                    }
+                    for (int j = 0; j < WIDTH; ++j) f(&values[j]);
+                }
         });
     }
     seen = joined(seen, seen, room);

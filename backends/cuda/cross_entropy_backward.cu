@@ -3,13 +3,31 @@
 #include "rows.cuh"
 #include "targets.cuh"
 
+#ifndef ALIGNED  // every row starts at a vector and ends with one
+#define ALIGNED 0
+#endif
+
+// Of a row. One that does not count, or whose target is no class, has `value` everywhere, and a target of -1.
 struct Gradient {
-    float lse, g, spread, at_target;
+    float lse, g, spread, at_target, value;
     int target;
 
+    __device__ __forceinline__ float elsewhere(float x) const {
+        return target < 0 ? value : g * (fast_exp2((x - lse) * 1.44269504f) - spread);
+    }
     __device__ __forceinline__ float of(float x, int column) const {
-        const float share = fast_exp2((x - lse) * 1.44269504f) - spread;
-        return g * (column == target ? share - at_target : share);
+        return column == target ? g * (fast_exp2((x - lse) * 1.44269504f) - spread - at_target) : elsewhere(x);
+    }
+    __device__ __forceinline__ Elements of(const Elements& x, int column) const {
+        float values[WIDTH], found[WIDTH];
+        to_floats(values, x);
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) found[j] = elsewhere(values[j]);
+        if ((unsigned)(target - column) < WIDTH)
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j)
+                if (column + j == target) found[j] = of(values[j], column + j);
+        return from_floats<T>(found);
     }
 };
 
@@ -20,38 +38,35 @@ cross_entropy_backward_vectorized(
     i64 each, i64 ignored, float smoothing, int chunks) {
     const i64 row = blockIdx.x / chunks * (i64)ROWS + threadIdx.y;
     if (row >= rows) return;
+    const int chunk = blockIdx.x % chunks;
     const T* const x = logits + row * step;
     T* const y = grad + row * n;
-    const int chunk = blockIdx.x % chunks;
-    const Peel part = Peel::of<WIDTH>(x, n);
-    const bool wide = (reinterpret_cast<unsigned long long>(y + part.head) % sizeof(Elements)) == 0;
-    const int first = part.head + (chunk * UNROLL * GROUP + threadIdx.x) * WIDTH;
+    const Peel part = ALIGNED ? Peel{0, n, 0} : Peel::of<WIDTH>(x, n);
+    const int first = part.head + (chunk * UNROLL * GROUP + threadIdx.x) * WIDTH, left = part.tail - first;
+    const T* const from = x + first;
+    T* const to = y + first;
     Elements held[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u)
-        if (first + u * GROUP * WIDTH < part.tail) held[u] = load<WIDTH>(x + first + u * GROUP * WIDTH);
+        if (u * GROUP * WIDTH < left) held[u] = load_constant<WIDTH>(from + u * GROUP * WIDTH);
 
     const Target t(target[row], n, ignored);
     const float g = grad_loss[row * each] / (count ? count[0] : 1.0f);
-    const Gradient gradient{lse[row], g, smoothing / n, 1.0f - smoothing, t.is_class ? (int)t.value : -1};
-    const float fixed = nanf("");
-    auto result = [&](float x, int column) { return !t.counts ? 0.0f : !t.is_class ? fixed : gradient.of(x, column); };
+    const int at = t.counts && t.is_class ? (int)t.value : -1;
+    const Gradient gradient{lse[row], g, smoothing / n, 1.0f - smoothing, t.counts ? nanf("") : 0.0f, at};
+    const bool wide = ALIGNED || reinterpret_cast<unsigned long long>(y + part.head) % sizeof(Elements) == 0;
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
-        const int i = first + u * GROUP * WIDTH;
-        if (i >= part.tail) continue;
-        float found[WIDTH];
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) found[j] = result(to_float(held[u].v[j]), i + j);
-        const Elements packed = from_floats<T>(found);
-        if (wide) store_streaming(y + i, packed);
+        if (u * GROUP * WIDTH >= left) continue;
+        const Elements found = gradient.of(held[u], first + u * GROUP * WIDTH);
+        if (wide) __stwb(reinterpret_cast<Elements::Raw*>(to + u * GROUP * WIDTH), bits<Elements::Raw>(found));
         else
 #pragma unroll
-            for (int j = 0; j < WIDTH; ++j) y[i + j] = packed.v[j];
+            for (int j = 0; j < WIDTH; ++j) to[u * GROUP * WIDTH + j] = found.v[j];
     }
-    if (chunk == 0)
+    if (!ALIGNED && chunk == 0)
         for (int k = threadIdx.x; k < part.few; k += GROUP) {
             const int i = part.beside(k);
-            y[i] = from_float<T>(result(to_float(x[i]), i));
+            y[i] = from_float<T>(gradient.of(to_float(x[i]), i));
         }
 }

@@ -2,7 +2,7 @@
 
 two_pass  a row is read twice, the second time from L2
 staying   the row stays in shared memory and registers, and the next one takes its place meanwhile: one read, one write;
-          rows that do not fit, and short ones, as two_pass
+          rows that do not fit in pieces, whose gradients follow while L2 still has them; short ones as two_pass
 """
 
 from functools import lru_cache, partial
@@ -12,18 +12,24 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda._targets import reduced
-from kernelmux.backends.cuda.cross_entropy import group_of
+from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
+FOLLOWING = Source(__file__, "cross_entropy_with_gradient_following.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
+_FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i32 lag:i32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
 _RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
 _THREADS = 1024  # of a multiprocessor: with 64 registers each
 # Bytes of a row. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303 and 307.
 _STAYING = range(8192, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)
+
+# Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
+# 1422 us, 1582 by two passes; pieces of 8192 x 128256 took 1167, rows that stay 1135.
+_PIECE, _VECTORS, _BLOCKS = 256, 4, 4
 
 
 def cross_entropy_with_gradient(
@@ -34,9 +40,16 @@ def cross_entropy_with_gradient(
     if grad.numel():
         count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
-        stays = plan == "staying" and logits.shape[1] * logits.dtype.itemsize in _STAYING
-        launch = _staying(*work, multiprocessors(logits)) if stays else _two_pass(*work)
-        launch(logits, target, count, loss, grad)
+        size = logits.shape[1] * logits.dtype.itemsize
+        if plan == "two_pass" or size < _STAYING.start:
+            _two_pass(*work)(logits, target, count, loss, grad)
+        elif size in _STAYING:
+            _staying(*work, multiprocessors(logits))(logits, target, count, loss, grad)
+        else:
+            words, clear, launch = _following(*work, aligned(logits), multiprocessors(logits))
+            room = torch.empty(words, dtype=torch.int64, device=logits.device)
+            clear(room)
+            launch(logits, target, count, room, loss, grad)
     return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
 
 
@@ -69,6 +82,25 @@ def _staying(
     )  # fmt: skip
     room = ring * group * ACCESS_BYTES
     return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
+
+
+@lru_cache(maxsize=4096)
+def _following(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, processors: int
+) -> tuple[int, Bound, Bound]:
+    """Words that the launches share, one that clears them and one that does the work."""
+    width, smoothed = ACCESS_BYTES // dtype.itemsize, int(smoothing != 0)
+    pieces = cdiv(n, _PIECE * _VECTORS * width)
+    lag = min(rows, cdiv(3 * processors * _BLOCKS, 2 * pieces))  # rows: 1.5 times what is under way
+    words = rows * pieces * (1 + smoothed)
+    defines = {
+        "ELEMENT": ctype(dtype), "WIDTH": width, "GROUP": _PIECE, "UNROLL": _VECTORS, "MIN_BLOCKS": _BLOCKS,
+        "SMOOTHED": smoothed, "ALIGNED": int(aligned),
+    }  # fmt: skip
+    clear = FOLLOWING.kernel("cross_entropy_with_gradient_clear", "words* count:i64", **defines)
+    kernel = FOLLOWING.kernel("cross_entropy_with_gradient_following", _FOLLOWING_SIGNATURE, **defines)
+    work = kernel.bind((rows + lag) * pieces, _PIECE, rows, n, step, ignored, smoothing, pieces, lag)
+    return words, clear.bind(cdiv(words, 256), 256, words), work
 
 
 _LAYOUT = {"logits": "last", "target": "contiguous"}

@@ -32,9 +32,10 @@ struct Logits {
 struct RowLoss {
     float top, scale, spread, at_target, base;
     int target;
-    bool constant;
+    int constant;  // no bool: none of its bytes is padding
     float value;
 
+    RowLoss() = default;
     __device__ __forceinline__ RowLoss(const Logits& row, const Target& t, int n, float smoothing, float g) {
         const LogSumExp& e = row.exponentials;
         top = e.m, scale = g / e.sum, spread = g * (smoothing / n), at_target = g * (1.0f - smoothing);

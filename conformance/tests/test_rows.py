@@ -96,6 +96,13 @@ def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(op: str, rows: int
     assert found - ({"first"} if op == "rms_norm" and rows == 2 else set()) == hints  # what is read again leaves then
 
 
+@pytest.mark.parametrize(("columns", "hints"), [(8192, {"last"}), (16384, {None, "last", "first"})])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_what_is_read_again_of_long_rows_leaves_l2_then(op: str, columns: int, hints: set[str | None]) -> None:
+    x = torch.empty(16384, columns, dtype=torch.bfloat16)
+    assert hints_of("ld", ptx(launched(op, "triton", x))) == hints
+
+
 def test_results_of_rows_that_are_read_again_leave_l2_first() -> None:
     for columns, hint in ((131072, "first"), (8192, None)):
         text = ptx(launched("softmax", "triton", torch.empty(2, columns, dtype=torch.bfloat16)))

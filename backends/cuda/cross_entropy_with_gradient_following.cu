@@ -1,0 +1,140 @@
+// The loss of each row of logits, and its gradient times g = 1 / count, or 1 without a count, in the order of memory. A block looks at
+// a piece of a row, UNROLL vectors of each thread, and leaves what it found as a word; then it writes the gradient of the same piece
+// of the row `lag` before, whose logits are still in L2: memory sees one stream of reads and one of writes. Blocks start in the order
+// of their numbers, so that all those have started whose words a block waits for. Logits lie `step` apart from row to row; gradients
+// are contiguous.
+#include "row_losses.cuh"
+
+#ifndef ALIGNED  // every row starts at a vector and ends with one
+#define ALIGNED 0
+#endif
+
+// {maximum, sum of exponentials} of a piece, with smoothing {sum, 1} beside it. None is 0: a sum of 0 has a maximum of -inf.
+using Word = unsigned long long;
+constexpr int WORDS = SMOOTHED ? 2 : 1;  // of a piece
+
+// What is to be read again: the last to leave L2.
+__device__ __forceinline__ Elements load_lasting(const T* p) {
+    unsigned long long policy;
+    uint4 x;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+        : "l"(p), "l"(policy));
+    return bits<Elements>(x);
+}
+
+__device__ __forceinline__ float2 read_word(const Word* from, bool& there) {
+    Word word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    there = there && word != 0;
+    return bits<float2>(word);
+}
+__device__ __forceinline__ void write_word(Word* to, float a, float b) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(bits<Word>(make_float2(a, b))) : "memory");
+}
+
+__device__ __forceinline__ void leave(Word* to, const Logits& piece) {
+    write_word(to, piece.exponentials.m, piece.exponentials.sum);
+    if (SMOOTHED) write_word(to + 1, piece.sum, 1.0f);
+}
+
+// What the pieces of a row add up to, by a warp; false if some are missing still.
+__device__ __forceinline__ bool look(const Word* words, int pieces, Logits& row) {
+    row = Logits();
+    LogSumExp& e = row.exponentials;
+    bool there = true;
+    for (int k = threadIdx.x % 32; k < pieces; k += 32) {
+        const float2 part = read_word(words + k * WORDS, there);
+        e.rescale(fmaxf(e.m, part.x), Logits::factor);
+        if (part.y != 0.0f) e.sum += part.y * fast_exp2((part.x - e.m) * Logits::factor);
+        if (SMOOTHED) row.sum += read_word(words + k * WORDS + 1, there).x;
+    }
+    row.join(row, Lanes<32>());
+    return __all_sync(0xffffffffu, there);
+}
+
+// A thread's vectors in a piece of a row: the first of them, how many elements there are from it on, and those beside the vectors.
+struct Part {
+    int first, left;
+    Peel peel;
+
+    __device__ __forceinline__ Part(const T* row, int n, int piece) : peel{0, n, 0} {
+        if (!ALIGNED) peel = Peel::of<WIDTH>(row, n);
+        first = peel.head + (piece * UNROLL * GROUP + threadIdx.x) * WIDTH, left = peel.tail - first;
+    }
+    template <typename F>
+    __device__ __forceinline__ void each(F f) const {  // f(vector, its place after the first)
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (u * GROUP * WIDTH < left) f(u, u * GROUP * WIDTH);
+    }
+    __device__ __forceinline__ int beside(int piece) const {  // of this thread, or -1
+        return !ALIGNED && piece == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS)
+cross_entropy_with_gradient_following(
+    const T* __restrict__ logits, const i64* __restrict__ target, const float* __restrict__ counted, Word* __restrict__ words,
+    float* __restrict__ loss, T* __restrict__ grad, i64 rows, int n, i64 step, i64 ignored, float smoothing, int pieces, int lag) {
+    __shared__ JoinRoom<Logits> room;
+    __shared__ RowLoss shared_loss;
+    __shared__ bool shared_there;
+    const int piece = blockIdx.x % pieces;
+    const i64 row = blockIdx.x / pieces, before = row - lag;
+    const T *const x = logits + min(row, rows - 1) * step, *const old = logits + max(before, 0ll) * step;
+    const Part looked(x, row < rows ? n : 0, piece), written(old, before >= 0 ? n : 0, piece);
+    Elements fresh[UNROLL], again[UNROLL];
+    looked.each([&](int u, int i) { fresh[u] = load_lasting(x + looked.first + i); });
+    written.each([&](int u, int i) { again[u] = load_streaming<WIDTH>(old + written.first + i); });
+    const Target wanted(target[max(before, 0ll)], n, ignored);
+    const float g = counted ? 1.0f / counted[0] : 1.0f;
+    auto find = [&]() {
+        Logits all;
+        const bool there = look(words + before * pieces * WORDS, pieces, all);
+        if (threadIdx.x == 0) shared_loss = RowLoss(all, wanted, n, smoothing, g);
+        return there;
+    };
+    if (threadIdx.x < 32) {
+        const bool there = before < 0 || find();
+        if (threadIdx.x == 0) shared_there = there;
+    }
+    Logits seen;
+    seen.add([&](auto f) {
+        looked.each([&](int u, int) {
+            float values[WIDTH];
+            to_floats(values, fresh[u]);
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) f(&values[j]);
+        });
+    });
+    if (const int k = looked.beside(piece); k >= 0) {
+        const float value = to_float(x[k]);
+        seen.add([&](auto f) { f(&value); });
+    }
+    seen = joined(seen, seen, room);
+    if (threadIdx.x == 0 && row < rows) leave(words + (row * pieces + piece) * WORDS, seen);
+    if (before < 0) return;
+    if (!shared_there) {  // rarely
+        if (threadIdx.x < 32)
+            while (!find()) {}
+        __syncthreads();
+    }
+    const RowLoss found = shared_loss;
+    T* const y = grad + before * n;
+    const bool wide = ALIGNED || starts_vector(y + written.peel.head);
+    written.each([&](int u, int i) {
+        const Elements gradients = found.gradients(again[u], written.first + i, smoothing, loss + before);
+        store_row(y + written.first + i, gradients, wide);
+    });
+    if (const int k = written.beside(piece); k >= 0)
+        y[k] = from_float<T>(found.single(to_float(old[k]), k, smoothing, loss + before));
+    if (piece == 0 && found.constant && threadIdx.x == 0) loss[before] = found.value;
+}
+
+// Before the other.
+extern "C" __global__ void __launch_bounds__(256) cross_entropy_with_gradient_clear(Word* words, i64 count) {
+    const i64 i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < count) words[i] = 0;
+}
