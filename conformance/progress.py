@@ -47,17 +47,20 @@ class Clock:
         known = [seconds[i.id] for i in items if i.id in seconds]
         usual = sum(known) / len(known) if known else 1.0
         self.left = {i.id: max(seconds.get(i.id, usual), 1e-3) for i in items}
+        self.rest = sum(self.left.values())  # kept up, since it is asked for after every item
         self.workers, self.guessed, self.taken = workers, 0.0, 0.0
 
     def finish(self, outcome: Outcome) -> None:
-        self.guessed += self.left.pop(outcome.item.id, 0.0)
+        guessed = self.left.pop(outcome.item.id, 0.0)
+        self.rest -= guessed
+        self.guessed += guessed
         self.taken += outcome.seconds
 
     def __str__(self) -> str:
         """How long the rest takes; "" before anything is known."""
         if not self.guessed or not self.left:
             return ""
-        seconds = sum(self.left.values()) * self.taken / self.guessed / min(self.workers, len(self.left))
+        seconds = max(self.rest, 0.0) * self.taken / self.guessed / min(self.workers, len(self.left))
         return f"about {duration(seconds)} left"
 
 
@@ -91,6 +94,7 @@ class Reporter:
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
         self.together = together and spread.pays(self.items, workers)
         self.outcomes: dict[str, Outcome] = {}
+        self.failed = 0
         self.errors: list[str] = []
         self.interrupted = self.closed = False
         self.scratch: Path | None = None  # where worker processes leave their ids
@@ -152,15 +156,17 @@ class Reporter:
             self.errors.append(str(excrepr))
 
     def _take(self, outcome: Outcome) -> None:
+        before = self.outcomes.get(outcome.item.id)
+        self.failed += self._wrong(outcome) - (before is not None and self._wrong(before))
         self.outcomes[outcome.item.id] = outcome
         self.clock.finish(outcome)
         failed = f"[red]{self.failed} failed" if self.failed else ""
         self.bar.update(self.task, advance=1, failed=failed, last=outcome.item.id, left=str(self.clock))
         self.show(outcome)
 
-    @property
-    def failed(self) -> int:
-        return sum(o.status == "failed" for o in self.outcomes.values())
+    def _wrong(self, outcome: Outcome) -> bool:
+        """Whether it counts as a failure of the run."""
+        return outcome.status == "failed"
 
     def show(self, outcome: Outcome) -> None:
         """A failure at once and in full, unless its cause was shown before; other items only where there is no bar."""
@@ -173,7 +179,7 @@ class Reporter:
 
     def log(self, text: str) -> None:
         """A line of a log, with how far the run has got."""
-        left = f", {self.clock}" if str(self.clock) else ""
+        left = f", {told}" if (told := str(self.clock)) else ""
         count = f"[{len(self.outcomes)}/{len(self.items)}{left}]"
         self.console.print(f"{count} {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -208,10 +214,6 @@ class MutantReporter(Reporter):
     def _wrong(self, outcome: Outcome) -> bool:
         item = outcome.item
         return (outcome.status == "failed") != ((item.op, item.backend, item.variant) in self.broken)
-
-    @property
-    def failed(self) -> int:
-        return sum(map(self._wrong, self.outcomes.values()))
 
     def show(self, outcome: Outcome) -> None:
         wrong = self._wrong(outcome)
