@@ -18,7 +18,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.gradient import Composed, Gradient
 from kernelmux.registry.spec import OpSpec
 
-ROUNDS = 31  # at least
+ROUNDS, FEWEST = 31, 7  # at least; and where those would take longer than LONGEST
 SECONDS = 0.002  # of one form in one round: short ones in turns, so that what the host does meanwhile meets every form
 # Seconds of all rounds of one kernel. On a CPU the kernel runs within its call, and its noise hides CLOSE for minutes.
 LONGEST = {"cuda": 3.0, "cpu": 0.5}
@@ -122,7 +122,7 @@ def _interleaved(forms: dict[str, Callable[[], Any]], longest: float) -> dict[st
     """
     count, rounds = {name: _count(call) for name, call in forms.items()}, list[dict[str, float]]()
     end = time.perf_counter() + longest
-    while len(rounds) < ROUNDS or not (_known(rounds) or time.perf_counter() > end):
+    while len(rounds) < FEWEST or not (time.perf_counter() > end or (len(rounds) >= ROUNDS and _known(rounds))):
         rounds.append({name: 1e6 * _batch(call, count[name]) for name, call in forms.items()})
     times = {"direct_us": statistics.median(found["direct_us"] for found in rounds)}
     for name, base in BASES.items():

@@ -121,7 +121,12 @@ def test_of_what_a_gpu_has_verified_shorter_sums_are_repeated_if_these_are_split
 
 def test_a_shorter_sum_that_is_split_asks_for_no_kernel_of_the_longer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(repeatability, "_several_blocks", lambda found, t: not asked.append(t.call.axes["K"]))
+
+    def several(found: Probe, trial: Trial) -> bool:
+        asked.append(trial.call.axes["K"])
+        return True
+
+    monkeypatch.setattr(repeatability, "_several_blocks", several)
     list(repeatability._long(probe("linear", check="repeatability", **VERIFIED)))
     assert asked and set(asked) == {repeatability.LONG_VERIFIED}
 

@@ -100,6 +100,14 @@ def test_times_that_go_on_scattering_end_with_their_seconds(monkeypatch):
     assert 0.2 <= time.perf_counter() - start < 2
 
 
+def test_long_calls_are_timed_in_few_rounds(monkeypatch):
+    rounds = []
+    monkeypatch.setattr(overhead, "_batch", lambda call, count: rounds.append(call) or 1.0)
+    monkeypatch.setattr(overhead, "_count", lambda call: 1)
+    overhead._interleaved(dict.fromkeys(("direct_us", *overhead.BASES), str), 0.0)
+    assert len(rounds) == overhead.FEWEST * (1 + len(overhead.BASES))
+
+
 def test_times_that_scatter_take_more_rounds():
     calm = [{"direct_us": 6.0, "bound_us": 6.5 + 0.1 * (i % 2)} for i in range(40)]
     wild = [{"direct_us": 6.0, "bound_us": 6.5 + 10.0 * (i % 2)} for i in range(40)]
