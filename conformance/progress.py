@@ -86,13 +86,15 @@ class Reporter:
         together: bool = False,
         quiet: bool = False,
     ) -> None:
-        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process.
+        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
+        is so without a GPU.
 
         quiet: no bar, which would stand in the way of a debugger.
         """
         self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
         self.together = together and spread.pays(self.items, workers)
+        self.apart, self.seconds = not together, seconds or {}
         self.outcomes: dict[str, Outcome] = {}
         self.failed = 0
         self.errors: list[str] = []
@@ -108,9 +110,16 @@ class Reporter:
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> spread.ByVariant | None:
-        """Items of one variant run in one process, unless some processes would then have too little to do."""
-        return spread.ByVariant(config, log, self.items) if self.together else None
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Any
+    ) -> spread.ByVariant | spread.LongestFirst | None:
+        """Items of one variant run in one process, unless some processes would then have too little to do.
+
+        On GPUs any process runs any item, the longest first.
+        """
+        if self.together:
+            return spread.ByVariant(config, log, self.items)
+        return spread.LongestFirst(config, log, self.items, self.seconds) if self.apart else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Iterator[None]:
