@@ -123,6 +123,6 @@ def test_on_gpus_no_long_item_waits_behind_a_long_one() -> None:
     assert sent() == [[0, 7, 2, 5], [1, 6]]
     for index in (2, 5):
         scheduler.mark_test_complete(workers[0], index)
-    assert sent() == [[0, 7, 2, 5, 3, 4], [1, 6]] and not workers[0].shutting_down
+    assert sent() == [[0, 7, 2, 5, 3, 4], [1, 6]]
     scheduler.mark_test_complete(workers[0], 3)
-    assert workers[0].shutting_down and scheduler.tests_finished is False
+    assert [worker.shutting_down for worker in workers] == [True, False]
