@@ -18,6 +18,7 @@ from kernelmux.conformance.trials import same_bits
 from kernelmux.registry import dispatch
 
 MANY = 1000  # calls in a row
+MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it
 EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
 WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
 BLOCK = 512  # bytes: the least that torch's allocator gives
@@ -73,7 +74,7 @@ def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str
 def _how_many(judge: Judge) -> int:
     """Many calls, unless kernels are emulated."""
     if not nearby.slow(judge.probe):
-        return MANY
+        return MANY_SMOKE if judge.probe.options.tier == "smoke" else MANY
     start = time.perf_counter()
     judge.call()
     seconds = time.perf_counter() - start

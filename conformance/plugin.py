@@ -48,10 +48,12 @@ class Suite(pytest.File):
             self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
             gc.set_threshold(*COLLECT)
         found = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
-        if chosen.device == "cuda":
-            found = spread.mixed(found)
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
-        for item in sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0)):  # the longest start first
+        if chosen.device == "cuda":
+            found = spread.mixed(found, seconds)
+        else:
+            found = sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0))  # the longest start first
+        for item in found:
             if item.id not in done:
                 yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen)
 

@@ -47,17 +47,20 @@ class Clock:
         known = [seconds[i.id] for i in items if i.id in seconds]
         usual = sum(known) / len(known) if known else 1.0
         self.left = {i.id: max(seconds.get(i.id, usual), 1e-3) for i in items}
+        self.rest = sum(self.left.values())  # kept up, since it is asked for after every item
         self.workers, self.guessed, self.taken = workers, 0.0, 0.0
 
     def finish(self, outcome: Outcome) -> None:
-        self.guessed += self.left.pop(outcome.item.id, 0.0)
+        guessed = self.left.pop(outcome.item.id, 0.0)
+        self.rest -= guessed
+        self.guessed += guessed
         self.taken += outcome.seconds
 
     def __str__(self) -> str:
         """How long the rest takes; "" before anything is known."""
         if not self.guessed or not self.left:
             return ""
-        seconds = sum(self.left.values()) * self.taken / self.guessed / min(self.workers, len(self.left))
+        seconds = max(self.rest, 0.0) * self.taken / self.guessed / min(self.workers, len(self.left))
         return f"about {duration(seconds)} left"
 
 
@@ -83,14 +86,17 @@ class Reporter:
         together: bool = False,
         quiet: bool = False,
     ) -> None:
-        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process.
+        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
+        is so without a GPU.
 
         quiet: no bar, which would stand in the way of a debugger.
         """
         self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
         self.together = together and spread.pays(self.items, workers)
+        self.apart, self.seconds = not together, seconds or {}
         self.outcomes: dict[str, Outcome] = {}
+        self.failed = 0
         self.errors: list[str] = []
         self.interrupted = self.closed = False
         self.scratch: Path | None = None  # where worker processes leave their ids
@@ -104,9 +110,16 @@ class Reporter:
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> spread.ByVariant | None:
-        """Items of one variant run in one process, unless some processes would then have too little to do."""
-        return spread.ByVariant(config, log, self.items) if self.together else None
+    def pytest_xdist_make_scheduler(
+        self, config: pytest.Config, log: Any
+    ) -> spread.ByVariant | spread.LongestFirst | None:
+        """Items of one variant run in one process, unless some processes would then have too little to do.
+
+        On GPUs any process runs any item, the longest first.
+        """
+        if self.together:
+            return spread.ByVariant(config, log, self.items)
+        return spread.LongestFirst(config, log, self.items, self.seconds) if self.apart else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Iterator[None]:
@@ -152,15 +165,17 @@ class Reporter:
             self.errors.append(str(excrepr))
 
     def _take(self, outcome: Outcome) -> None:
+        before = self.outcomes.get(outcome.item.id)
+        self.failed += self._wrong(outcome) - (before is not None and self._wrong(before))
         self.outcomes[outcome.item.id] = outcome
         self.clock.finish(outcome)
         failed = f"[red]{self.failed} failed" if self.failed else ""
         self.bar.update(self.task, advance=1, failed=failed, last=outcome.item.id, left=str(self.clock))
         self.show(outcome)
 
-    @property
-    def failed(self) -> int:
-        return sum(o.status == "failed" for o in self.outcomes.values())
+    def _wrong(self, outcome: Outcome) -> bool:
+        """Whether it counts as a failure of the run."""
+        return outcome.status == "failed"
 
     def show(self, outcome: Outcome) -> None:
         """A failure at once and in full, unless its cause was shown before; other items only where there is no bar."""
@@ -173,7 +188,7 @@ class Reporter:
 
     def log(self, text: str) -> None:
         """A line of a log, with how far the run has got."""
-        left = f", {self.clock}" if str(self.clock) else ""
+        left = f", {told}" if (told := str(self.clock)) else ""
         count = f"[{len(self.outcomes)}/{len(self.items)}{left}]"
         self.console.print(f"{count} {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -208,10 +223,6 @@ class MutantReporter(Reporter):
     def _wrong(self, outcome: Outcome) -> bool:
         item = outcome.item
         return (outcome.status == "failed") != ((item.op, item.backend, item.variant) in self.broken)
-
-    @property
-    def failed(self) -> int:
-        return sum(map(self._wrong, self.outcomes.values()))
 
     def show(self, outcome: Outcome) -> None:
         wrong = self._wrong(outcome)

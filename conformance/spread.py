@@ -1,7 +1,8 @@
 """Which worker process runs which items: on a CPU those of a variant together, where there are enough variants for all.
 
 A kernel that one check has compiled is then there for the next one, already read and translated where it is emulated.
-On GPUs compiled kernels are kept on disk, so any process may run any item; but no two should compile the same at a time.
+On GPUs compiled kernels are kept on disk, so any process may run any item; but no two should compile the same at a time,
+and what takes long has to begin early.
 """
 
 from __future__ import annotations
@@ -10,11 +11,20 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScheduling, LoadScopeScheduling
 
 from kernelmux.conformance.plan import Item
 
-QUICK = {"claims", "devices", "gradients", "graphs", "selection", "signature", "streams"}  # below a second on an H200
+# Seconds of an item on an H200 with empty caches of compilers, about: kernels of cuda and torch_ref; others take OTHERS as
+# many times as long, for Triton compiles each dtype and pattern of strides anew. What is not listed takes a moment.
+SECONDS = {
+    "accuracy": 6.0, "ambience": 5.0, "layout": 6.0, "memory": 5.0, "shapes": 4.0, "torch": 4.0, "state": 3.0,
+    "offsets": 2.0, "scalars": 2.0, "gradients": 1.0, "extent": 1.0, "exact": 1.0, "special_values": 1.0,
+}  # fmt: skip
+FAST, OTHERS = ("cuda", "torch_ref"), 6.0
+MOMENT = 0.2
+ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`alone`)
+LONG = 3.0  # from so many seconds on, what waits behind an item in its process is better short
 ENOUGH = 8  # groups for each worker: with fewer, some would be without work at the end for long
 
 
@@ -30,19 +40,61 @@ class ByVariant(LoadScopeScheduling):  # type: ignore[misc]
         return group(self.items[nodeid.partition("::")[2]])
 
 
+class LongestFirst(LoadScheduling):  # type: ignore[misc]
+    """The scheduler for GPUs: the next item in the order of the plan; behind a long one, the last of all.
+
+    A process of xdist has to know its next item before it begins one, and nothing takes that away from it again. With
+    xdist's own scheduler it has several, which wait behind a long one while other processes have come to their end.
+    """
+
+    def __init__(self, config: Any, log: Any, items: Mapping[str, Item], seconds: Mapping[str, float]) -> None:
+        super().__init__(config, log)
+        self.expected = {name: expected(item, seconds) for name, item in items.items()}
+
+    def check_schedule(self, node: Any, duration: float = 0) -> None:
+        if not self.pending:
+            super().check_schedule(node, duration)  # which ends the process
+        elif not node.shutting_down:
+            self._send_tests(node, 2 - len(self.node2pending[node]))
+
+    def _send_tests(self, node: Any, num: int) -> None:
+        held = self.node2pending[node]
+        for _ in range(min(num, len(self.pending))):
+            held.append(self.pending.pop(-1 if held and self._long(held[-1]) else 0))
+            node.send_runtest_some(held[-1:])
+
+    def _long(self, index: int) -> bool:
+        return self.expected[self.collection[index].partition("::")[2]] >= LONG
+
+
+def expected(item: Item, seconds: Mapping[str, float]) -> float:
+    """The seconds that an item took in an earlier run, or takes by its check and backend."""
+    if item.id in seconds:
+        return seconds[item.id]
+    return SECONDS[item.check] * (1.0 if item.backend in FAST else OTHERS) if item.check in SECONDS else MOMENT
+
+
 def group(item: Item) -> str:
     """The items that go together have the same one."""
     return f"{item.op}-{item.label}"
 
 
-def mixed(items: Iterable[Item]) -> list[Item]:
-    """The items in an order for GPUs: neighbours are of different variants, and mostly of different checks.
+def mixed(items: Iterable[Item], seconds: Mapping[str, float]) -> list[Item]:
+    """The items in an order for GPUs: those that take longest first, neighbours mostly of different variants.
 
-    A variant's first item then compiles for those behind it, and what waits for a lock (`alone`) does not stand in a row.
-    What takes a moment comes last, so that all processes end at about the same time.
+    A variant's first item then compiles for those behind it. What takes a moment comes last, so that all processes end
+    at about the same time. What waits for its turn on a GPU (`ALONE`) is spread over all of it.
     """
-    every = list(items)
-    return [*_in_turns(i for i in every if i.check not in QUICK), *_in_turns(i for i in every if i.check in QUICK)]
+    kinds: dict[float, list[Item]] = {}
+    for item in items:
+        kinds.setdefault(expected(item, seconds), []).append(item)
+    order = [item for _, found in sorted(kinds.items(), reverse=True) for item in _in_turns(found)]
+    waiting = [item for item in order if item.check in ALONE]
+    found = [item for item in order if item.check not in ALONE]
+    places = [n * len(found) // (len(waiting) + 1) for n in range(1, len(waiting) + 1)]
+    for place, item in reversed(list(zip(places, waiting, strict=True))):
+        found.insert(place, item)
+    return found
 
 
 def _in_turns(items: Iterable[Item]) -> list[Item]:

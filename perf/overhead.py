@@ -18,9 +18,10 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.gradient import Composed, Gradient
 from kernelmux.registry.spec import OpSpec
 
-ROUNDS = 31  # at least
+ROUNDS, FEWEST = 31, 7  # at least; and where those would take longer than LONGEST
 SECONDS = 0.002  # of one form in one round: short ones in turns, so that what the host does meanwhile meets every form
-LONGEST = 3.0  # seconds of all rounds of one kernel
+# Seconds of all rounds of one kernel. On a CPU the kernel runs within its call, and its noise hides CLOSE for minutes.
+LONGEST = {"cuda": 3.0, "cpu": 0.5}
 CLOSE = 0.1  # microseconds: to so much what is added to a call is to be known
 WARMUP = 3  # calls, after which one of a kernel is replayed
 
@@ -57,7 +58,7 @@ def _row(spec: OpSpec, values: tuple[Any, ...], label: str, device: str) -> Over
     emulated = registered.emulates(name, torch.device(device))
     try:
         with registered.backend(name).emulation() if emulated else nullcontext():
-            times: dict[str, Any] = _interleaved(_forms(spec, values, label))
+            times: dict[str, Any] = _interleaved(_forms(spec, values, label), LONGEST[device])
     except Exception as error:
         return Overhead(spec.name, label, error=f"{type(error).__name__}: {error}")
     return Overhead(spec.name, label, **times)
@@ -112,15 +113,16 @@ BASES = {  # what each is compared with
 }  # fmt: skip
 
 
-def _interleaved(forms: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def _interleaved(forms: dict[str, Callable[[], Any]], longest: float) -> dict[str, float]:
     """The microseconds of each, measured in turns, so that what the host does meanwhile meets all alike.
 
     The implementation's own time is a median of rounds. To it comes the median of what a form adds to its base in the
-    same round: the host's clock changes between rounds. There are as many rounds as that takes (`CLOSE`).
+    same round: the host's clock changes between rounds. There are as many rounds as that takes (`CLOSE`), for `longest`
+    seconds at most.
     """
     count, rounds = {name: _count(call) for name, call in forms.items()}, list[dict[str, float]]()
-    end = time.perf_counter() + LONGEST
-    while len(rounds) < ROUNDS or not (_known(rounds) or time.perf_counter() > end):
+    end = time.perf_counter() + longest
+    while len(rounds) < FEWEST or not (time.perf_counter() > end or (len(rounds) >= ROUNDS and _known(rounds))):
         rounds.append({name: 1e6 * _batch(call, count[name]) for name, call in forms.items()})
     times = {"direct_us": statistics.median(found["direct_us"] for found in rounds)}
     for name, base in BASES.items():

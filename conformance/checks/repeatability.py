@@ -105,10 +105,11 @@ def _long(probe: Probe) -> Iterator[Trial]:
                 continue
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
             places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
-            if places not in taken and (not slow or _several_blocks(probe, made)):
+            if places not in taken:
                 fewer = dict.fromkeys(axes, SHORT) | {axis: LONG_VERIFIED}
                 less = nearby.resized(probe, base, fewer) if probe.verified else None
-                yield less if less and _several_blocks(probe, less) else made
+                wanted = (trial for trial in (less, made) if trial and (not slow or _several_blocks(probe, trial)))
+                yield from islice(wanted, 1)  # whether there are several blocks takes a compilation
             taken.add(places)
 
 

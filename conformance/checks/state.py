@@ -29,7 +29,7 @@ from kernelmux.registry import dispatch
 UNFORESEEN = 3  # seeds that are drawn anew in each run
 ALIVE = 5  # results of one shape at the same time
 THREADS = 4
-FIRST = 3  # shapes of each dtype whose first calls come from threads
+FIRST = 3  # shapes of each dtype whose first calls come from threads; one in tier smoke
 SOME = 100  # calls in a row for further shapes
 ORDER = (0, 1, 0, 2, 1, 0)  # of three different calls
 GRID = 1024  # steps in 1: sums of a few hundred numbers on it are exact in fp32
@@ -64,7 +64,7 @@ def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
     for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
-    for turn, dtype in enumerate(probe.spec.dtypes * FIRST):
+    for turn, dtype in enumerate(probe.spec.dtypes * (1 if probe.options.tier == "smoke" else FIRST)):
         if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
             _judged(probe, cold, "first calls, in threads", partial(_first_calls, pause=(1 + turn % 4) * PAUSE))
 

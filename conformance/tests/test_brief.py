@@ -79,6 +79,16 @@ def test_of_what_a_gpu_has_verified_fewer_short_calls_and_kernels_are_emulated()
     assert len(compile_only._small(some)) == 1 < len(compile_only._small(every))
 
 
+def test_of_what_a_gpu_has_verified_one_layout_is_emulated_and_others_with_other_seeds() -> None:
+    def notes(**options: Any) -> set[str]:
+        found = probe("linear", check="memory", **options)
+        return {note for note, _ in memory._with_gaps(found, found.sample(1)[0])}
+
+    assert notes(tier="smoke") == set(memory.FEW)
+    some = [notes(seed=seed, **VERIFIED) for seed in range(len(memory.FEW))]
+    assert [len(one) for one in some] == [1] * len(memory.FEW) and set[str]().union(*some) == set(memory.FEW)
+
+
 def test_of_what_a_gpu_has_verified_a_workload_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small call only where there is no workload that it can run."""
     kernel = Recipe("key", lambda arch: Compiled(b"", ""))
@@ -107,6 +117,18 @@ def test_of_what_a_gpu_has_verified_shorter_sums_are_repeated_if_these_are_split
     long = repeatability.LONG[True]
     assert terms(tier="smoke") == {long} and terms(**VERIFIED) == {repeatability.LONG_VERIFIED}
     assert terms(least=long, **VERIFIED) == {long}
+
+
+def test_a_shorter_sum_that_is_split_asks_for_no_kernel_of_the_longer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def several(found: Probe, trial: Trial) -> bool:
+        asked.append(trial.call.axes["K"])
+        return True
+
+    monkeypatch.setattr(repeatability, "_several_blocks", several)
+    list(repeatability._long(probe("linear", check="repeatability", **VERIFIED)))
+    assert asked and set(asked) == {repeatability.LONG_VERIFIED}
 
 
 def launches(found: Probe, *cases: str) -> list[tuple[Any, Launch]]:

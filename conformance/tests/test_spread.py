@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,9 @@ def items(*ops: str) -> dict[str, Item]:
     return {item.id: item for item in made}
 
 
+CONFIG: Any = SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ["2*popen"], getoption=lambda name: 1)
+
+
 class Worker:
     """What the scheduler sees of a process: it counts what it is sent."""
 
@@ -33,19 +36,24 @@ class Worker:
         self.shutting_down = True
 
 
-def shared_out(plan: dict[str, Item]) -> list[list[str]]:
-    """The items that each of two workers runs, the first one always being the faster."""
-    config: Any = SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ["2*popen"])
-    scheduler = spread.ByVariant(config, None, plan)
+def started(plan: dict[str, Item], scheduler: Any) -> list[Worker]:
+    """Two workers that have been given their first items."""
     ids = [f"plan.json::{name}" for name in plan]
     workers = [Worker(ids), Worker(ids)]
     for worker in workers:
         scheduler.add_node(worker)
         scheduler.add_node_collection(worker, ids)
     scheduler.schedule()
+    return workers
+
+
+def shared_out(plan: dict[str, Item]) -> list[list[str]]:
+    """The items that each of two workers runs, the first one always being the faster."""
+    scheduler = spread.ByVariant(CONFIG, None, plan)
+    workers = started(plan, scheduler)
     done = 0
     while done < len(workers[0].sent):
-        scheduler.mark_test_complete(workers[0], ids.index(workers[0].sent[done]))
+        scheduler.mark_test_complete(workers[0], workers[0].ids.index(workers[0].sent[done]))
         done += 1
     return [worker.sent for worker in workers]
 
@@ -67,20 +75,54 @@ def test_a_few_variants_are_not_worth_keeping_together() -> None:
     assert not spread.pays(few, 2) and spread.pays(many, 2) and not spread.pays(many, 64)
 
 
-def test_on_gpus_neighbours_are_of_different_variants_and_checks() -> None:
-    """As many processes as there are variants begin with one each, and few at a time are at the same check."""
+def test_on_gpus_neighbours_are_of_different_variants() -> None:
+    """Of what takes equally long, each variant comes once before one comes again."""
     plan = list(items("add", "gelu").values())
-    order = spread.mixed(plan)
+    order = spread.mixed(plan, {})
     assert sorted(i.id for i in order) == sorted(i.id for i in plan)
-    variants = len({spread.group(i) for i in plan})
-    for start in range(0, len(order), variants):
-        row = order[start : start + variants]
-        assert len({spread.group(i) for i in row}) == variants
-        assert max(Counter(i.check for i in row).values()) <= -(-variants // len(CHECKS))
+    for _, alike in groupby(order, lambda item: spread.expected(item, {})):
+        found = list(alike)
+        variants = len({spread.group(i) for i in found})
+        for start in range(0, len(found), variants):
+            row = found[start : start + variants]
+            assert len({spread.group(i) for i in row}) == len(row)
 
 
-def test_on_gpus_what_takes_a_moment_comes_last() -> None:
-    found = [Item("add", "cuda", "tiled", check) for check in ("accuracy", "claims", "exact", "signature", "state")]
-    order = [i.check for i in spread.mixed(found)]
-    assert set(order[:3]) == {"accuracy", "exact", "state"} and set(order[3:]) == {"claims", "signature"}
-    assert spread.QUICK <= set(catalogue.names())
+def test_on_gpus_what_takes_longest_comes_first() -> None:
+    checks = ("claims", "accuracy", "exact", "signature")
+    found = [Item("add", backend, "tiled", check) for backend in ("cuda", "triton") for check in checks]
+    order = [(i.backend, i.check) for i in spread.mixed(found, {})]
+    assert order[:3] == [("triton", "accuracy"), ("cuda", "accuracy"), ("triton", "exact")]
+    assert {check for _, check in order[-4:]} == {"claims", "signature"}
+    known = {i.id: 100.0 for i in found if i.check == "claims"}
+    assert {i.check for i in spread.mixed(found, known)[:2]} == {"claims"}
+    assert set(spread.SECONDS) <= set(catalogue.names()) >= spread.ALONE
+
+
+def test_on_gpus_what_needs_one_for_itself_is_spread_over_the_run() -> None:
+    found = [Item(f"op{n}", "cuda", "tiled", check) for n in range(4) for check in ("accuracy", "exact", "offsets")]
+    order = [i.check for i in spread.mixed(found, {})]
+    assert [n for n, check in enumerate(order) if check == "offsets"] == [1, 4, 6, 9]
+
+
+def test_on_gpus_no_long_item_waits_behind_a_long_one() -> None:
+    """Eight items in the order of the plan, of which the first four are long."""
+    plan = {i.id: i for i in (Item("add", "cuda", "tiled", f"check{n}") for n in range(8))}
+    seconds = {name: 60.0 if n < 4 else 0.1 for n, name in enumerate(plan)}
+    scheduler = spread.LongestFirst(CONFIG, None, plan, seconds)
+    workers = started(plan, scheduler)
+    names = list(plan)
+
+    def sent() -> list[list[int]]:
+        return [[names.index(i.partition("::")[2]) for i in worker.sent] for worker in workers]
+
+    assert sent() == [[0, 7], [1, 6]]
+    scheduler.mark_test_complete(workers[0], 0)
+    assert sent() == [[0, 7, 2], [1, 6]]  # the short one runs now, and a long one is next
+    scheduler.mark_test_complete(workers[0], 7)
+    assert sent() == [[0, 7, 2, 5], [1, 6]]
+    for index in (2, 5):
+        scheduler.mark_test_complete(workers[0], index)
+    assert sent() == [[0, 7, 2, 5, 3, 4], [1, 6]]
+    scheduler.mark_test_complete(workers[0], 3)
+    assert [worker.shutting_down for worker in workers] == [True, False]

@@ -1,13 +1,19 @@
 """What each kernel needs of a multiprocessor, known without a GPU: registers, spills, shared memory, occupancy.
 
 A variant is called with its largest workload on CPU tensors that are never written; the emulator notes what would have
-been launched, and every kernel is compiled for the GPU once more to read its machine code.
+been launched, and reads the machine code of every kernel. Nothing is timed meanwhile: the variants share all CPUs.
 """
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +23,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from kernelmux import emulator
+from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import occupancy, resources
 from kernelmux.emulator.thresholds import POOR, SPILLED
@@ -31,6 +38,7 @@ from kernelmux.registry.spec import OpSpec
 
 ARCH = "sm_90a"
 EMULATED = (9, 0)
+PROCESSES = 8  # at most: the compiler uses gigabytes for some sources
 
 
 @dataclass(frozen=True)
@@ -73,13 +81,44 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     todo = candidates(options)
     if not console.is_terminal:
         console.print(f"compiling {len(todo)} variants for what they need of a GPU", soft_wrap=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with (
+        _side_by_side(todo, options) as found,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task("compiling", total=len(todo))
-        for candidate in todo:
-            kernels += needs(candidate, options)
-            bar.update(task, advance=1, description=f"compiling {candidate.op} {candidate.label}")
+        for candidate, future in zip(todo, found, strict=True):
+            kernels += _result(candidate, future)
+            bar.update(task, advance=1, description=f"compiled {candidate.op} {candidate.label}")
     show(console, kernels)
     return tuple(kernels)
+
+
+@contextmanager
+def _side_by_side(todo: list[Candidate], options: Options) -> Iterator[list[Future[list[KernelNeed]]]]:
+    """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
+    processes = max(1, min(PROCESSES, os.cpu_count() or 1, len(todo)))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the children only compile
+            futures = [pool.submit(needs, candidate, options) for candidate in todo]
+        yield futures
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """A child: torch's threads are in its parent, and what that has made stays."""
+    torch.set_num_threads(1)
+    gc.freeze()
+
+
+def _result(candidate: Candidate, future: Future[list[KernelNeed]]) -> list[KernelNeed]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        error = "a compiler killed its process, on this variant or on one beside it; what was left is not compiled"
+        return [KernelNeed(candidate.op, candidate.label, "", "", error=error)]
 
 
 def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
@@ -89,7 +128,9 @@ def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
     for case, dtype in work(catalog.spec(candidate.op), options):
         common = (candidate.op, candidate.label, case.text, dtypes.SHORT[dtype])
         try:
-            if (found := launches(candidate, case, dtype)) is not None:
+            with nvrtc.with_machine_code():
+                found = launches(candidate, case, dtype)
+            if found is not None:
                 return [KernelNeed(*common, **_examined(launch)) for launch in found]
         except Exception as error:
             return [KernelNeed(*common, error=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")]

@@ -1,6 +1,8 @@
 """A row against its ceilings, and what is known without a GPU."""
 
 import json
+import random
+import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -80,11 +82,30 @@ def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
 
     monkeypatch.setattr(overhead, "_batch", batch)
     monkeypatch.setattr(overhead, "_count", lambda call: 1)
-    found = overhead._interleaved({name: partial(str, name) for name in cost})
+    found = overhead._interleaved({name: partial(str, name) for name in cost}, overhead.LONGEST["cuda"])
     assert len(rounds) == overhead.ROUNDS * len(cost)
     added = {name: found[name] - found[base] for name, base in overhead.BASES.items()}
     assert added == pytest.approx({"through_us": 2.0, "bound_us": 0.5, "unchecked_us": 0.1, "gradient_us": 9.0})
     assert found["direct_us"] == pytest.approx(6.0 + overhead.ROUNDS // 2)
+
+
+def test_times_that_go_on_scattering_end_with_their_seconds(monkeypatch):
+    """On a CPU, where the kernel's own noise is in every difference, after fewer of them."""
+    assert overhead.LONGEST["cpu"] < overhead.LONGEST["cuda"]
+    monkeypatch.setattr(overhead, "_batch", lambda call, count: call())
+    monkeypatch.setattr(overhead, "_count", lambda call: 1)
+    wild = {name: partial(random.Random(name).uniform, 0.0, 1.0) for name in ("direct_us", *overhead.BASES)}
+    start = time.perf_counter()
+    overhead._interleaved(wild, 0.2)
+    assert 0.2 <= time.perf_counter() - start < 2
+
+
+def test_long_calls_are_timed_in_few_rounds(monkeypatch):
+    rounds = []
+    monkeypatch.setattr(overhead, "_batch", lambda call, count: rounds.append(call) or 1.0)
+    monkeypatch.setattr(overhead, "_count", lambda call: 1)
+    overhead._interleaved(dict.fromkeys(("direct_us", *overhead.BASES), str), 0.0)
+    assert len(rounds) == overhead.FEWEST * (1 + len(overhead.BASES))
 
 
 def test_times_that_scatter_take_more_rounds():

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from kernelmux.emulator import nvrtc
+from kernelmux.emulator.compilers import compile_cache, launch_log
 from kernelmux.emulator.compilers import nvrtc as compiler
 from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
 from kernelmux.perf.emulated import resources
+from kernelmux.perf.options import Options
 from kernelmux.perf.results import KernelNeed
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
@@ -50,3 +55,42 @@ def test_a_planted_spill_is_named() -> None:
 
 def test_a_kernel_without_spills_has_no_remark() -> None:
     assert "->" not in printed(need(SPILLING.replace("__launch_bounds__(1024, 2)", "__launch_bounds__(256)"), 256))
+
+
+def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made, compiling = list[str](), compiler._compile
+
+    def compiled(*arguments: Any) -> Any:
+        made.append(arguments[0])
+        return compiling(*arguments)
+
+    def launches(*arguments: Any) -> list[Launch]:
+        return [Launch("held", (1, 1, 1), (1024, 1, 1), 0, launch_log.recipe(compiler.compile_ptx(SPILLING)))]
+
+    monkeypatch.setattr(compiler, "_compile", compiled)
+    monkeypatch.setattr(compiler, "_memory", {})
+    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path)
+    monkeypatch.setattr(resources, "launches", launches)
+    (found,) = resources.needs(resources.Candidate("square", "cuda", "vectorized"), Options())
+    assert found.registers > 0 and made == [SPILLING]
+
+
+def test_variants_are_compiled_side_by_side_and_reported_in_their_order() -> None:
+    pytest.importorskip("triton")
+    todo = [resources.Candidate("softmax", "cuda", "", broken="ImportError: no")]
+    todo += [resources.Candidate("softmax", "triton", "resident")]
+    with resources._side_by_side(todo, Options()) as futures:
+        found = [future.result() for future in futures]
+    assert found == [resources.needs(candidate, Options()) for candidate in todo]
+
+
+def test_a_compiler_that_kills_its_process_is_a_row_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "needs", _killed)  # which the children have as well
+    candidate = resources.Candidate("softmax", "triton", "resident")
+    with resources._side_by_side([candidate], Options()) as futures:
+        (need,) = resources._result(candidate, futures[0])
+    assert "killed its process" in need.error
+
+
+def _killed(candidate: resources.Candidate, options: Options) -> None:
+    os._exit(1)
