@@ -13,7 +13,7 @@ import torch
 from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard, Guarded, haloed, poison_left
-from kernelmux.conformance.layouts import LAYOUTS, Layout, Strides
+from kernelmux.conformance.layouts import LAYOUTS, LayoutRule, Strides
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 
@@ -64,7 +64,7 @@ def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
         yield name, {tensor: haloed(x, strides.get(tensor)) for tensor, x in trial.tensors.items()}
 
 
-def _strides(probe: Probe, trial: Trial, layout: Layout) -> dict[str, Strides]:
+def _strides(probe: Probe, trial: Trial, layout: LayoutRule) -> dict[str, Strides]:
     """The strides of each input that has this layout; none for a layout that is not asked for."""
     if not layout.same or (nearby.slow(probe) and layout.name not in FEW):
         return {}

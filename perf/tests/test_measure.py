@@ -102,7 +102,12 @@ def test_times_that_go_on_scattering_end_with_their_seconds(monkeypatch):
 
 def test_long_calls_are_timed_in_few_rounds(monkeypatch):
     rounds = []
-    monkeypatch.setattr(overhead, "_batch", lambda call, count: rounds.append(call) or 1.0)
+
+    def batch(call, count):
+        rounds.append(call)
+        return 1.0
+
+    monkeypatch.setattr(overhead, "_batch", batch)
     monkeypatch.setattr(overhead, "_count", lambda call: 1)
     overhead._interleaved(dict.fromkeys(("direct_us", *overhead.BASES), str), 0.0)
     assert len(rounds) == overhead.FEWEST * (1 + len(overhead.BASES))
