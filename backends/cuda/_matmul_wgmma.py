@@ -32,7 +32,7 @@ LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192 or 256.
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 256 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
     columns of b. strips_in_ring: results leave through a stage of the ring. blocks: that share a multiprocessor.
@@ -85,11 +85,13 @@ TILINGS = (
     WgmmaTiling(64, 128, 2.15e6, 8),
 )
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a cluster
-# read less. Bf16 on an H200, one run: 1000 x 3000 by 3000 x 5000 takes 52.1 us in pairs of 256 x 160, 53.2 of 256 x 192,
-# 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours, 96.0 in pairs; 4096 x 4104 by 4104 x
+# read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a half for nothing.
+# Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160 (one run), 53.2 of 256 x
+# 192, 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours, 96.0 in pairs; 4096 x 4104 by 4104 x
 # 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2 with 256 x 128, 88.8 in fours of 256 x
 # 160. With other lines clusters gain nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
 ODD_TILINGS = (
+    WgmmaTiling(128, 320, 2.88e6, 4, down=2, strips_in_ring=True),
     WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
     WgmmaTiling(256, 192, 3.02e6, 4, height=2, across=2, strips_in_ring=True),
     WgmmaTiling(256, 160, 2.92e6, 4, height=2, across=2, down=2, strips_in_ring=True),

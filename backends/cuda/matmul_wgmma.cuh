@@ -31,6 +31,9 @@ constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
 constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, 64) * BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
+// An instruction has at most 256 columns. Of more, the first half in whole boxes is one product, what is right of it another.
+constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
+constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -139,6 +142,12 @@ __device__ __forceinline__ Descriptor describe(const unsigned char* tile, int st
 
 using Sums = float[HEIGHT][BLOCK_N / 8][4];
 
+// The sums of N of a tile's columns, from `first` on.
+template <int N>
+__device__ __forceinline__ float (&columns(float (&sum)[BLOCK_N / 8][4], int first))[N / 8][4] {
+    return reinterpret_cast<float(&)[N / 8][4]>(sum[first / 8]);
+}
+
 // The products of one stage stay under way while the next one is awaited; a stage is given back one step late.
 __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& place, const Work& work) {
     int previous = -1;
@@ -150,9 +159,14 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
 #pragma unroll
         for (int step = 0; step < 128 / 32; step++)
 #pragma unroll
-            for (int i = 0; i < HEIGHT; i++)
-                wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step),
-                                            k > work.k_begin || step > 0, Element());
+            for (int i = 0; i < HEIGHT; i++) {
+                const Descriptor rows = describe<A_K_MAJOR>(a + i * BOX_BYTES, step);
+                const bool add = k > work.k_begin || step > 0;
+                wgmma<A_K_MAJOR, B_K_MAJOR>(columns<LEFT_N>(sum[i], 0), rows, describe<B_K_MAJOR>(b, step), add, Element());
+                if constexpr (TWO_PRODUCTS)
+                    wgmma<A_K_MAJOR, B_K_MAJOR>(columns<RIGHT_N>(sum[i], LEFT_N), rows,
+                                                describe<B_K_MAJOR>(b + LEFT_N * 128, step), add, Element());
+            }
         wgmma_commit();
         wgmma_wait<1>();
         if (previous >= 0) ring.release(previous);

@@ -18,13 +18,17 @@ POINT = RooflinePoint(floor_us=100.0, floor_by="memory", share=0.5, rate=1.0, ra
 
 def test_a_device_that_goes_on_each_time_is_told(monkeypatch):
     busy = iter([400.0, 390.0, 410.0, 380.0, 400.0])
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(busy), hidden.IDLE_US))
+    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(busy), hidden.IDLE_US, 10.0))
     with pytest.raises(HiddenWork, match="work is on another stream: the device goes on for 380 us"):
         hidden.require_none(lambda i: None)
     waits = iter([400.0, 8.0, 500.0, 9.0, 8.0])  # a host that was busy now and then
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(waits), hidden.IDLE_US))
+    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(waits), hidden.IDLE_US, 10.0))
     hidden.require_none(lambda i: None)
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (143.0, 30_000 * hidden.IDLE_OF_CALL))  # a call of 30 ms
+    monkeypatch.setattr(
+        hidden, "_busy_us", lambda call, i: (143.0, 30_000 * hidden.IDLE_OF_CALL, 10.0)
+    )  # a call of 30 ms
+    hidden.require_none(lambda i: None)
+    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (83.0, hidden.IDLE_US, 40.0))  # a host that is busy always
     hidden.require_none(lambda i: None)
 
 
