@@ -84,12 +84,13 @@ TILINGS = (
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
 )
-# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a cluster
-# read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a half for nothing.
-# Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160 (one run), 53.2 of 256 x
-# 192, 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours, 96.0 in pairs; 4096 x 4104 by 4104 x
-# 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2 with 256 x 128, 88.8 in fours of 256 x
-# 160. With other lines clusters gain nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
+# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
+# cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
+# half for nothing. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160
+# (one run), 53.2 of 256 x 192, 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours,
+# 96.0 in pairs; 4096 x 4104 by 4104 x 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008
+# 77.2 with 256 x 128, 88.8 in fours of 256 x 160. With other lines clusters gain nothing (4096^3: 178.6 us with 128 x
+# 256, 183.3 in pairs of it).
 ODD_TILINGS = (
     WgmmaTiling(128, 320, 2.88e6, 4, down=2, strips_in_ring=True),
     WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
