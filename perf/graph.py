@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,10 @@ def replay_us(call: Callable[[int], Any], copies: int, expected_us: float) -> tu
         return _replay(graph) / count, ""
     except Exception as error:
         torch.cuda.synchronize()  # raises if more than the capture was lost
-        return None, f"cannot be captured: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        note = f"cannot be captured: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    gc.collect()  # the frames of a failed call hold its tensors, and one another
+    torch.cuda.empty_cache()
+    return None, note
 
 
 def _capture(call: Callable[[int], Any], count: int) -> Any:

@@ -103,6 +103,7 @@ class Harness:
     def _recover(self) -> None:
         """After a failure: release what it may have damaged, and test whether the device still answers."""
         self.shared = None
+        gc.collect()
         if self.options.device != "cuda":
             return
         try:

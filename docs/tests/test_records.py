@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance import ledger
-
 DOCS = Path(__file__).parents[1]
 RECORDS = sorted((DOCS / "records").glob("*.json"))
 SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
@@ -29,6 +27,7 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     held = {us for calls in runs.values() for found in calls.values() for us in flat(found.values())}
     held |= {us for *_, own, copy in record("max_pool2d_trials")["rows"] for us in (own, copy)}
     held |= {us for found in record("product_tiles")["times, us"].values() for us in found.values()}
+    held |= {us for _, _, us, _ in record("product_pairs_trials")["rows"]}
     held |= {row["median_us"] for row in perf["rows"] if row["median_us"]}
     wanted = [time for table in tables(section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
@@ -62,20 +61,3 @@ def is_rounded(us: float, text: str) -> bool:
 def flat(found: Iterable[Any]) -> list[float]:
     """Times, of which some stand in lists: several of one contestant."""
     return [us for held in found for us in (held if isinstance(held, list) else [held])]
-
-
-def test_entries_of_the_ledger_that_were_not_recorded_have_their_items() -> None:
-    """An entry has a run of its own as soon as that passes other trials, or on another day."""
-    path = DOCS / "records/conformance_2026_11_22_nvidia_h200.json"
-    held = json.loads(path.read_text(encoding="utf-8"))
-    page = (DOCS / "conformance.md").read_text(encoding="utf-8")
-    assert f"{len(held['variants'])} entries of {held['date']}" in page
-    (book,) = (b for b in ledger.books() if b["gpu"] == "NVIDIA H200")
-    for key, items in held["variants"].items():
-        passed = [item for item in items.values() if isinstance(item, list)]
-        trials = sum(trials for trials, *_ in passed)
-        entry = book["entries"].get(key, {"date": ""})
-        if (entry["date"], entry.get("passed")) == (held["date"], trials):
-            assert entry["budget"] == max((share for _, *shares in passed for share in shares), default=0.0), key
-    outcomes = {item for items in held["variants"].values() for item in items.values() if isinstance(item, int)}
-    assert outcomes == set(range(len(held["outcomes"]))) and not any("failed" in x for x in held["outcomes"])

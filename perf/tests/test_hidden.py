@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
-from kernelmux.perf import fresh, hidden, inputs
+from kernelmux.perf import fresh, graph, hidden, inputs
 from kernelmux.perf.fresh import Exchange
 from kernelmux.perf.hidden import HiddenWork
 from kernelmux.perf.plan import Row
@@ -62,3 +64,27 @@ def test_a_call_that_changes_its_inputs_is_told_and_they_are_restored():
     with pytest.raises(WrongOutput, match="an input was changed by the call"):
         exchange.take_back()
     assert torch.equal(x, before)
+
+
+class Held:
+    """Stands for a tensor."""
+
+
+def test_a_call_that_cannot_be_captured_leaves_nothing_behind(monkeypatch):
+    """The frames of an error hold the tensors of the call, in a circle if one of them holds the error."""
+    held = []
+
+    def fails(i):
+        tensor = Held()
+        held.append(weakref.ref(tensor))
+        try:
+            raise RuntimeError("out of memory")
+        except RuntimeError as error:
+            kept = error  # noqa: F841
+            raise
+
+    monkeypatch.setattr(graph, "_capture", lambda call, count: call(0))
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    assert graph.replay_us(fails, 1, 10.0) == (None, "cannot be captured: RuntimeError: out of memory")
+    assert held[0]() is None
