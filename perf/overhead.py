@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -113,7 +113,7 @@ BASES = {  # what each is compared with
 }  # fmt: skip
 
 
-def _interleaved(forms: dict[str, Callable[[], Any]], longest: float) -> dict[str, float]:
+def _interleaved(forms: Mapping[str, Callable[[], Any]], longest: float) -> dict[str, float]:
     """The microseconds of each, measured in turns, so that what the host does meanwhile meets all alike.
 
     The implementation's own time is a median of rounds. To it comes the median of what a form adds to its base in the
