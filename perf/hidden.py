@@ -12,9 +12,8 @@ from kernelmux.perf.result import RooflinePoint
 
 CALLS = 5
 IDLE_US = 60.0  # waiting for an idle device takes some 10 us
-IDLE_OF_CALL = (
-    0.05  # on a busy host 61 us after 2.8 ms, 140 after 30: less than this share of a call hides little of it
-)
+# On a busy host it takes 61 us after a call of 2.8 ms, 140 after 30: less than this share of a call hides little of it.
+IDLE_OF_CALL = 0.05
 OF_IDLE = 4.0  # times as long as this host, which may be busy, waits for a device that is known to be idle
 OF_FLOOR = 5.0  # times faster than the floor: inputs that lie in the L2 cache allow for less
 UNJOINED = ("unjoined", "not joined")
