@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+from collections import Counter
 
 import pytest
 
@@ -19,13 +20,24 @@ def arguments(config: str, *tests: str) -> list[str]:
 
 
 class Shard:
-    """Keeps every `total`-th test, beginning with number `index`: neighbours, which cost alike, go to different shards."""
+    """Keeps the tests of one shard of `total`: whole files, or of a target with one file every `total`-th test.
+
+    Tests of a file share what fixtures make and what kernels compile to. The file with the most tests goes first, each to
+    the shard that has the fewest. Neighbours in a file cost alike, so they go to different shards.
+    """
 
     def __init__(self, index: int, total: int) -> None:
         self.index, self.total = index, total
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = items[self.index :: self.total]
+        counts = Counter(item.path for item in items)
+        if len(counts) == 1:
+            items[:] = items[self.index :: self.total]
+            return
+        shards: list[list[pathlib.Path]] = [[] for _ in range(self.total)]
+        for path, _ in counts.most_common():
+            min(shards, key=lambda paths: sum(counts[p] for p in paths)).append(path)
+        items[:] = [item for item in items if item.path in shards[self.index]]
 
 
 def plugins() -> list[Shard]:

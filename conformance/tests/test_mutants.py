@@ -17,6 +17,7 @@ from kernelmux.registry import catalog
 
 with mutation.registration():
     POPULATION = mutation.population("cpu")
+CONTROL = "sound"
 
 
 @pytest.mark.parametrize("mutant", POPULATION, ids=lambda m: f"{m.op}-{m.name}")
@@ -24,7 +25,12 @@ def test_the_suite_tells_broken_from_sound(mutant: Mutant, mutants: None) -> Non
     module = importlib.import_module(f"{mutation.families()[mutant.backend]}.{mutant.op}")
     if hasattr(module, "SOURCE") and (reason := nvrtc.unavailable()):  # CUDA C++
         pytest.skip(reason)
-    assert mutation.survived(mutant, mutation.examine(mutant, Options())) == ""
+    assert mutation.survived(mutant, mutation.examine(mutant, Options(tier=tier(mutant)))) == ""
+
+
+def tier(mutant: Mutant) -> str:
+    """The controls, which are a family's code without a defect, are asked every check on small cases."""
+    return "smoke" if mutant.variant == CONTROL else "ci"
 
 
 def test_a_mutant_that_does_not_compile_is_not_caught() -> None:

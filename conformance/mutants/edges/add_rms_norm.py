@@ -22,7 +22,9 @@ def total_of_input(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
 
 
 VARIANTS = {
-    "over_the_block": Implementation(fn=over_the_block, idea="the mean square over the block, not over the row"),
+    "over_the_block": Implementation(
+        fn=over_the_block, idea="the mean square over the block, not over the row", requires=(_triton.IN_A_BLOCK,)
+    ),
     "total_of_input": Implementation(fn=total_of_input, idea="returns the input as the total"),
 }
 

@@ -17,6 +17,10 @@ def normalised_only(
     return grad_x, sound("add_rms_norm_backward", grad_y, grad_total, total, weight, eps)[1]
 
 
-VARIANTS = {"normalised_only": Implementation(fn=normalised_only, idea="forgets the gradient of the total")}
+VARIANTS = {
+    "normalised_only": Implementation(
+        fn=normalised_only, idea="forgets the gradient of the total", requires=(_triton.IN_A_BLOCK,)
+    )
+}
 
 CAUGHT_BY = {"normalised_only": "accuracy"}

@@ -13,6 +13,10 @@ def padded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps
     return y if bias is None else (y.float() + bias.float()).to(x.dtype)
 
 
-VARIANTS = {"padded": Implementation(fn=padded, idea="the padding of the last block takes part in the variance")}
+VARIANTS = {
+    "padded": Implementation(
+        fn=padded, idea="the padding of the last block takes part in the variance", requires=(_triton.IN_A_BLOCK,)
+    )
+}
 
 CAUGHT_BY = {"padded": "accuracy"}

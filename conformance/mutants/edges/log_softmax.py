@@ -19,8 +19,12 @@ def of_weights(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 VARIANTS = {
-    "padded": Implementation(fn=padded, idea="the padding of the last block takes part in the sum"),
-    "of_weights": Implementation(fn=of_weights, idea="the logarithm of the weights, which underflow"),
+    "padded": Implementation(
+        fn=padded, idea="the padding of the last block takes part in the sum", requires=(_triton.IN_A_BLOCK,)
+    ),
+    "of_weights": Implementation(
+        fn=of_weights, idea="the logarithm of the weights, which underflow", requires=(_triton.IN_A_BLOCK,)
+    ),
 }
 
 CAUGHT_BY = dict.fromkeys(VARIANTS, "accuracy")

@@ -12,6 +12,10 @@ def logarithms(grad_out: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tens
     return _triton.rows(_kernels.log_softmax_backward, y, axis, grad_out.movedim(axis, -1).contiguous())
 
 
-VARIANTS = {"logarithms": Implementation(fn=logarithms, idea="weighs with the logarithms of the weights")}
+VARIANTS = {
+    "logarithms": Implementation(
+        fn=logarithms, idea="weighs with the logarithms of the weights", requires=(_triton.IN_A_BLOCK,)
+    )
+}
 
 CAUGHT_BY = {"logarithms": "accuracy"}

@@ -22,8 +22,10 @@ def unweighed(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) 
 
 
 VARIANTS = {
-    "weighed": Implementation(fn=weighed, idea="nothing is wrong with it"),
-    "unweighed": Implementation(fn=unweighed, idea="sums gradients without their weights"),
+    "weighed": Implementation(fn=weighed, idea="nothing is wrong with it", requires=(_triton.IN_A_BLOCK,)),
+    "unweighed": Implementation(
+        fn=unweighed, idea="sums gradients without their weights", requires=(_triton.IN_A_BLOCK,)
+    ),
 }
 
 CAUGHT_BY = {"unweighed": "accuracy"}

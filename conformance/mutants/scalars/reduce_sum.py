@@ -1,16 +1,27 @@
 """Sum, broken for a scalar in one of its branches."""
 
+import numpy as np
 import torch
 
 from kernelmux.registry.backend import Implementation
 
 
+def chained(terms: torch.Tensor) -> torch.Tensor:
+    """The sums over the first axis of fp32 [N, ...] as fp32 [...], one addition after the other."""
+    if not terms.is_cuda:  # NumPy accumulates in order and in fp32, torch.cumsum in fp64
+        with np.errstate(all="ignore"):  # infinities of both signs
+            sums = np.add.accumulate(terms.resolve_neg().numpy(), axis=0)
+        return torch.from_numpy(sums[-1:]).sum(0)  # 0 of no terms
+    total = torch.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
 def in_sequence(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     """One chain of fp32 additions per sum, as a single thread would make it."""
     moved = x.reshape(-1) if axis is None else x.movedim(axis, 0)
-    total = torch.zeros(moved.shape[1:], dtype=torch.float32, device=x.device)
-    for term in moved:
-        total = total + term.float()
+    total = chained(moved.float())
     if keepdim:
         total = total.reshape([1] * x.dim()) if axis is None else total.unsqueeze(axis)
     return total.to(x.dtype).contiguous()
