@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,13 @@ def is_test(path: Path) -> bool:
     return "tests" in path.parts
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(path: Path) -> list[tuple[str, int]]:
     """Every imported module of a file with its line; `from kernelmux import emulator` gives kernelmux.emulator."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(text(path))):
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)

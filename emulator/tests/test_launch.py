@@ -257,11 +257,11 @@ SHORT = 'extern "C" __global__ void k(float* y) { if (threadIdx.x == 0 && blockI
 def test_the_time_limit_holds_across_chunks() -> None:
     """Each chunk of this kernel is over before the executor would look at the clock."""
     kernel = load(compile_ptx(SHORT, arch="sm_90a", filename="short.cu")).kernel("k")
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(EmulatorError, match=r"limit of 0.3 s, [1-9][\d,]* of 8,388,608 blocks are done") as raised:
         with time_limit(0.3):
             kernel.launch(2**23, 32, [torch.zeros(1)])
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert raised.value.kind == "time limit" and raised.value.kernel == "k"
     with time_limit(60):
         kernel.launch(4096, 32, [torch.zeros(1)])

@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -92,12 +91,18 @@ def test_what_is_added_to_a_call_is_compared_within_a_round(monkeypatch):
 def test_times_that_go_on_scattering_end_with_their_seconds(monkeypatch):
     """On a CPU, where the kernel's own noise is in every difference, after fewer of them."""
     assert overhead.LONGEST["cpu"] < overhead.LONGEST["cuda"]
-    monkeypatch.setattr(overhead, "_batch", lambda call, count: call())
+    now = [0.0]
+
+    def batch(call, count):
+        now[0] += 1e-3
+        return call()
+
+    monkeypatch.setattr(overhead, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(overhead, "_batch", batch)
     monkeypatch.setattr(overhead, "_count", lambda call: 1)
     wild = {name: partial(random.Random(name).uniform, 0.0, 1.0) for name in ("direct_us", *overhead.BASES)}
-    start = time.perf_counter()
     overhead._interleaved(wild, 0.2)
-    assert 0.2 <= time.perf_counter() - start < 2
+    assert 0.2 < now[0] <= 0.2 + 1e-3 * (1 + len(wild))
 
 
 def test_long_calls_are_timed_in_few_rounds(monkeypatch):

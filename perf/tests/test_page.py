@@ -1,5 +1,6 @@
 """The HTML page: complete, self-contained, honest about what was not measured, and the same for runs and records."""
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -138,11 +139,15 @@ def test_identifiers_in_a_chart_become_its_own(name):
 
 
 def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
-    target = tmp_path / "pages" / "report.html"
-    assert cli.main(["--render", str(RECORD), "--html", str(target)]) == 0
+    """Two operators of it: each chart takes long to draw, and they are alike."""
+    told = json.loads(RECORD.read_text(encoding="utf-8"))
+    told["rows"] = [row for row in told["rows"] if row["op"] in ("softmax", "matmul")]
+    few, target = tmp_path / "few.json", tmp_path / "pages" / "report.html"
+    few.write_text(json.dumps(told), encoding="utf-8")
+    assert cli.main(["--render", str(few), "--html", str(target)]) == 0
     assert f"wrote {target}" in capsys.readouterr().out.replace("\n", "")
     found = read(target.read_text(encoding="utf-8"))
-    assert all(row.label in found.text for row in results.read(RECORD).rows)
+    assert all(row.label in found.text for row in results.read(few).rows)
 
 
 def test_a_page_needs_a_name(capsys):
