@@ -79,7 +79,7 @@ def calls() -> Iterator[tuple[str, str, float, torch.dtype]]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(("op", "text", "value", "dtype"), calls(), ids=str)
+@pytest.mark.parametrize(("op", "text", "value", "dtype"), list(calls()), ids=str)
 def test_every_variant_is_within_the_bound_at_every_value(op: str, text: str, value: float, dtype: torch.dtype) -> None:
     used = dict(budgets(trial(op, text, VALUED[op][0], value, dtype)))
     assert {name.split("/")[0] for name in used} >= {"torch_ref", "triton", "cuda"}
