@@ -34,6 +34,19 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     assert len(wanted) > 10 and not missing
 
 
+def test_the_first_table_quotes_the_others() -> None:
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    first, *others = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    rows = [numbers(line) for table in others for line in table.splitlines()[2:]]
+    quoted = first.splitlines()[2:]
+    assert len(quoted) > 10 and not [line for line in quoted if not any(numbers(line) <= row for row in rows)]
+
+
+def numbers(line: str) -> set[str]:
+    """The times and ratios in a row of a table, without those of its first cell."""
+    return set(re.findall(r"(?<![\w.-])\d+(?:\.\d+)?x?(?!\w)", line.strip("|").partition("|")[2]))
+
+
 def record(name: str) -> Any:
     return json.loads((DOCS / f"records/{name}_nvidia_h200.json").read_text(encoding="utf-8"))
 
