@@ -20,7 +20,9 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec import Call
 
 NEW = 5  # sets of values that a function from elsewhere is timed on
-AGAIN = 3  # calls on values that it has seen; the shortest counts, since a busy machine makes a call longer, never shorter
+AGAIN = (
+    3  # calls on values that it has seen; the shortest counts, since a busy machine makes a call longer, never shorter
+)
 LONGER = 3.0  # times as long on values that it has not seen: it keeps outputs; on a busy CPU one that computes took 2.1
 
 
