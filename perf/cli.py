@@ -62,8 +62,29 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _selection(made)
+    _timing(made)
+    _sweeps(made)
+    _against(made)
+    _reports(made)
+    return made
+
+
+def _selection(made: argparse.ArgumentParser) -> None:
+    help_of = {
+        "--op": ("OP", "operators (default: all)"),
+        "--backend": ("B", 'backends "cuda" or variants "cuda/tiled" (default: all); torch_ref always runs too'),
+        "--workload": ("TEXT", 'workloads by name or pattern, "large", or shapes such as "x=64x32768" (default: all)'),
+        "--dtype": ("T", "dtypes such as bf16 fp16 fp32, or all (default: bf16 and fp32)"),
+    }
+    for name, (metavar, text) in help_of.items():
+        made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     impl = "a function from any file, as the one operator of --op, beside torch and the best variant of each backend"
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
+    made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
+
+
+def _timing(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     made.add_argument(
         "--samples",
@@ -93,6 +114,16 @@ def parser() -> argparse.ArgumentParser:
         help="time other libraries in turns with ours: torch.compile, cuBLAS, cuDNN, and those of perf/peers installed",
     )
     made.add_argument(
+        "--rest",
+        type=terminal.seconds,
+        metavar="S",
+        help=f"seconds that a GPU rests before each row (default: {REST_SECONDS})",
+    )
+    made.add_argument("--overhead", action="store_true", help="measure what a call costs on the host, and nothing else")
+
+
+def _sweeps(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
         "--sweep", nargs="+", action="extend", default=[], metavar="OP:AXIS=FROM..TO",
         help="time over the length of an axis: N=256..65536 (powers of two and lengths between), N=256..65536:x2,"
         " N=1000..50000:9 (so many), N=1000,50257 (these); several axes: M=N=K=256..8192",
@@ -104,34 +135,12 @@ def parser() -> argparse.ArgumentParser:
         help="draw the sweeps, in the folder of --out (default: svg and png)",
     )
     made.add_argument(
-        "--rest",
-        type=terminal.seconds,
-        metavar="S",
-        help=f"seconds that a GPU rests before each row (default: {REST_SECONDS})",
-    )
-    made.add_argument("--overhead", action="store_true", help="measure what a call costs on the host, and nothing else")
-    made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
-    made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
-    made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
-    made.add_argument(
-        "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
-    )
-    _against(made)
-    made.add_argument("--html", metavar="FILE", help="also write the report here, as one page without other files")
-    made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
-    made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
-    made.add_argument(
         "--show-sweeps",
         nargs="?",
         const="",
         metavar="GPU",
         help="print recorded sweeps, draw with --plot; runs nothing",
     )
-    made.add_argument(
-        "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
-    )
-    made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
-    return made
 
 
 def _against(made: argparse.ArgumentParser) -> None:
@@ -145,15 +154,18 @@ def _against(made: argparse.ArgumentParser) -> None:
     made.add_argument("--all", action="store_true", help="with --against: rows whose sources are equal too")
 
 
-def _selection(made: argparse.ArgumentParser) -> None:
-    help_of = {
-        "--op": ("OP", "operators (default: all)"),
-        "--backend": ("B", 'backends "cuda" or variants "cuda/tiled" (default: all); torch_ref always runs too'),
-        "--workload": ("TEXT", 'workloads by name or pattern, "large", or shapes such as "x=64x32768" (default: all)'),
-        "--dtype": ("T", "dtypes such as bf16 fp16 fp32, or all (default: bf16 and fp32)"),
-    }
-    for name, (metavar, text) in help_of.items():
-        made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
+def _reports(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
+    made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
+    made.add_argument(
+        "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
+    )
+    made.add_argument("--html", metavar="FILE", help="also write the report here, as one page without other files")
+    made.add_argument("--render", metavar="FILE", help="make --html of earlier results or a record; runs nothing")
+    made.add_argument("--show", nargs="?", const="", metavar="GPU", help="print recorded results; runs nothing")
+    made.add_argument(
+        "--update", metavar="FILE", help="write the recorded table between its markers in FILE; runs nothing"
+    )
 
 
 def options_of(args: argparse.Namespace) -> Options:

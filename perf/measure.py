@@ -144,41 +144,52 @@ def _time_row(
     if ceilings is not None:
         roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
     prepared = ready(inputs, implementation, clock)
-    call, copies, sample = prepared.call, prepared.copies, prepared.sample
     library = row.backend == peers.NAME
-    oracle = (
-        shared.known if library else shared.oracle
-    )  # before the timing: a call that changes inputs changes no oracle
+    oracle = shared.known if library else shared.oracle  # now: a call that changes its inputs changes no oracle
     if library:
-        _prove(call, copies, implementation, oracle)
+        _prove(prepared.call, prepared.copies, implementation, oracle)
+    _alone(prepared.call, inputs, row.backend)
+    fresh = None if library else Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
+    timing = _sampled(prepared, fresh, benchmark, options, inputs)
     on_gpu = inputs.call.device.type == "cuda"
-    _alone(call, inputs, row.backend)
-    call(copies - 1)  # so that the last timed call is not the first on its tensors: what was remembered for them shows
-    exchange = Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
-    if not library:
-        sample.before_last = exchange.put
-    if on_gpu:
-        rest(options.rest)
-    timing = rounds(sample, benchmark, options, copies)
-    exchange.take_back()
-    state = _held(call, sample.stopwatch, timing) if on_gpu and not options.brief else DeviceState()
+    held = on_gpu and not options.brief
+    state = _held(prepared.call, prepared.sample.stopwatch, timing) if held else DeviceState()
     if on_gpu and not inputs.call.spec.hosted:
-        hidden.require_none(call)
-    slack = peers.SLACK if library else 1.0
+        hidden.require_none(prepared.call)
+    checked = _checked(prepared, inputs, implementation, oracle, peers.SLACK if library else 1.0)
+    if not library and not registered.package(row.backend).startswith("kernelmux.backends."):
+        _keeps_nothing(row, prepared, inputs, implementation)
+    timed = _timed(row, implementation.idea, timing, checked, inputs.work)
+    timed = replace(timed, first_s=prepared.first_s, copies=prepared.copies, **vars(state))
+    return timed if ceilings is None else _placed(timed, prepared.call, inputs, options, ceilings)
+
+
+def _sampled(prepared: Ready, fresh: Exchange | None, benchmark: Any, options: Options, inputs: Inputs) -> Timing:
+    """Time the samples, on a GPU after a rest. fresh: gives the inputs of the last sample, and of it alone, new values."""
+    prepared.call(-1)  # so that the last timed call is not the first on its tensors: what was remembered for them shows
+    if fresh:
+        prepared.sample.before_last = fresh.put
+    if inputs.call.device.type == "cuda":
+        rest(options.rest)
+    timing = rounds(prepared.sample, benchmark, options, prepared.copies)
+    if fresh:
+        fresh.take_back()
+    return timing
+
+
+def _checked(prepared: Ready, inputs: Inputs, implementation: Implementation, oracle: Oracle, slack: float) -> Checked:
+    """The last timed output, held to `slack` times its bound and then given back; WrongOutput if it is further off."""
+    sample, last = prepared.sample, prepared.copies - 1
     try:
         checked = oracle.check(sample.result, implementation, slack)
     except WrongOutput as error:
-        again = partial(call, copies - 1)
-        raise explained(error, sample.result, again, inputs, copies - 1, implementation) from None
+        raise explained(error, sample.result, partial(prepared.call, last), inputs, last, implementation) from None
     sample.result = None
-    if not library and not registered.package(row.backend).startswith("kernelmux.backends."):
-        _keeps_nothing(row, prepared, inputs, implementation)
-    timed = replace(
-        _timed(row, implementation.idea, timing, checked, inputs.work), first_s=prepared.first_s, copies=copies
-    )
-    timed = replace(timed, **vars(state))
-    if ceilings is None:
-        return timed
+    return checked
+
+
+def _placed(timed: Timed, call: Callable[[int], Any], inputs: Inputs, options: Options, ceilings: Ceilings) -> Timed:
+    """The row with its point on the roofline and its time in a CUDA graph."""
     point = against(timed, inputs.work, ceilings)
     graph_us, note = (None, "") if options.brief else _replayed(call, inputs, timed.median_us)
     hidden.require_captured(graph_us, note, point)

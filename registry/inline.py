@@ -47,25 +47,13 @@ def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -
     given = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     others = {i: v for i, v in zip(spec.inputs, values, strict=True) if i.name not in given}
     tensors = list(given.values())
-    if not all(map(_constant, others.values())) or any(x.__class__ not in CLASSES for x in tensors):
-        return None
-    if len({id(x) for x in tensors}) < len(tensors) or any(x.data_ptr() <= LOWEST for x in tensors):
-        return None
-    if any(x.is_nested for x in tensors) or _C._len_torch_dispatch_stack() or _C._is_any_autocast_enabled():
+    if not (all(map(_constant, others.values())) and _comparable(tensors)):
         return None
     scope: dict[str, Any] = {"_autocast": _C._is_any_autocast_enabled}
     parts = alike(list(given), tensors, scope)
     parts += [f"{LOWEST} < (_p := {n}.data_ptr()) and _p & 15 == {x.data_ptr() & 15}" for n, x in given.items()]
     parts += [f"{n}.is_pinned() is {x.is_pinned()}" for n, x in given.items() if spec.hosted]
-    for item, value in others.items():
-        n = item.name
-        if isinstance(item, Tensor):
-            parts.append(f"{n} is None")
-        else:  # 1, 1.0 and True are equal, and not one call; a default is mostly the same object
-            same = f"_identity({n}) == _identity_{n}" if isinstance(value, tuple) else f"{n} == _value_{n}"
-            parts.append(f"({n} is _value_{n} or {n}.__class__ is _class_{n} and {same})")
-            scope |= {f"_value_{n}": value, f"_class_{n}": value.__class__}
-            scope |= {"_identity": identity, f"_identity_{n}": identity(value)}
+    parts += [f"{i.name} is None" if isinstance(i, Tensor) else _same(i.name, v, scope) for i, v in others.items()]
     parts.append("(backend is _backend or backend.__class__ is _backend_class and backend == _backend)")
     parts += ["_state() == _at", *surroundings(tensors), "not _autocast()"]
     scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": selection.state}
@@ -82,6 +70,24 @@ def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -
         *running(plan, arguments, scope),
     ]
     return defined(spec.name, lines, scope)
+
+
+def _comparable(tensors: list[torch.Tensor]) -> bool:
+    """Whether what `again` compares says all that the key says, for these tensors and around this call."""
+    if any(x.__class__ not in CLASSES or x.is_nested or x.data_ptr() <= LOWEST for x in tensors):
+        return False
+    once = len({id(x) for x in tensors}) == len(tensors)
+    return once and not _C._len_torch_dispatch_stack() and not _C._is_any_autocast_enabled()
+
+
+def _same(name: str, value: Any, scope: dict[str, Any]) -> str:
+    """Whether a scalar is that of the call; 1, 1.0 and True are equal, and not one call. A default is often one object."""
+    scope |= {f"_value_{name}": value, f"_class_{name}": value.__class__}
+    equal = f"{name} == _value_{name}"
+    if isinstance(value, tuple):
+        scope |= {"_identity": identity, f"_identity_{name}": identity(value)}
+        equal = f"_identity({name}) == _identity_{name}"
+    return f"({name} is _value_{name} or {name}.__class__ is _class_{name} and {equal})"
 
 
 def _constant(value: Any) -> bool:

@@ -59,13 +59,22 @@ class Entry:
     @property
     def stale(self) -> str:
         """What has changed since it was found, "" if it counts."""
+        return self._changed(versions())
+
+    @property
+    def edited(self) -> str:
+        """What has changed in this repository since it was found, "" if nothing: then packages decide if it counts."""
+        return self._changed({})
+
+    def _changed(self, packages: dict[str, str]) -> str:
         try:
-            now = {"spec": catalog.spec(self.op).hash, "source": gpu_tables.source(self.backend, self.op)} | versions()
+            now = {"spec": catalog.spec(self.op).hash, "source": gpu_tables.source(self.backend, self.op)} | packages
         except Exception:
             return "its operator or backend is not here"
         then = {"spec": self.spec, "source": self.source} | self.versions
-        changed = (f"{name} is {now.get(name)} and was {then.get(name)}" for name in now if now[name] != then.get(name))
-        return ", ".join(changed)
+        return ", ".join(
+            f"{name} is {now[name]} and was {then.get(name)}" for name in now if now[name] != then.get(name)
+        )
 
 
 def find(space: Space, problem: Any) -> Entry | None:

@@ -80,7 +80,7 @@ def _table(table: Table[Entry]) -> str:
     head = ["| call | variant | rule, us | tuned, us | gain | configuration |", "|---|---|---:|---:|---:|---|"]
     rows = [
         f"| `{e.op}` {e.workload} {e.dtype} | {e.backend}/{e.variant} | {e.rule_us:.1f} | {e.us:.1f} "
-        f"| {e.rule_us / e.us:.2f}x | {written(e.config)} |"
+        f"| {e.rule_us / e.us:.2f}x{', stale' if e.edited else ''} | {written(e.config)} |"
         for e in table.rows
     ]
     found_with = table.rows[0].versions

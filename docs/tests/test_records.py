@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,40 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     wanted = [time for table in tables(section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
     assert len(wanted) > 10 and not missing
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_time_in_a_sentence_is_on_record(page: Path) -> None:
+    kept = [*RECORDS, DOCS.parent / "perf/results/nvidia_h200.json"]
+    held = {us for path in kept for us in values(json.loads(path.read_text(encoding="utf-8")))}
+    text = re.sub(
+        r"^```.*?^```|<!-- (\w+).*?<!-- /\1 -->|^\|.*?$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M
+    )
+    text = text.partition("\n## Power and clock\n")[0]  # whose rows were not kept
+    quoted = re.findall(r"(\d+(?:\.\d+)?) us\b", text)
+    assert not [time for time in quoted if not any(is_rounded(us, time) for us in held)]
+
+
+def values(found: Any) -> Iterator[float]:
+    """All numbers in a record."""
+    if isinstance(found, dict | list):
+        for inner in found.values() if isinstance(found, dict) else found:
+            yield from values(inner)
+    elif isinstance(found, int | float):
+        yield float(found)
+
+
+def test_the_first_table_quotes_the_others() -> None:
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    first, *others = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    rows = [numbers(line) for table in others for line in table.splitlines()[2:]]
+    quoted = first.splitlines()[2:]
+    assert len(quoted) > 10 and not [line for line in quoted if not any(numbers(line) <= row for row in rows)]
+
+
+def numbers(line: str) -> set[str]:
+    """The times and ratios in a row of a table, without those of its first cell."""
+    return set(re.findall(r"(?<![\w.-])\d+(?:\.\d+)?x?(?!\w)", line.strip("|").partition("|")[2]))
 
 
 def record(name: str) -> Any:

@@ -40,7 +40,7 @@ def _pair(run: Update, half: np.dtype[Any]) -> Update:
     return both
 
 
-_SIMPLE: dict[str, Any] = {
+REDUCTIONS: dict[str, Any] = {
     "add": np.add,
     "min": np.minimum,
     "max": np.maximum,
@@ -60,7 +60,7 @@ def update_of(kind: str, ptx_type: str) -> Update:
         return lambda old, most: np.where(old >= most, old.dtype.type(0), old + old.dtype.type(1))
     if kind == "dec":
         return lambda old, most: np.where((old == 0) | (old > most), most, old - old.dtype.type(1))
-    run = _SIMPLE[kind]
+    run = REDUCTIONS[kind]
     if ptx_type.startswith(("f", "bf")) and kind in ("min", "max"):
         run = smaller if kind == "min" else larger
     if ptx_type in ("bf16", "bf16x2"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.ops import Action, not_emulated, operation
+from kernelmux.emulator.ops.atomic import REDUCTIONS
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.operands import SINK, Pair
 from kernelmux.emulator.ptx.parser import Instruction
@@ -144,21 +145,11 @@ def _equal_lanes(group: Group, value: np.ndarray) -> np.ndarray:
     return result
 
 
-_REDUCTIONS = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 @operation("redux.sync")
 def reduce(ins: Instruction) -> Action:
     target, value, mask = ins.operands
     dtype = dtype_of(ins.type)
-    ufunc = _REDUCTIONS.get(ins.modifiers[1])
+    ufunc = REDUCTIONS.get(ins.modifiers[1])
     if ufunc is None or dtype.kind == "f":
         raise not_emulated(ins)
 

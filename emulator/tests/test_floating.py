@@ -34,7 +34,7 @@ KINDS = ["f16", "bf16", "f32", "f64"]
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_add_andmultiply(kind: str, data: Any) -> None:
+def test_add_and_multiply(kind: str, data: Any) -> None:
     rows = data.draw(rows_of(kind, 2))
     rounding = ".rn" if kind != "f16" else ""
     check(f"add{rounding}.{kind} %d0, %a0, %a1;", kind, rows, lambda a, b: add(a, b, kind))
@@ -45,7 +45,7 @@ def test_add_andmultiply(kind: str, data: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def testfma(kind: str, data: Any) -> None:
+def test_fma(kind: str, data: Any) -> None:
     """One rounding, also where a second one would show."""
     check(f"fma.rn.{kind} %d0, %a0, %a1, %a2;", kind, data.draw(rows_of(kind, 3)), lambda a, b, c: fma(a, b, c, kind))
 

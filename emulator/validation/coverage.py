@@ -127,18 +127,10 @@ def compared() -> str:
     return "\n".join([*lines, "", f"{len(record.gpu)} cases, {total:,} results; {where}."])
 
 
-def speed() -> str:
-    """What the recorded comparison with another emulator says, in Markdown."""
-    from kernelmux.emulator.validation.speed import report
-
-    return report.section()
-
-
 SECTIONS: dict[str, Callable[[], str]] = {
     "operations": operations,
     "hardware": compared,
     "defects": planted,
-    "speed": speed,
 }
 
 

@@ -21,14 +21,9 @@ def with_torch(
     return backward(grad_out, x, weight, stride, padding, dilation, "x")
 
 
-def with_cudnn(
-    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
-) -> torch.Tensor:
-    with benchmarked():
-        return with_torch(grad_out, weight, stride, padding, dilation, output_padding)
-
-
 VARIANTS = {
-    "cudnn": through_torch("cuDNN, benchmarked", with_cudnn, HALVES, arithmetic="mma", deterministic=False),
+    "cudnn": through_torch(
+        "cuDNN, benchmarked", benchmarked()(with_torch), HALVES, arithmetic="mma", deterministic=False
+    ),
     "torch_compile": compiled(with_torch, HALVES, arithmetic="mma", deterministic=False),
 }

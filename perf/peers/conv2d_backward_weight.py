@@ -19,14 +19,9 @@ def with_torch(
     return backward(grad_out, x, weight, stride, padding, dilation, "weight")
 
 
-def with_cudnn(
-    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    with benchmarked():
-        return with_torch(grad_out, x, kernel, stride, padding, dilation)
-
-
 VARIANTS = {
-    "cudnn": through_torch("cuDNN, benchmarked", with_cudnn, HALVES, arithmetic="mma", deterministic=False),
+    "cudnn": through_torch(
+        "cuDNN, benchmarked", benchmarked()(with_torch), HALVES, arithmetic="mma", deterministic=False
+    ),
     "torch_compile": compiled(with_torch, HALVES, arithmetic="mma", deterministic=False),
 }

@@ -107,8 +107,11 @@ def _best_cells(group: ResultGroup, names: list[str]) -> list[str]:
     cells = [f"`{group.op}`", f"{group.workload} {group.dtype}", wording.floor(group.best)]
     for name in names:
         row = group.best_of(name)
-        text = "-" if row is None else f"{wording.microseconds(row.median_us)} us, {wording.share(row)}"
-        cells.append(f"**{text}**" if row is not None and group.leads(row) else text)
+        if row is None:
+            cells.append("-")
+            continue
+        text = f"{wording.microseconds(row.median_us)} us, {wording.share(row)}"
+        cells.append((f"**{text}**" if group.leads(row) else text) + (", stale" if row.stale else ""))
     return cells
 
 
@@ -118,15 +121,13 @@ def beside_table(lines: Iterable[Sequence[str]]) -> str:
 
 
 def best_tables() -> str:
-    """The same for every recorded GPU, for a document: current rows only, and how many were left out."""
+    """The same for every recorded GPU, for a document."""
     parts = []
     for record in records.recorded():
-        fresh = [row for row in record.rows if not row.stale]
-        left = len(record.rows) - len(fresh)
-        note = f" Left out, because their source has changed since: {left} rows." if left else ""
+        note = " Stale: the source has changed since." if any(row.stale for row in record.rows) else ""
         where = wording.where(record.results.machine)
         intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"
-        parts.append(f"{intro}\n\n{best_table(fresh)}" if fresh else intro)
+        parts.append(f"{intro}\n\n{best_table(record.rows)}")
     return "\n\n".join(parts) or "No GPU is on record yet: run `nox -s perf -- --record` on one."
 
 

@@ -101,7 +101,7 @@ def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
     assert text.startswith("before\n<!-- perf -->\nRecorded on NVIDIA H200, 2026-11-20 (")
     assert text.endswith("<!-- /perf -->\nafter\n")
     assert "old\n" not in text
-    assert "Left out, because their source has changed since: 1 rows." in text
+    assert "share of the floor. Stale: the source has changed since.\n" in text and text.count(", stale |") == 1
     records.recorded.cache_clear()
 
 

@@ -102,6 +102,7 @@ def test_a_stale_entry_is_ignored_and_named(space, field, value, told):
     count, stale = tuning.summary()
     assert count == "Fake GPU 9000: 1 of 2 tuned configurations count"
     assert stale.startswith("  stale: ") and told in stale
+    assert bool(entry(**{field: value}).edited) == (field != "versions"), "other packages are no other source"
     assert list(doctor._tuned()) == [count, stale]
 
 

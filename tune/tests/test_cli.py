@@ -61,7 +61,7 @@ def test_the_page_is_written_between_its_markers(capsys, tmp_path):
     page.write_text("before\n<!-- tuned -->\nold\n<!-- /tuned -->\nafter\n")
     assert cli.main(["--update", str(page), "--out", str(tmp_path)]) == 0
     text = page.read_text()
-    assert "| 9.0 | 5.0 | 1.80x |" in text and "old" not in text and text.endswith("after\n")
+    assert "| 9.0 | 5.0 | 1.80x, stale |" in text and "old" not in text and text.endswith("after\n")
     page.write_text("no markers")
     assert cli.main(["--update", str(page), "--out", str(tmp_path)]) == 2
     assert "<!-- tuned -->" in capsys.readouterr().err

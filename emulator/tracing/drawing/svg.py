@@ -53,14 +53,11 @@ class Canvas:
         head = f'<rect {place} fill="{fill}"{pale}{edge}{rounded}'
         self.parts.append(f"{head}>{inside}" if inside else head + "/>")
 
-    def line(
-        self, x1: float, y1: float, x2: float, y2: float, stroke: str, thick: float = 1.0, opacity: float = 1
-    ) -> None:
+    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str, thick: float = 1.0) -> None:
         """A straight line."""
-        pale = f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
         self.parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" '
-            f'stroke-width="{thick:g}"{pale}/>'
+            f'stroke-width="{thick:g}"/>'
         )
 
     def curve(self, x1: float, y1: float, x2: float, y2: float, stroke: str, opacity: float = 1.0) -> None:

@@ -34,8 +34,8 @@ class NotInterpolated(ValueError):
     """No C0 explains all results."""
 
 
-def segment(results: Array, unit: float, steps: tuple[float, float] = (1, 1)) -> UnitSegment:
-    """The coefficients in multiples of `unit`; C1 and C2 are multiples of `steps`. The results are float32, positive.
+def segment(results: Array, unit: float) -> UnitSegment:
+    """The coefficients in multiples of `unit`, of which C1 and C2 are whole. The results are float32, positive.
 
     A result with 24 digits says that the sum lies between it and its successor.
     """
@@ -45,7 +45,7 @@ def segment(results: Array, unit: float, steps: tuple[float, float] = (1, 1)) ->
     width = np.spacing(results).astype(np.float64) / unit
     weights = 1 / width
     fitted = np.linalg.lstsq(terms * weights[:, None], (lower + width / 2) * weights, rcond=None)[0]
-    c1, c2 = (float(np.round(value / step) * step) for value, step in zip(fitted[1:], steps, strict=True))
+    c1, c2 = (float(np.round(value)) for value in fitted[1:])
     rising = terms[:, 1] * c1 + terms[:, 2] * c2
     fitting = UnitSegment(float(np.max(lower - rising)), float(np.min(lower + width - rising)), c1, c2)
     if not fitting.lower < fitting.upper:

@@ -1,1 +1,1 @@
-"""How long launches take on the emulator, and on another implementation of the same interface."""
+"""How long launches take on the emulator."""

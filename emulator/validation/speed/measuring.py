@@ -1,92 +1,66 @@
-"""Times launches of several implementations in turns, and looks at every result."""
+"""Times launches of the emulator, and looks at every result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import median
 from typing import Any
 
+from kernelmux.emulator import checks, compile_ptx, load
 from kernelmux.emulator.running.launch import collector_paused
-from kernelmux.emulator.validation.speed.cases import Case
-from kernelmux.emulator.validation.speed.implementations import LaunchCall, Side
+from kernelmux.emulator.validation.speed.cases import KERNELS, Case
+
+ARCH = "sm_80"  # what the kernels of the cases need
+
+LaunchCall = Callable[..., None]  # (grid, block, arguments, shared=0)
 
 
 @dataclass
 class Times:
-    """Seconds of one case, mode and implementation; wrong: what is not as it should be."""
+    """Seconds of one case in one mode; wrong: what is not as it should be."""
 
     case: str
     mode: str
-    implementation: str
     first: float = 0.0  # compiles and launches
     each: list[float] = field(default_factory=list)
     wrong: str = ""
 
-    @property
-    def best(self) -> float:
-        """Of the launches after the first one; NaN if there is none."""
-        return min(self.each, default=float("nan"))
 
-    @property
-    def median(self) -> float:
-        return median(self.each) if self.each else float("nan")
+def measure(name: str, case: Case, mode: str, repeat: int) -> Times:
+    """Run a case once, which compiles its kernels, then `repeat` times until a result is wrong."""
+    times, launches = Times(name, mode), Launches(mode)
+    start = time.perf_counter()
+    times.wrong = _wrong(case, launches)
+    times.first = time.perf_counter() - start
+    for _ in range(repeat):
+        if not times.wrong:
+            launches.seconds = 0.0
+            times.wrong = _wrong(case, launches)
+            times.each.append(launches.seconds)
+    return times
 
 
-class Runner:
-    """One implementation on one case, in one mode."""
+class Launches:
+    """What a case calls to run a kernel; adds up the seconds of the launches alone."""
 
-    def __init__(self, name: str, case: Case, mode: str, kernels: Path, implementation: Side) -> None:
-        self.case, self.mode, self.kernels, self.implementation = case, mode, kernels, implementation
-        self.times = Times(name, mode, implementation.name)
+    def __init__(self, mode: str) -> None:
+        self.mode, self.seconds = mode, 0.0
         self._compiled: dict[tuple[str, str], LaunchCall] = {}
-        self._seconds = 0.0
 
-    def warm_up(self) -> None:
-        """The first run, with all that is compiled on the way."""
-        start = time.perf_counter()
-        self._checked()
-        self.times.first = time.perf_counter() - start
-
-    def repeat(self) -> None:
-        """One more run; the time of its launches alone counts."""
-        if self.times.wrong:
-            return
-        self._seconds = 0.0
-        self._checked()
-        self.times.each.append(self._seconds)
-
-    def _checked(self) -> None:
-        try:
-            got, want, tolerance = self.case(self._run)
-            error = float(abs(got - want).max())
-        except Exception as problem:  # an implementation may fail in any way; the table says so
-            self.times.wrong = f"{type(problem).__name__}: {problem}"
-            return
-        if not error <= tolerance:
-            self.times.wrong = f"off by {error:.2g}, {tolerance:.2g} is allowed"
-
-    def _run(self, file: str, name: str, grid: Any, block: Any, arguments: Any, **options: Any) -> None:
+    def __call__(self, file: str, name: str, grid: Any, block: Any, arguments: Any, shared: int = 0) -> None:
         if (file, name) not in self._compiled:
-            source = self.kernels / f"{file}.cu"
-            self._compiled[file, name] = self.implementation.kernel(source, name, self.mode)
+            text = (KERNELS / f"{file}.cu").read_text()
+            self._compiled[file, name] = load(compile_ptx(text, arch=ARCH, filename=f"{file}.cu")).kernel(name).launch
         launch = self._compiled[file, name]
-        with collector_paused():
+        with collector_paused(), checks(self.mode):
             start = time.perf_counter()
-            launch(grid, block, arguments, **options)
-            self._seconds += time.perf_counter() - start
+            launch(grid, block, arguments, shared=shared)
+            self.seconds += time.perf_counter() - start
 
 
-def measure(
-    name: str, case: Case, mode: str, kernels: Path, implementations: Sequence[Side], repeat: int
-) -> list[Times]:
-    """Runs a case once with each implementation, then `repeat` times in turns; every second turn begins with the last."""
-    runners = [Runner(name, case, mode, kernels, implementation) for implementation in implementations]
-    for runner in runners:
-        runner.warm_up()
-    for turn in range(repeat):
-        for runner in runners[:: -1 if turn % 2 else 1]:
-            runner.repeat()
-    return [runner.times for runner in runners]
+def _wrong(case: Case, launches: Launches) -> str:
+    """What is wrong with the result of a case; nothing if it is right."""
+    got, want, tolerance = case(launches)
+    error = float(abs(got - want).max())
+    return "" if error <= tolerance else f"off by {error:.2g}, {tolerance:.2g} is allowed"
