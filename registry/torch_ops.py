@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from kernelmux.registry import autocast, autograd, catalog, dispatch, tracing
@@ -116,11 +117,17 @@ def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> A
             return operator(spec.name)(*full, backend=backend)
     if not autograd.differentiable(spec):
         return _undifferentiated(spec, full, backend)
-    node = partial(autograd.node(spec.name), rule(spec, backend))
+    node, found = autograd.node(spec.name), rule(spec, backend)
     if not transformed:
-        return node(*full)
+        return node(found, *full)
     with enable_single_level_autograd_function():  # torch.func has come down to the level of these tensors
-        return node(*full)
+        return node(replace(found, fn=partial(_lowered, spec, backend)), *full)
+
+
+def _lowered(spec: OpSpec, backend: str | None, *values: Any) -> Any:
+    """The call at the next level of torch.func, which may want a derivative of its own."""
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+        return operator(spec.name)(*values, backend=backend)
 
 
 def _carrying(spec: OpSpec, values: tuple[Any, ...]) -> str:

@@ -84,7 +84,7 @@ def is_dual(x: torch.Tensor) -> bool:
 
 def carries_tangent(x: torch.Tensor) -> bool:
     """Whether x has a tangent at the one level that torch has; a graph of torch.compile enters it unseen by Python."""
-    return torch._VF._unpack_dual(x, level=0)[1] is not None  # type: ignore[attr-defined]
+    return torch._VF._unpack_dual(x, level=0)[1] is not None
 
 
 def has_memory(x: torch.Tensor) -> bool:

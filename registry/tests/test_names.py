@@ -108,6 +108,7 @@ def test_a_name_in_capitals_or_cut_short_is_told_as_such(monkeypatch):
     with pytest.raises(ArgumentError, match=r"use\(\): ops: expected an operator or several, got none"):
         kernelmux.use("torch_ref", ops=[])
     monkeypatch.setenv("KERNELMUX_BACKENDS", "cuda")
+    selection.reread()
     with pytest.raises(
         UnknownName, match=r'unknown environment variable "KERNELMUX_BACKENDS".*did you mean "KERNELMUX_BACKEND"'
     ):

@@ -64,6 +64,18 @@ def test_gradients_of_operators_of_torch_under_torch_func_eager_and_compiled(bac
 
 
 @pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
+@pytest.mark.parametrize("matmul", [kx.matmul, torch.ops.kernelmux.matmul], ids=["function", "operator"])
+def test_the_inner_of_two_levels_hands_on_what_the_outer_one_differentiates(matmul, backend):
+    def outer(product):
+        def inner(u):
+            return torch.func.grad(lambda v: product(u, v).square().sum())(X.T.contiguous()).square().sum()
+
+        return torch.func.grad(inner)(X)
+
+    torch.testing.assert_close(outer(lambda u, v: matmul(u, v, backend=backend)), outer(torch.matmul))
+
+
+@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
 def test_several_incoming_gradients_at_once(backend):
     x, g = X.clone().requires_grad_(), torch.randn(4, 3, 8)
     (got,) = torch.autograd.grad(kx.softmax(x, backend=backend), x, g, is_grads_batched=True)
