@@ -63,6 +63,9 @@ class Patch:
     def __exit__(self, *error: object) -> None:
         self.undo()
 
+    def __repr__(self) -> str:
+        return f"<patch of {self.model}: {len({entry.path for entry in self.swapped})} modules swapped; print() lists them>"
+
     def __str__(self) -> str:
         return text(self.model, self.swapped, self.left, self.others)
 

@@ -21,17 +21,22 @@ from kernelmux.registry import catalog, gradient, memory_order
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.gradient import Composed, Gradient, NoGradient
-from kernelmux.registry.signature import Call
+from kernelmux.registry.signature import Call, Output
 from kernelmux.registry.spec import OpSpec
 
 Operator = Callable[[OpSpec, tuple[Any, ...]], Any]  # runs an operator on arguments in order; gives all of its outputs
 Grads = Sequence["torch.Tensor | None"]
 
 
+def real(output: Output) -> bool:
+    """Whether an output may be differentiated: it is not of integers."""
+    return not isinstance(output.dtype, torch.dtype) or output.dtype.is_floating_point
+
+
 def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
     """Why the kernels of a backend cannot give the gradient of one tensor of a call, or None."""
     found = spec.gradient
-    if all(isinstance(o.dtype, torch.dtype) and not o.dtype.is_floating_point for o in spec.outputs):
+    if not any(map(real, spec.outputs)):
         return None  # integers: nothing to differentiate, as in torch
     if found is None or isinstance(found, NoGradient):
         return f"{spec.name} has no gradient" + (f" ({found.reason})" if found else "")
@@ -63,7 +68,7 @@ def orders(values: Sequence[Any]) -> tuple[memory_order.Order | None, ...]:
 
 
 class Node(torch.autograd.Function):
-    """A call of a kernel in torch's graph: `Node.apply(rule, *arguments)` gives what `rule.fn` gives."""
+    """A call of a kernel in torch's graph: `node(op)(rule, *arguments)` gives what `rule.fn` gives."""
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, *values: Any) -> Any:
@@ -82,26 +87,16 @@ class Node(torch.autograd.Function):
         return None, *found
 
 
-# `Node.apply` past the part of it in Python, which concerns torch.func: no call that it transforms gets here. On the host
-# of an H200 2.5 us less.
-apply: Callable[..., Any] = super(torch.autograd.Function, Node).apply
+@cache
+def node(op: str) -> Callable[..., Any]:
+    """`Node.apply` under the name of an operator, which torch shows in its errors and profiles.
 
-
-class Transformed(torch.autograd.Function):
-    """The same node where torch.func transforms the call: `fn` is then an operator of torch, which the transforms see."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(rule: Rule, *values: Any) -> Any:
-        return rule.fn(*values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.rule, *values = inputs
-        keep(ctx, ctx.rule.spec, values, output)
-
-    backward = Node.backward
+    It goes past the part of `apply` in Python, which concerns torch.func: its transforms see operators of torch, which
+    make a node per level. On the host of an H200 2.5 us less.
+    """
+    named: Any = type(f"kernelmux_{op}", (Node,), {})
+    found: Callable[..., Any] = super(torch.autograd.Function, named).apply
+    return found
 
 
 def differentiable(spec: OpSpec) -> bool:

@@ -22,7 +22,7 @@ import torch
 
 from kernelmux.registry import catalog, plugins
 from kernelmux.registry.conditions import Condition, Unmet, unmet
-from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, SpecError, unknown
+from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
@@ -197,9 +197,13 @@ def split(name: str, where: str = "") -> tuple[str, str | None]:
     """ "cuda/tiled" -> ("cuda", "tiled"), "cuda" -> ("cuda", None); UnknownName if the backend is not registered."""
     if name in _packages():
         return name, None
-    head, _, tail = name.partition("/")
+    head, slash, tail = name.partition("/")
     if head not in _packages():
         raise unknown("backend", head, backends(), where)
+    if slash and not tail:
+        raise ArgumentError(
+            f'backend: expected the name of a variant behind "/", got "{name}" from {where or "a request"}'
+        )
     return head, tail or None
 
 

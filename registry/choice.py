@@ -73,7 +73,7 @@ class Fallback:
         return f"{self.label}: {'; '.join(u.kind or str(u) for u in self.verdict.unmet)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision:
     """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant.
 
@@ -89,6 +89,10 @@ class Decision:
 
     def __str__(self) -> str:
         return explanation.explained(self)
+
+    def __repr__(self) -> str:
+        chosen = self.chosen.name if self.chosen else "none"
+        return f"<decision for {self.call.spec.name}: {chosen}, from {self.request.source}; print() gives every reason>"
 
     @property
     def forbidden(self) -> bool:

@@ -172,18 +172,19 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     from kernelmux.registry import torch_ops
 
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    if any(x.is_nested for x in tensors):
+        return None  # binding says what is wrong
     device = tensors[0].device
     if any(x.is_meta for x in tensors) and not tracing.traces():
-        everything = all(x.is_meta for x in tensors)  # if not, binding says what is wrong
-        return partial(torch_ops.shapes, spec) if everything else None
+        if not all(x.is_meta for x in tensors):
+            return None  # as above
+        wanted = autograd.differentiable(spec) and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        return torch_ops.operator(spec.name) if wanted else partial(torch_ops.shapes, spec)
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
         return None
-    text = selection.written(spec.name, argument)
-    if autograd.differentiable(spec) and any(map(tracing.differentiated, tensors)):
-        return partial(autograd.Transformed.apply, torch_ops.rule(spec, text))
-    return partial(torch_ops.operator(spec.name), backend=text)
+    return partial(torch_ops.operator(spec.name), backend=selection.written(spec.name, argument))
 
 
 def without_variants(backend: str | None) -> str | None:
@@ -199,7 +200,7 @@ def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> li
     request = selection.requested(spec.name, backend)
     device = next(v.device for v in values if isinstance(v, torch.Tensor))
     heads = by_priority(device) if request.auto else _heads(request.names)
-    return [name for name in heads if registered.composite(name)]
+    return [name for name in (heads[:1] if request.strict else heads) if registered.composite(name)]
 
 
 def _heads(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -228,7 +229,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
-        fn = partial(autograd.apply, rule)
+        fn = partial(autograd.node(bound.spec.name), rule)
     return CallPlan(
         fn=fn,
         device=bound.device,

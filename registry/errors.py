@@ -81,10 +81,19 @@ def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> U
     names = list(known)
     if not isinstance(name, str):
         return UnknownName(f"unknown {kind} {shown(name)}: expected a name among {', '.join(names) or 'none'}")
-    near = difflib.get_close_matches(name, names, n=1)
+    alike = [known for known in names if known.lower() == name.lower()]
+    near = alike or difflib.get_close_matches(name, names, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     place = f" in {where}" if where else ""
     return UnknownName(f'unknown {kind} "{name}"{place}; {hint}known: {", ".join(names) or "none"}')
+
+
+def not_forward(op: str, name: str) -> UnsupportedError:
+    """The error for an input with a forward derivative where only kernels may compute, which know none."""
+    return UnsupportedError(
+        f"{op}: {name} carries a forward derivative (jvp, jacfwd, hessian), which kernels do not compute:"
+        f" pass its primal, take jacrev, or use a backend made of torch's operators, such as torch_ref"
+    )
 
 
 def not_under_vmap(op: str, name: str, shapes: str) -> ArgumentError:

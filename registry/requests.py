@@ -75,6 +75,8 @@ def operators(ops: object, where: str) -> list[str]:
     if not isinstance(ops, str | Iterable):
         raise ArgumentError(f"{where}: expected an operator or several, got {shown(ops)}")
     listed = [ops] if isinstance(ops, str) else list(ops)
+    if not listed:
+        raise ArgumentError(f"{where}: expected an operator or several, got none")
     for op in listed:
         check_operator(op)
     return listed
@@ -87,8 +89,8 @@ def environment() -> Mapping[str, Request]:
     Under "" stands the one for all operators.
     """
     known = {f"{VARIABLE}_{op.upper()}": op for op in catalog.names()}
-    ours = {v: text for v, text in os.environ.items() if v == VARIABLE or v.startswith(f"{VARIABLE}_")}
+    ours = {v: text for v, text in os.environ.items() if v.startswith(VARIABLE)}
     for variable in ours:
         if variable not in (VARIABLE, *known):
-            raise unknown("environment variable", variable, sorted(known))
+            raise unknown("environment variable", variable, [VARIABLE, *sorted(known)])
     return {known.get(variable, ""): parse(value, variable) for variable, value in ours.items() if value}

@@ -14,6 +14,7 @@ torch's autograd computes behind a backend made of torch's operators. The operat
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import warnings
@@ -71,7 +72,7 @@ class Report:
 
 _lock = threading.Lock()
 _rows: dict[tuple[str, str, str], Row] = {}
-_told: set[tuple[str, str, str]] = set()
+_told: set[tuple[str, ...]] = set()
 
 
 def shadow_report(reset: bool = False) -> Report:
@@ -142,8 +143,8 @@ class Shadowed:
         return self._spec.bind(*plain), ours, theirs
 
     def _tell(self, kind: str, text: str) -> None:
-        """Warn once of its kind for an operator and a variant, and once at all of a folder that cannot be written."""
-        key = ("", "", kind) if kind == "bundles" else (*self._key[:2], kind)
+        """Warn once of its kind for operator, variant and shadow, and once at all of a folder that cannot be written."""
+        key = ("", "", kind) if kind == "bundles" else (*self._key, kind)
         with _lock:
             if key in _told:
                 return
@@ -175,7 +176,7 @@ def _result(spec: OpSpec, name: str, found: Any) -> Result:
 
 
 def _text(call: Call, found: Judgement, folder: str) -> str:
-    kept = f"; to run it again: python -m kernelmux.registry.shadow {folder}" if folder else ""
+    kept = f"; to run it again: python -m kernelmux.registry.shadow {shlex.quote(folder)}" if folder else ""
     return f"{call.spec.name}({dispatch.describe(call)}) against {found.against}: {'; '.join(found.wrong)}{kept}"
 
 

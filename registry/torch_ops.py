@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, dispatch
-from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_under_vmap
+from kernelmux.registry import autocast, autograd, catalog, dispatch, tracing
+from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward, not_under_vmap
 from kernelmux.registry.gradient import Gradient
 from kernelmux.registry.signature import REQUIRED, Axis, Scalar, Tensor
 from kernelmux.registry.spec import OpSpec
@@ -106,12 +109,44 @@ def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
 def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     """A node of autograd where a gradient is wanted, and what lies below autograd."""
     full = _complete(spec, values)
+    transformed = tracing.transformed()
+    if (transformed or forward_ad._current_level >= 0) and (given := _carrying(spec, full)):
+        return _forward_derivative(spec, full, backend, given)
     if not (torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in full)):
         with torch._C._AutoDispatchBelowAutograd():
             return operator(spec.name)(*full, backend=backend)
     if not autograd.differentiable(spec):
         return _undifferentiated(spec, full, backend)
-    return autograd.Node.apply(rule(spec, backend), *full)  # type: ignore[no-untyped-call]
+    node, found = autograd.node(spec.name), rule(spec, backend)
+    if not transformed:
+        return node(found, *full)
+    with enable_single_level_autograd_function():  # torch.func has come down to the level of these tensors
+        return node(replace(found, fn=partial(_lowered, spec, backend)), *full)
+
+
+def _lowered(spec: OpSpec, backend: str | None, *values: Any) -> Any:
+    """The call at the next level of torch.func, which may want a derivative of its own."""
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+        return operator(spec.name)(*values, backend=backend)
+
+
+def _carrying(spec: OpSpec, values: tuple[Any, ...]) -> str:
+    """The name of an argument that carries a forward derivative, or ""."""
+    if not any(autograd.real(o) for o in spec.outputs):
+        return ""
+    found = (
+        i.name
+        for i, v in zip(spec.inputs, values, strict=True)
+        if isinstance(v, torch.Tensor) and tracing.carries_tangent(v)
+    )
+    return next(found, "")
+
+
+def _forward_derivative(spec: OpSpec, values: tuple[Any, ...], backend: str | None, given: str) -> Any:
+    """By a backend made of torch's operators, which compute it; kernels would drop it."""
+    if composites := dispatch.composites(spec, values, backend):
+        return dispatch.call(spec, values, composites)
+    raise not_forward(spec.name, given)
 
 
 def _undifferentiated(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> Any:

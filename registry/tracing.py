@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 transformed = _C._are_functorch_transforms_active  # whether a transform of torch.func runs, on whichever tensors
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
+_BATCHED = _C._parse_dispatch_key("Batched")  # of autograd's `is_grads_batched`; torch.func has a key of its own
 
 
 def traces() -> bool:
@@ -55,8 +56,10 @@ def _reason(name: str, key: str, x: torch.Tensor, lack: Lack, instead: str) -> s
 
 
 def wrapped(x: torch.Tensor) -> bool:
-    """Whether x stands for other tensors inside of vmap, grad, jvp or functionalize."""
-    return bool(_C._functorch.is_functorch_wrapped_tensor(x)) or torch._is_functional_tensor(x)
+    """Whether x stands for other tensors inside of vmap, grad, jvp, functionalize or autograd's `is_grads_batched`."""
+    if _C._functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+        return True
+    return bool(_C._dispatch_keys(x).has(_BATCHED))
 
 
 def mapped(x: torch.Tensor) -> bool:
@@ -69,16 +72,6 @@ def mapped(x: torch.Tensor) -> bool:
     return False
 
 
-def differentiated(x: torch.Tensor) -> bool:
-    """Whether x is inside of grad, vjp or jvp, at any depth."""
-    functorch = _C._functorch
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_gradtrackingtensor(x):
-            return True
-        x = functorch.get_unwrapped(x)
-    return False
-
-
 def is_subclass(x: torch.Tensor) -> bool:
     """Whether torch's operators on x are Python code of a class: FakeTensor, DTensor, a tensor of tensors."""
     return bool(_C._dispatch_keys(x).has(_C.DispatchKey.Python))
@@ -86,9 +79,12 @@ def is_subclass(x: torch.Tensor) -> bool:
 
 def is_dual(x: torch.Tensor) -> bool:
     """Whether x carries a tangent of forward automatic differentiation."""
-    if forward_ad._current_level < 0:
-        return False
-    return forward_ad.unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
+    return forward_ad._current_level >= 0 and carries_tangent(x)
+
+
+def carries_tangent(x: torch.Tensor) -> bool:
+    """Whether x has a tangent at the one level that torch has; a graph of torch.compile enters it unseen by Python."""
+    return torch._VF._unpack_dual(x, level=0)[1] is not None
 
 
 def has_memory(x: torch.Tensor) -> bool:

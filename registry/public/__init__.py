@@ -68,7 +68,9 @@ def __getattr__(name: str) -> Any:
 
         if name not in catalog.names():
             raise AttributeError(
-                f"module {__name__!r} has no attribute {name!r}; operators: {', '.join(catalog.names())}"
+                f"module {__name__!r} has no attribute {name!r}; operators: {', '.join(catalog.names())}",
+                name=name,
+                obj=sys.modules[__name__],  # by which Python says "did you mean"
             )
         value = dispatch.function(name)
     globals()[name] = value

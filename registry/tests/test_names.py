@@ -11,7 +11,7 @@ import torch
 
 import kernelmux
 from kernelmux.registry import catalog, dispatch, requests, selection
-from kernelmux.registry.errors import UnknownName
+from kernelmux.registry.errors import ArgumentError, UnknownName
 
 X = torch.zeros(3, 4)
 
@@ -95,6 +95,29 @@ def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
                 lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
         with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "eager"'):
             ask(X, backend=chain)
+
+
+def test_a_name_in_capitals_or_cut_short_is_told_as_such(monkeypatch):
+    softmax = dispatch.function("softmax")
+    with pytest.raises(UnknownName, match=r'unknown backend "TRITON".*did you mean "triton"'):
+        softmax(X, backend="TRITON")
+    with pytest.raises(
+        ArgumentError, match='expected the name of a variant behind "/", got "torch_ref/" from call argument'
+    ):
+        softmax(X, backend="torch_ref/")
+    with pytest.raises(ArgumentError, match=r"use\(\): ops: expected an operator or several, got none"):
+        kernelmux.use("torch_ref", ops=[])
+    monkeypatch.setenv("KERNELMUX_BACKENDS", "cuda")
+    selection.reread()
+    with pytest.raises(
+        UnknownName, match=r'unknown environment variable "KERNELMUX_BACKENDS".*did you mean "KERNELMUX_BACKEND"'
+    ):
+        softmax(X)
+
+
+def test_what_an_interactive_session_shows_of_a_decision_is_one_line():
+    found = repr(kernelmux.explain("softmax", X))
+    assert found == "<decision for softmax: torch_ref/eager, from auto; print() gives every reason>"
 
 
 def python(code, **variables):

@@ -222,6 +222,18 @@ def test_a_shadow_without_the_operator_is_told_once():
             kx.rms_norm(X, X[0])
 
 
+def test_a_second_shadow_of_a_variant_is_told_of_too():
+    for name in ("raising", "bad"):
+        with kx.use("good", shadow=name), pytest.warns(ShadowWarning, match=rf"{name}(/plain:| cannot run along)"):
+            kx.softmax(X)
+
+
+def test_the_command_in_a_warning_can_be_typed_where_the_folder_has_a_space(tmp_path, monkeypatch):
+    monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "a b"))
+    with kx.use("bad", shadow="torch_ref"), pytest.warns(ShadowWarning, match=r"registry\.shadow '[^']*a b[^']*'"):
+        kx.softmax(X)
+
+
 def test_an_exception_of_the_backend_itself_propagates():
     with pytest.raises(MemoryError), kx.use("raising", shadow="torch_ref"):
         kx.softmax(X)
