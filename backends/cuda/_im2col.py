@@ -136,10 +136,16 @@ def best_plan(
 ) -> Im2colPlan:
     """The quickest tiling by the rule of matmul."""
     p = _product(operator, left, right, h, w)
-    tilings = (*TILINGS, *NARROW, *(TALL if operator == BACKWARD_WEIGHT else ()))
-    choices = ((t, s) for t in tilings for s in _splits(t, p, multiprocessors))
+    choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
     tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors))
     return plan(operator, left, right, h, w, end, tiling, splits, multiprocessors)
+
+
+def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
+    """Those among which an operator chooses. Where columns are terms, a copy of STEP channels must not cross taps."""
+    if operator != BACKWARD_WEIGHT:
+        return *TILINGS, *NARROW
+    return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
 
 
 def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import _convolution_plans as plans
-from kernelmux.backends.cuda import _image_rows, conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.cuda import _im2col, _image_rows, conv2d, conv2d_backward_input, conv2d_backward_weight
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import Tile
 from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._matmul_wgmma import WgmmaTiling
 from kernelmux.backends.cuda._runtime import Source
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
@@ -19,6 +20,8 @@ MMA = (plans.IMPLICIT_GEMM, "conv2d_implicit_gemm")
 WGMMA = (plans.WGMMA, "conv2d_implicit_gemm_wgmma")
 MMA_TILES = [(MMA, Tile(m, n, 64, 128, blocks=2, stages=3)) for m, n in ((128, 128), (128, 64), (64, 128))]
 WGMMA_TILES = [(WGMMA, plans.wgmma_tile(m, n)) for m, n in ((128, 256), (128, 64), (64, 128))]
+OPERATORS = {m.__name__.rpartition(".")[2]: m for m in (conv2d, conv2d_backward_input, conv2d_backward_weight)}
+TMA_TILES = [(op, tile) for number, op in enumerate(OPERATORS) for tile in _im2col.tilings(number)]
 STRIDE = PADDING = DILATION = (1, 1)
 ORDERS = (torch.contiguous_format, torch.channels_last)
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
@@ -58,6 +61,24 @@ def test_every_band_is_exact(rows: int, n: int, order: torch.memory_format) -> N
     block = _image_rows.block_of(c)._replace(rows=rows, n=n)
     got = _image_rows.plan(c, block, MULTIPROCESSORS).run(x, weight).double()
     assert want.isnan().any() and not want.isnan().all() and torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("op", "tile"), TMA_TILES, ids=str)
+def test_every_tile_of_copies_by_taps_is_exact(op: str, tile: WgmmaTiling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filters and channels of more than a tile, taps that begin within one."""
+    x, weight, grad_out = (
+        integers(*shape, order=torch.channels_last) for shape in ((1, 72, 4, 5), (264, 72, 3, 3), (1, 264, 4, 5))
+    )
+    given = {
+        "conv2d": (x, weight, None, STRIDE, PADDING, DILATION),
+        "conv2d_backward_input": (grad_out, weight, STRIDE, PADDING, DILATION, (0, 0)),
+        "conv2d_backward_weight": (grad_out, x, (3, 3), STRIDE, PADDING, DILATION),
+    }[op]
+    monkeypatch.setattr(_im2col, "tilings", lambda operator: (tile,))
+    monkeypatch.setattr(OPERATORS[op], "best_plan", _im2col.best_plan.__wrapped__)  # past its cache
+    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
+    assert torch.equal(OPERATORS[op].VARIANTS["implicit_gemm_tma"].fn(*given).double(), want)
 
 
 def test_bands_leave_few_positions_unused() -> None:

@@ -134,6 +134,8 @@ SPEC = OpSpec(
         _case("2x64x112x112", "2x3x224x224", "7", "stride=2 padding=3", tier="full"),
         _case("1x129x14x14", "1x257x14x14", "3", "padding=2 dilation=2", inputs="positive", tier="full"),
         _case("3x1024x10x10", "3x256x20x20", "1", "stride=2", tier="full"),
+        # as wide as kernels of a ResNet get: tiles that begin within a tap
+        _case("1x1024x7x7", "1x512x7x7", "3", "padding=1", dtypes=conv2d.HALVES, tier="full"),
     ),
     workloads=(
         _case("32x256x56x56", "32x256x56x56", "3", "padding=1", dtypes=conv2d.HALVES),
