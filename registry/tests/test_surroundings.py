@@ -108,12 +108,6 @@ def test_a_trace_holds_the_operator_and_not_the_numbers_of_the_trace(kernels, ho
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own decompositions
-def test_a_forward_derivative_of_a_kernel_is_refused(kernels):
-    with pytest.raises(NotImplementedError, match="forward mode"):
-        torch.func.jvp(lambda x: softmax(x, backend="kernels"), (X,), (X,))
-    torch.func.jvp(lambda x: softmax(x, backend="torch_ref"), (X,), (X,))
-
-
 @pytest.mark.filterwarnings("ignore")  # torch.jit is on its way out
 def test_what_is_traced_on_the_baseline_is_the_operator(kernels):
     graph = make_fx(lambda x: softmax(x, scale=2.0))(X)
