@@ -1,6 +1,6 @@
 """docs/images/speeds.svg: of every operator the best variant of each backend, as a share of the floor.
 
-A mark is hollow where the backend has only rows whose source has changed since they were timed.
+A mark is hollow where its source has changed since it was timed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from kernelmux.emulator import themes
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
-from kernelmux.perf.result import Timed
 
 WIDTH, TOP, HEIGHT, LABELS, LEFT = 1000, 58, 270, 150, 52  # pixels; LABELS: room for the names below
 ASIDE = {"triton": -3, "cuda": 3}  # pixels, so that neither hides the other
@@ -62,15 +61,9 @@ def _columns(groups: dict[str, ResultGroup]) -> Iterator[str]:
         yield f'<line class="rule" x1="{x}" x2="{x}" y1="{TOP}" y2="{foot}"/>'
         yield f'<text x="{x}" y="{foot + 12}" text-anchor="end" transform="rotate(-55 {x} {foot + 12})">{op}</text>'
         for name in backends():
-            row = _best(groups[op], name)
+            row = groups[op].best_of(name)
             if row and row.point:
                 told = f"{op} {row.label} {wording.microseconds(row.median_us)} us, {wording.share(row)}"
                 kind, size = (f"{name} stale", 4) if row.stale else (name, 5)
                 place = f'cx="{x + ASIDE.get(name, 0):.1f}" cy="{_y(row.point.share)}"'
                 yield f'<circle class="{kind}" {place} r="{size}"><title>{told}</title></circle>'
-
-
-def _best(group: ResultGroup, backend: str) -> Timed | None:
-    """The fastest variant of a backend as its source is, or else as it was."""
-    rows = (row for row in group.good if row.backend == backend)
-    return min(rows, key=lambda row: (row.stale, row.median_us), default=None)

@@ -20,9 +20,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec import Call
 
 NEW = 5  # sets of values that a function from elsewhere is timed on
-AGAIN = (
-    3  # calls on values that it has seen; the shortest counts, since a busy machine makes a call longer, never shorter
-)
+AGAIN = 3  # calls on values that it has seen; the shortest counts: a busy machine makes a call longer, never shorter
 LONGER = 3.0  # times as long on values that it has not seen: it keeps outputs; on a busy CPU one that computes took 2.1
 
 
@@ -59,7 +57,7 @@ class Exchange:
 
 
 def require_nothing_kept(call: Callable[[], Any], exchanges: Iterator[Exchange], stopwatch: Stopwatch) -> None:
-    """WrongOutput if each call on new values takes longer than the next ones on the same values: it remembers outputs."""
+    """WrongOutput if each call on new values takes longer than those that follow on the same: it remembers outputs."""
     ratios = []
     for exchange in exchanges:
         stopwatch(call)  # what runs for the first time after a pause is slower by itself

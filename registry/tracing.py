@@ -55,13 +55,6 @@ def _reason(name: str, key: str, x: torch.Tensor, lack: Lack, instead: str) -> s
     return None
 
 
-def wrapped(x: torch.Tensor) -> bool:
-    """Whether x stands for other tensors inside of vmap, grad, jvp, functionalize or autograd's `is_grads_batched`."""
-    if _C._functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
-        return True
-    return bool(_C._dispatch_keys(x).has(_BATCHED))
-
-
 def mapped(x: torch.Tensor) -> bool:
     """Whether vmap maps over x, at any depth."""
     functorch = _C._functorch
@@ -70,11 +63,6 @@ def mapped(x: torch.Tensor) -> bool:
             return True
         x = functorch.get_unwrapped(x)
     return False
-
-
-def is_subclass(x: torch.Tensor) -> bool:
-    """Whether torch's operators on x are Python code of a class: FakeTensor, DTensor, a tensor of tensors."""
-    return bool(_C._dispatch_keys(x).has(_C.DispatchKey.Python))
 
 
 def is_dual(x: torch.Tensor) -> bool:
@@ -88,8 +76,15 @@ def carries_tangent(x: torch.Tensor) -> bool:
 
 
 def has_memory(x: torch.Tensor) -> bool:
-    """Whether x has a place in memory of its own."""
-    return not (wrapped(x) or is_subclass(x))
+    """Whether x has a place in memory of its own.
+
+    It has none where it stands for other tensors (inside of vmap, grad, jvp, functionalize or autograd's
+    `is_grads_batched`), and where torch's operators on it are Python code of a class (FakeTensor, DTensor).
+    """
+    if _C._functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+        return False
+    keys = _C._dispatch_keys(x)
+    return not (keys.has(_C.DispatchKey.Python) or keys.has(_BATCHED))
 
 
 @contextmanager

@@ -107,7 +107,6 @@ def test_a_trace_holds_the_operator_and_not_the_numbers_of_the_trace(kernels, ho
     assert softmax(X, backend="kernels").shape == X.shape  # afterwards as before
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own decompositions
 @pytest.mark.filterwarnings("ignore")  # torch.jit is on its way out
 def test_what_is_traced_on_the_baseline_is_the_operator(kernels):
     graph = make_fx(lambda x: softmax(x, scale=2.0))(X)
