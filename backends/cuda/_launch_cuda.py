@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.backends.cuda._driver import driver
 from kernelmux.backends.cuda._signature import Parameter, layout
 
 # Two of torch's own bindings instead of their public wrappers: the wrappers build a Stream object and repeat the
@@ -46,14 +47,14 @@ _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 @cache
 def _launch_kernel_ex() -> Any:
     """The driver's launch with attributes, of which CuPy has none."""
-    entry = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    entry = driver().cuLaunchKernelEx
     entry.argtypes = [ctypes.c_void_p] * 4
     return entry
 
 
 @lru_cache(maxsize=1024)
 def _following(sizes: tuple[int, ...], stream: int) -> tuple[int, Any]:
-    """The address of what a launch has besides its arguments, and what keeps it; nobody writes to it."""
+    """The address of what a launch has besides its arguments, and what keeps it; it is never written to."""
     attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
     config = _LaunchConfig((ctypes.c_uint * 7)(*sizes), stream, ctypes.pointer(attribute), 1)
