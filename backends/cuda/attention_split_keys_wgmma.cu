@@ -2,7 +2,7 @@
 // packed tile for each warpgroup. One thread feeds keys and values into a ring of STAGES through TMA, so that each tile is
 // read once for up to 128 rows; a warpgroup computes the scores of a tile while the values of the one before are added.
 #include "attention_merge.cuh"
-#include "attention_warpgroup.cuh"
+#include "attention_wgmma.cuh"
 
 #define PANELS ((HEAD_DIM + 63) / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide, zeros past HEAD_DIM
 #define KEY_TILES (BLOCK_N / 8)
@@ -80,24 +80,14 @@ struct Consumer {
     __device__ __forceinline__ void issue_scores(float (&s)[KEY_TILES][4], int tile) {
         const int stage = stage_of(tile);
         barrier_wait(shared.keys.full[stage], parity_of(tile));
-        wgmma_fence();
-#pragma unroll
-        for (int d = 0; d < 8 * OUT_TILES; d += 16)
-            wgmma<true, true>(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
-                              matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0, Element());
-        wgmma_commit();
+        multiply_keys(s, shared.q, shared.k[stage], 64 * group);
     }
 
     // o += P V, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
     __device__ __forceinline__ void issue_values(unsigned (&p)[BLOCK_N / 16][4], int tile) {
         const int stage = stage_of(tile);
         barrier_wait(shared.values.full[stage], parity_of(tile));
-        pin(o), pin(p);
-        wgmma_fence();
-#pragma unroll
-        for (int n = 0; n < BLOCK_N; n += 16)
-            wgmma(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128), Element());
-        wgmma_commit();
+        multiply_values(o, p, shared.v[stage]);
     }
 
     // mask(s, tile) hides scores.

@@ -3,7 +3,7 @@
 // t, a warpgroup's other units do the softmax of t + 1; the turns let the groups' softmax phases alternate. Blocks are
 // persistent: the next queries and keys travel while the last output is stored.
 #include "attention.cuh"
-#include "attention_warpgroup.cuh"
+#include "attention_wgmma.cuh"
 
 #ifndef STAGES
 #define STAGES 2
@@ -100,24 +100,14 @@ struct Consumer {
     __device__ __forceinline__ void issue_scores(float (&s)[KEY_TILES][4]) {
         const unsigned stage = stage_of(count);
         barrier_wait(shared.keys.full[stage], parity_of(count));
-        wgmma_fence();
-#pragma unroll
-        for (int d = 0; d < 8 * OUT_TILES; d += 16)
-            wgmma<true, true>(s, matrix_descriptor(&shared.q[d / 64][64 * group][d % 64], 0),
-                              matrix_descriptor(&shared.k[stage][d / 64][0][d % 64], 0), d != 0, Element());
-        wgmma_commit();
+        multiply_keys(s, shared.q, shared.k[stage], 64 * group);
     }
 
     // o += P V of the tile before `count`, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
     __device__ __forceinline__ void issue_values(unsigned (&p)[BLOCK_N / 16][4]) {
         const unsigned stage = stage_of(count - 1);
         barrier_wait(shared.values.full[stage], parity_of(count - 1));
-        pin(o), pin(p);
-        wgmma_fence();
-#pragma unroll
-        for (int n = 0; n < BLOCK_N; n += 16)
-            wgmma(o, p[n / 16], matrix_descriptor(shared.v[stage][0][n], BLOCK_N * 128), Element());
-        wgmma_commit();
+        multiply_values(o, p, shared.v[stage]);
     }
 
     __device__ __forceinline__ void take_turn() {
