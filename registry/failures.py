@@ -181,11 +181,12 @@ def _shape(names: Mapping[str, Any], home: Any, entry: str) -> str:
         return f"{entry} grid {names['grid']}, block {names['block']}{_shared(names.get('shared'))}"
     if hasattr(home, "grid") and hasattr(home, "kernel"):  # of a kernel of Triton
         return f"{getattr(home.kernel, '__name__', '')} grid {home.grid}{_warps(home.meta.get('num_warps'))}"
-    if "fixed" in names and "frames" in names:  # a replay of a CUDA kernel: its handle, grid, block, shared memory
+    if "configurations" in names and "frames" in names:  # a replay of a kernel of Triton
+        sizes = names["configurations"].sizes
+        return f"grid {sizes[:3]}, block {sizes[3:6]}{_shared(sizes[6])}"
+    if "fixed" in names and "frames" in names:  # of one of CUDA: its handle, grid, block, shared memory
         grid, block, shared = names["fixed"][1:4], names["fixed"][4:7], names["fixed"][7]
         return f"grid {grid}, block {block}{_shared(shared)}"
-    if {"run", "packed", "x", "y", "z"} <= names.keys():  # of one of Triton, whose metadata begin with the warps
-        return f"grid {(names['x'], names['y'], names['z'])}{_warps(names['packed'][0])}"
     return ""
 
 

@@ -63,7 +63,7 @@ def launched(launcher: Launcher, args: Sequence[Any], hooks: Any = None) -> None
 def stands_for(value: Any, tensor: torch.Tensor, of: Callable[[int], Any]) -> None:
     """Notes that a launch which takes `value` takes `of(address)` of a tensor."""
     if watching():
-        _local.watch.stand_ins[id(value)] = Made(tensor, of)
+        _local.watch.stands_for(value, Made(tensor, of))
 
 
 class Watch(_Mode):  # type: ignore[misc]
@@ -105,6 +105,11 @@ class Watch(_Mode):  # type: ignore[misc]
         else:
             self.problem = self.problem or f"it calls {func}"
         return result
+
+    def stands_for(self, value: Any, made: Made) -> None:
+        """What a launch takes in place of `value`, which is kept as other views are."""
+        self.stand_ins[id(value)] = made
+        self._seen.append(value)
 
     def origin(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
         """The variable of the argument or allocation that a tensor is, or is a view of; LookupError for others."""

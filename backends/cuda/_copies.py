@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from kernelmux.backends.cuda._driver import driver
 from kernelmux.backends.cuda._launch_cuda import current_stream
+from kernelmux.registry.cuda_driver import driver
 
 _HOST_TO_DEVICE = 1  # cudaMemcpyKind
 _STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM

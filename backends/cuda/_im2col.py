@@ -9,20 +9,19 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import halves_on_hopper, indices
-from kernelmux.backends.cuda._driver import driver
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._matmul import Problem, adding, problem, split_length
 from kernelmux.backends.cuda._matmul_wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda._tensor_map import DeviceMap
+from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.conditions import Condition
+from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.spec import Call
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
@@ -36,8 +35,7 @@ NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
     "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32"
 )
-_DATA_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
-_SWIZZLE_128B, _L2_PROMOTION_256B = 3, 3
+_SWIZZLE_128B = 3  # CUtensorMapSwizzle
 _CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _MOST_STEP, _MOST_OFFSET = 8, 255
 
@@ -59,6 +57,28 @@ def _channels_last(x: Layout) -> tuple[int, ...]:
     pixel = cdiv(c, 8) * 8
     dense = (pixel * columns * rows, pixel * columns, pixel)
     return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
+
+
+class _Images(NamedTuple):
+    """An `Encoder` of maps for copies of `pixels` pixels, STEP channels of each; pitches: bytes, as `Tiled` has them."""
+
+    data_type: int
+    shape: tuple[int, ...]
+    pitches: tuple[int, ...]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    pixels: int
+    steps: tuple[int, int]
+
+    def encode(self, at: int, address: int) -> int:
+        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
+        status: int = driver().cuTensorMapEncodeIm2col(
+            ctypes.c_void_p(at), self.data_type, ctypes.c_uint32(4), ctypes.c_void_p(address),
+            wide(*self.shape[::-1]), wide(*self.pitches[::-1]), two(*self.lower[::-1]), two(*self.upper[::-1]),
+            ctypes.c_uint32(STEP), ctypes.c_uint32(self.pixels), (ctypes.c_uint32 * 4)(1, *self.steps[::-1], 1),
+            0, _SWIZZLE_128B, PROMOTION_256B, 0,
+        )  # fmt: skip
+        return status
 
 
 class Pixels(Tiles):
@@ -86,24 +106,9 @@ class Pixels(Tiles):
         at = self._lower, self._upper, STEP, self._pixels
         return emulator.Im2colMap(images, *at, LINE, steps=self._steps)
 
-    def _encode(self, dtype: torch.dtype, index: int, pointer: int) -> DeviceMap:
-        storage = np.zeros(128 + 64, np.uint8)
-        start = -storage.ctypes.data % 64
-        value = storage[start : start + 128].view("V128")
-        pitches = [stride * dtype.itemsize for stride in self._strides[-2::-1]]
-        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
-        status = driver().cuTensorMapEncodeIm2col(
-            ctypes.c_void_p(value.ctypes.data), _DATA_TYPES[dtype], ctypes.c_uint32(4), ctypes.c_void_p(pointer),
-            wide(*self._shape[::-1]), (ctypes.c_uint64 * 3)(*pitches), two(*self._lower[::-1]), two(*self._upper[::-1]),
-            ctypes.c_uint32(STEP), ctypes.c_uint32(self._pixels), (ctypes.c_uint32 * 4)(1, *self._steps[::-1], 1),
-            0, _SWIZZLE_128B, _L2_PROMOTION_256B, 0,
-        )  # fmt: skip
-        if status:
-            raise ValueError(
-                f"cuTensorMapEncodeIm2col: error {status} for {dtype} {self._shape}, strides {self._strides}, corners "
-                f"{self._lower} and {self._upper}, steps {self._steps}, {self._pixels} pixels, address 0x{pointer:x}"
-            )
-        return DeviceMap(value, index)
+    def _encoder(self, dtype: torch.dtype) -> Encoder:
+        pitches = tuple(stride * dtype.itemsize for stride in self._strides[:-1])
+        return _Images(DATA_TYPES[dtype], self._shape, pitches, self._lower, self._upper, self._pixels, self._steps)
 
 
 class Im2colPlan(NamedTuple):

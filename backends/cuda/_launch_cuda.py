@@ -1,16 +1,14 @@
 """Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
 
-import ctypes
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._driver import driver
-from kernelmux.backends.cuda._signature import Parameter, layout
+from kernelmux.backends.cuda._signature import Parameter, form
+from kernelmux.registry.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
 
 # Two of torch's own bindings instead of their public wrappers: the wrappers build a Stream object and repeat the
 # lazy initialisation, which together cost more host time than the rest of this file.
@@ -30,62 +28,17 @@ def architecture(index: int) -> str:
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
-class _Attribute(ctypes.Structure):  # CUlaunchAttribute: a number and a union of 64 bytes
-    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16)]
-
-
-class _LaunchConfig(ctypes.Structure):  # CUlaunchConfig
-    _fields_ = [
-        ("sizes", ctypes.c_uint * 7),  # grid, block, shared memory
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
-    ]  # fmt: skip
-
-
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
-
-
-@cache
-def _launch_kernel_ex() -> Any:
-    """The driver's launch with attributes, of which CuPy has none."""
-    entry = driver().cuLaunchKernelEx
-    entry.argtypes = [ctypes.c_void_p] * 4
-    return entry
-
-
 @lru_cache(maxsize=1024)
-def _following(sizes: tuple[int, ...], stream: int) -> tuple[int, Any]:
-    """The address of what a launch has besides its arguments, and what keeps it; it is never written to."""
-    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
-    attribute.value[0] = 1
-    config = _LaunchConfig((ctypes.c_uint * 7)(*sizes), stream, ctypes.pointer(attribute), 1)
-    return ctypes.addressof(config), config
+def _following(sizes: tuple[int, ...]) -> Configurations:
+    return Configurations(sizes, follows=True)
 
 
 def launch_following(handle: int, *sizes_stream_arguments: int) -> None:
     """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
     *sizes, stream, pointers, extra = sizes_stream_arguments
-    status = _launch_kernel_ex()(_following(tuple(sizes), stream)[0], handle, pointers, extra)
+    status = launch_kernel_ex()(_following(tuple(sizes))[stream], handle, pointers, extra)
     if status:
-        import cupy
-
-        raise cupy.cuda.driver.CUDADriverError(status)
-
-
-class Frame:
-    """Memory for the arguments of one launch: the packed values and the pointers to them that the driver takes."""
-
-    def __init__(self, parameters: tuple[Parameter, ...], values: list[Any]):
-        form, offsets = layout(parameters, [len(v) if isinstance(v, bytes) else 0 for v in values])
-        packed = struct.Struct(form)
-        self.buffer = ctypes.create_string_buffer(packed.size)
-        self.pack_into = packed.pack_into
-        start = ctypes.addressof(self.buffer)
-        self._array = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
-        self.pointers = ctypes.addressof(self._array)
-
-    def fill(self, values: Sequence[Any]) -> None:
-        """struct.error or OverflowError for a number that is not of its parameter's type."""
-        self.pack_into(self.buffer, 0, *values)
+        raise refused(status)
 
 
 class CudaFunction:
@@ -118,7 +71,7 @@ class CudaFunction:
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = Frame(self._parameters, values)
+            frame = Frame([form(p, v) for p, v in zip(self._parameters, values, strict=True)], {})
         frame.fill(values)
         self._launch(self._handle, *grid, *block, shared, _raw_stream(self._index), frame.pointers, 0)  # type: ignore[misc]
         self._frames.append(frame)  # the driver has copied the arguments
@@ -128,15 +81,18 @@ class CudaFunction:
     ) -> Callable[..., None]:
         """A launch of a function that has run, on the device that is current: called with a raw stream and the values
         before the numbers, addresses and bytes."""
-        frames, parameters, launch = self._frames, self._parameters, self._launch
+        frames: list[Frame] = []  # of this launch alone: the numbers are in them
+        parameters, launch = self._parameters, self._launch
         fixed = (self._handle, *grid, *block, shared)
 
         def launched(stream: int, *values: Any) -> None:
             try:
                 frame = frames.pop()
             except IndexError:
-                frame = Frame(parameters, [*values, *numbers])
-            frame.pack_into(frame.buffer, 0, *values, *numbers)
+                given = (*values, *numbers)
+                forms = [form(p, v) for p, v in zip(parameters, given, strict=True)]
+                frame = Frame(forms, dict(enumerate(given[len(values) :], len(values))))
+            frame.pack_into(frame.buffer, 0, *values)
             launch(*fixed, stream, frame.pointers, 0)
             frames.append(frame)
 

@@ -258,7 +258,7 @@ def _crossing(entry: str, parameter: Parameter) -> Any:
     if parameter.kind == "struct":
         return _as_is
     if parameter.kind == "map":
-        return lambda value: value.value.tobytes()
+        return lambda value: value.value
     return partial(_address, f"{entry}: {parameter.name}")
 
 

@@ -4,8 +4,7 @@
 (its bytes).
 """
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,17 +44,9 @@ def _parse_word(word: str, signature: str) -> Parameter:
     return Parameter(name, kind)
 
 
-def layout(parameters: tuple[Parameter, ...], sizes: Sequence[int]) -> tuple[str, list[int]]:
-    """A struct format that holds all parameters, and where each begins; `sizes` are the bytes of maps and structs.
-
-    Everything begins at a multiple of 8 bytes: the driver is told where each argument is, so gaps do not matter.
-    """
-    form, offsets = "<", []
-    for parameter, size in zip(parameters, sizes, strict=True):
-        offsets.append(struct.calcsize(form))
-        form += _FORMATS.get(parameter.kind) or f"{size}s"
-        form += f"{-struct.calcsize(form) % 8}x"
-    return form, offsets
+def form(parameter: Parameter, value: Any) -> str:
+    """The struct module's letters for a parameter, of whose value only the bytes of a map or struct matter."""
+    return _FORMATS.get(parameter.kind) or f"{len(value)}s"
 
 
 def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:

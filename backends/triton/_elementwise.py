@@ -23,11 +23,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.runtime import driver
 
 from kernelmux.backends.triton._launch import Ints, Launch, cdiv, like, plan
 from kernelmux.backends.triton._strides import collapse
-from kernelmux.registry import replay
 
 # Bytes of one output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
 RULE = {"bytes": 4096, "num_warps": 4}
@@ -46,29 +44,8 @@ class MapLaunch(Launch):
         super().__init__(kernel, grid, *scalars, **meta)
         self.outputs = outputs
 
-    def __call__(self, *tensors: torch.Tensor, numbers: tuple[float, ...] = ()) -> None:
-        device, active = tensors[0].get_device(), driver.active
-        if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
-            self._compile(self._grouped(tensors, numbers))
-        elif device != active.get_current_device():
-            with torch.cuda.device(device):
-                self(*tensors, numbers=numbers)
-        else:
-            addresses = [x.data_ptr() for x in tensors]
-            key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
-            known = self.known.get(key)
-            if known is None:
-                known = self.known[key] = self._compile(self._grouped(tensors, numbers))
-            else:
-                run, function, packed, rest = known
-                stream, values = active.get_current_stream(device), self._grouped(addresses, numbers)
-                run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
-            if replay.watching():
-                launcher = self._prepared(known, lambda values: self._grouped(values, numbers))
-                replay.launched(launcher, tensors, triton.knobs.runtime.launch_enter_hook)
-
-    def _grouped(self, values: Sequence[Any], numbers: tuple[float, ...]) -> tuple[Any, ...]:
-        return tuple(values[: self.outputs]), tuple(values[self.outputs :]), numbers
+    def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[: self.outputs]), tuple(values[self.outputs :]), tuple(numbers)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """The one way a Triton kernel is started here, because starting it is most of what a small op costs.
 
-`kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host, where the
-compiled kernel's own launcher takes 8 us. A `Launch` is a kernel with everything but its tensors; it keeps that
-launcher under what of the tensors Triton specialises on, dtypes and the 16-byte alignment of addresses. What leads to
+`kernel[grid](...)` derives the specialisation again at each call: 20 us of host time on an H200's host. A `Launch` is a
+kernel with everything but its tensors; it keeps the compiled kernel, ready to be launched (`_packed`), under what of the
+tensors Triton specialises on, dtypes and the 16-byte alignment of addresses. What leads to
 a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtypes alone, and is remembered by `@plan`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,6 +18,7 @@ from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernelmux.backends.triton._packed import Given, packed
 from kernelmux.emulator import triton_cache
 from kernelmux.registry import replay
 
@@ -66,6 +67,7 @@ class Map:
     """How the copy engine (TMA) sees a tensor: a TensorDescriptor without its tensor; with a layout, Gluon's."""
 
     def __init__(self, shape: Sequence[int], strides: Sequence[int], block: Sequence[int], layout: Any = None) -> None:
+        self.fields: tuple[Any, ...]
         self.fields = (list(shape), list(strides), list(block), *([] if layout is None else [layout]))
         self.kind = TensorDescriptor if layout is None else hopper.TensorDescriptor
         self.checked: dict[str, Any] = {}
@@ -79,11 +81,28 @@ class Map:
         return descriptor
 
 
+class Start(NamedTuple):
+    """A compiled kernel on one kind of tensors.
+
+    launch: called with a raw stream, what stands for each tensor, and the numbers of the call. of: per tensor, what stands
+    for it, of its address; None for the address itself. whole: of the tensor.
+    """
+
+    launch: Callable[..., None]
+    of: tuple[Callable[[Any], Any] | None, ...]
+    whole: bool = False
+
+    def notes(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """The tensors as a replay takes them."""
+        return [x if of is None else replay.Made(x, of, self.whole) for of, x in zip(self.of, tensors, strict=True)]
+
+
 class Launch:
     """A kernel, its grid, the arguments behind its tensors, and by name its constexprs and options (num_warps, ...).
 
     Called with the tensors, it runs on the device of the first and on torch's current stream there; on CPU tensors,
     with whatever driver Triton has active (the emulator's). With maps, each tensor goes in as that TensorDescriptor.
+    numbers: fp32 scalars that a call gives, between the tensors and the other arguments.
     """
 
     __slots__ = ("grid", "kernel", "known", "maps", "meta", "scalars")
@@ -91,41 +110,60 @@ class Launch:
     def __init__(self, kernel: Any, grid: Ints, *scalars: Any, maps: tuple[Map, ...] = (), **meta: Any) -> None:
         self.kernel, self.scalars, self.maps, self.meta = kernel, scalars, maps, meta
         self.grid = (*grid, 1, 1)[:3]
-        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.known: dict[tuple[Any, ...], Start] = {}
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
+    def __call__(self, *tensors: torch.Tensor, numbers: tuple[float, ...] = ()) -> None:
         device = tensors[0].get_device()
         active = driver.active
         if device < 0 or triton.knobs.runtime.launch_enter_hook.calls:
-            self._compile(tensors)
+            self._compile(tensors, numbers)
         elif device != active.get_current_device():
             with torch.cuda.device(device):
-                self(*tensors)
+                self(*tensors, numbers=numbers)
         else:
             addresses = [x.data_ptr() for x in tensors]
             key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
             known = self.known.get(key)
             if known is None:
-                known = self.known[key] = self._compile(tensors)
+                known = self.known[key] = self._start(self._compile(tensors, numbers), len(tensors), len(numbers))
             else:
-                run, function, packed, rest = known
-                values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else addresses
-                stream = active.get_current_stream(device)
-                run(*self.grid, stream, function, packed, None, None, None, *values, *rest)
+                given = tensors if known.whole else addresses
+                values = [x if of is None else of(x) for of, x in zip(known.of, given, strict=True)]
+                known.launch(active.get_current_stream(device), *values, *numbers)
             if replay.watching():
-                made = [replay.Made(x, m.of, whole=True) for m, x in zip(self.maps, tensors, strict=False)]
-                replay.launched(self._prepared(known, None), made or tensors, triton.knobs.runtime.launch_enter_hook)
+                hook = triton.knobs.runtime.launch_enter_hook
+                replay.launched(known.launch, (*known.notes(tensors), *numbers), hook)
 
-    def _prepared(self, known: tuple[Any, ...], group: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None) -> Any:
-        """A launch on the current device: called with a raw stream and what stands for the tensors; group: into tuples."""
-        (run, function, packed, rest), (x, y, z) = known, self.grid
-        if group is None:
-            return lambda stream, *values: run(x, y, z, stream, function, packed, None, None, None, *values, *rest)
-        return lambda stream, *values: run(x, y, z, stream, function, packed, None, None, None, *group(values), *rest)
+    def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+        """What stands for the tensors and the numbers, as the kernel takes them: some take tuples."""
+        return *values, *numbers
 
-    def _compile(self, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
-        """Launch by way of Triton; what a further launch needs, whose launcher counts constexprs as arguments too."""
-        values = [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
-        compiled = self.kernel[self.grid](*values, *self.scalars, **self.meta)
+    def _described(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        return [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
+
+    def _compile(self, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...]) -> Any:
+        """Launch by way of Triton; the compiled kernel."""
+        values = self._grouped(self._described(tensors), numbers)
+        return self.kernel[self.grid](*values, *self.scalars, **self.meta)
+
+    def _start(self, compiled: Any, tensors: int, numbers: int) -> Start:
+        """The launch of a compiled kernel for so many tensors and numbers: by the driver, or by Triton's own launcher."""
+        fields = [m.fields[:2] if isinstance(m, Map) else () for m in self.maps] or [()] * tensors
+        given = [Given(i, *sizes) for i, sizes in enumerate([*fields, *[()] * numbers])]
         constants = [self.meta.get(p.name, p.default) for p in self.kernel.params if p.is_constexpr]
-        return compiled.run, compiled.function, compiled.packed_metadata, (*self.scalars, *constants)
+        rest = (*self.scalars, *constants)  # a launcher counts constexprs as arguments too
+        found = packed(compiled, self.grid, (*self._grouped(given[:tensors], given[tensors:]), *rest))
+        if found:
+            maps = [found.maps.get(i) for i in range(tensors)]
+            return Start(found.launch, tuple(None if m is None else m.__getitem__ for m in maps))
+        described = tuple(m.of for m in self.maps) or (None,) * tensors
+        return Start(self._by_triton(compiled, tensors, rest), described, bool(self.maps))
+
+    def _by_triton(self, compiled: Any, tensors: int, rest: tuple[Any, ...]) -> Callable[..., None]:
+        (x, y, z), run, function, about = self.grid, compiled.run, compiled.function, compiled.packed_metadata
+
+        def launched(stream: int, *values: Any) -> None:
+            first = self._grouped(values[:tensors], values[tensors:])
+            run(x, y, z, stream, function, about, None, None, None, *first, *rest)
+
+        return launched

@@ -60,9 +60,9 @@ class RowLaunch(MapLaunch):
         super().__init__(kernel, grid, *scalars, outputs=outputs, **meta)
         self.saved, self.inputs = saved, inputs
 
-    def _grouped(self, values: Sequence[Any], numbers: tuple[float, ...]) -> tuple[Any, ...]:
+    def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         a, b, c = self.outputs, self.outputs + self.saved, self.outputs + self.saved + self.inputs
-        return tuple(values[:a]), tuple(values[a:b]), tuple(values[b:c]), tuple(values[c:]), numbers
+        return tuple(values[:a]), tuple(values[a:b]), tuple(values[b:c]), tuple(values[c:]), tuple(numbers)
 
 
 def rows(

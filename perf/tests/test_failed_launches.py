@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kernelmux.backends.cuda._launch_cuda import CudaFunction
 from kernelmux.backends.cuda._signature import parse
 from kernelmux.registry import failures
+from kernelmux.registry.cuda_driver import Configurations
 
 TEXT = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
 
@@ -35,6 +37,12 @@ def test_of_cuda() -> None:
 
 
 def test_of_triton() -> None:
+    triton = pytest.importorskip("kernelmux.backends.triton._packed", exc_type=ImportError)
+    launch = triton._launcher(0, Configurations((7, 2, 1, 256, 1, 1, 512), False), ["Q"], {}, refused)
+    assert told(launch) == "grid (7, 2, 1), block (256, 1, 1), 512 bytes of dynamic shared memory"
+
+
+def test_by_tritons_own_launcher() -> None:
     triton = pytest.importorskip("kernelmux.backends.triton._launch", exc_type=ImportError)
-    launch = triton.Launch(None, (7, 2))._prepared((refused, None, (8, 1, 0), ()), None)
-    assert told(launch) == "grid (7, 2, 1), 8 warps"
+    compiled = SimpleNamespace(run=refused, function=0, packed_metadata=(8, 1, 0))
+    assert told(triton.Launch(None, (7, 2), num_warps=8)._by_triton(compiled, 1, ())) == "grid (7, 2, 1), 8 warps"
