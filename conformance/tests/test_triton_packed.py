@@ -81,6 +81,10 @@ def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
+def heads(rows: int) -> torch.Tensor:
+    return tensor(1, 2, rows, 128)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "add": lambda: kx.add(tensor(3, 5), tensor(3, 5), backend="triton"),
     "polynomial": lambda: kx.polynomial(tensor(40), 0.5, 0.25, 2.0, 1.0, backend="triton"),
@@ -91,9 +95,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "matmul, columns contiguous": lambda: kx.matmul(tensor(64, 32), tensor(48, 32).T, backend="triton/specialised"),
     "matmul, persistent": lambda: kx.matmul(tensor(64, 32), tensor(32, 48), backend="triton/persistent"),
     "linear": lambda: kx.linear(tensor(64, 32), tensor(48, 32), tensor(48), backend="triton"),
-    "attention": lambda: kx.attention(*[tensor(1, 2, 64, 64)] * 3, backend="triton/descriptors"),
-    "attention, specialised": lambda: kx.attention(*[tensor(1, 2, 256, 128)] * 3, backend="triton/specialised"),
-    "attention, few queries": lambda: kx.attention(tensor(1, 2, 1, 64), *[tensor(1, 2, 300, 64)] * 2, backend="triton"),
+    "attention": lambda: kx.attention(heads(64), heads(64), heads(64), backend="triton/descriptors"),
+    "attention, specialised": lambda: kx.attention(heads(256), heads(256), heads(256), backend="triton/specialised"),
+    "attention, few queries": lambda: kx.attention(heads(1), heads(300), heads(300), backend="triton/split_keys"),
     "conv2d": lambda: kx.conv2d(tensor(1, 64, 8, 8), tensor(64, 64, 3, 3), backend="triton"),
 }
 
