@@ -23,21 +23,19 @@ class BatchInvariant:
 
 @dataclass(frozen=True)
 class ShiftInvariant:
-    """A number added to all of `tensor` along an axis changes nothing but roundings. along: the argument that names it."""
+    """A number added to all of `tensor` along the axis of the call changes nothing but roundings."""
 
     tensor: str
-    along: str = "axis"
 
 
 @dataclass(frozen=True)
 class PermutationInvariant:
-    """What is permuted in `tensor` along an axis is permuted in the outputs, or changes nothing where they lack the axis.
+    """What is permuted in `tensor` along the axis of the call is permuted in the outputs that have this axis.
 
-    along: the argument that names it.
+    Other outputs stay as they are.
     """
 
     tensor: str
-    along: str = "axis"
 
 
 Property = BatchInvariant | ShiftInvariant | PermutationInvariant

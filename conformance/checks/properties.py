@@ -135,7 +135,7 @@ def _shifted(probe: Probe, declared: ShiftInvariant) -> None:
 
 def _permuted(probe: Probe, declared: PermutationInvariant) -> None:
     for trial in _lines(probe, declared):
-        axis = _along(trial, declared)
+        axis = trial.call.arguments["axis"]
         raised = trial.tensors[declared.tensor].clone(memory_format=torch.contiguous_format)
         raised.select(axis, 0).add_(RAISED)
         base = trial.changed(f"{declared.tensor}: its first slice raised, backwards", **{declared.tensor: raised})
@@ -148,14 +148,10 @@ def _lines(probe: Probe, declared: ShiftInvariant | PermutationInvariant) -> Ite
     """Small calls with ordinary values in which the axis is longer than one."""
 
     def long(trial: Trial) -> bool:
-        axis = _along(trial, declared)
+        axis = trial.call.arguments["axis"]
         return not nearby.special(trial) and axis is not None and trial.tensors[declared.tensor].shape[axis] > 1
 
     yield from probe.sample(2 if nearby.slow(probe) else 6, where=long)
-
-
-def _along(trial: Trial, declared: ShiftInvariant | PermutationInvariant) -> Any:
-    return trial.call.arguments[declared.along]
 
 
 def _agree(judge: Judge, base: Trial, turned: Callable[[torch.Tensor], torch.Tensor]) -> None:
