@@ -8,6 +8,9 @@
 #ifndef BLOCK_N
 #define BLOCK_N 32
 #endif
+#ifndef SLACK
+#define SLACK 0  // powers of two by which scores may outgrow the maximum that weights refer to
+#endif
 #ifndef WINDOW
 #define WINDOW 0  // whether a query sees only the last `window` keys up to its own position
 #endif
@@ -61,7 +64,7 @@ __device__ __forceinline__ float log_of_sum(float largest_log2, float sum) {
 }
 
 // The online softmax of the two rows (g and g + 8) that a lane shares in a 16-row accumulator fragment. `maximum` is of
-// raw scores, over all keys so far; `sum` is this lane's part, combined once at the end.
+// raw scores, over all keys so far or less by at most SLACK; `sum` is this lane's part, combined once at the end.
 struct RowPair {
     float maximum[2] = {-infinity(), -infinity()};
     float sum[2] = {0.0f, 0.0f};
@@ -75,6 +78,8 @@ struct RowPair {
 #pragma unroll
             for (int i = 0; i < TILES; i++) highest = fmaxf(highest, fmaxf(s[i][2 * r], s[i][2 * r + 1]));
             highest = warp_reduce<4>(highest, Max());
+            // Then weights reach 2^SLACK, which costs no bit of them, and what was summed up need not shrink.
+            if (SLACK && __fmul_rn(highest - maximum[r], scale) <= SLACK) highest = maximum[r];
             const float offset = __fmul_rn(finite_offset(highest), scale);
             // Rounded alike, so that an unchanged maximum decays by exactly 1: a fused multiply-add would leave the
             // rounding error of the offset, and its exponential once per tile.

@@ -31,7 +31,7 @@ from kernelmux.backends.cuda._attention import (
 )
 from kernelmux.backends.cuda._attention_split_keys import SplitPlan
 from kernelmux.backends.cuda._layout import Layout
-from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv
+from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
 
@@ -129,29 +129,21 @@ def tensor_cores_config(call: Call) -> Config:
 
 
 def wgmma_config(call: Call) -> Config:
-    """Warpgroups of 64 queries each, keys of a tile, stages of the ring; TURNS: the softmax phases alternate.
+    """Warpgroups of 64 queries each, keys of a tile, stages of the ring.
 
-    H200, bf16, B H N = 4 32 4096: at D = 64 three warpgroups 549 TFLOP/s, two 458; without turns 50 less. At D = 96
-    three warpgroups and 112 keys reach 583, two and 176 keys 542, causal 490 and 544. At D = 128 wide tiles take fewer
-    steps, but compute more of what lies behind the last key or the diagonal, and need no turns: 4096 keys in tiles of 176
-    take 1638 us (in turns 1807), of 144 1669, of 128 1663 (without turns 1738); causal 895, 909, 903 (905). Wider heads
-    take what fits into shared memory, at D = 256 without turns: 1517 us, with them 1525, causal 811 and 819.
+    One run on an H200, bf16, us: at D = 128, 4 x 32 x 4096, tiles of 128 keys take 1611, of 144 1633, of 176 1636; causal
+    925, 946, 919; 8 x 16 x 2048 causal, tiles of 128 324, of 176 350. Without turns those of 128 take 1618, 924, 321; at
+    D = 96, 4 x 16 x 4096, three warpgroups 761 in turns, 775 without; at D = 256 causal 852 and 894. Before the order of
+    exponentials and products was as it is: at D = 64 three warpgroups reached 549 TFLOP/s, two 458; at D = 96 three and
+    112 keys 583, two and 176 keys 542, causal 490 and 544. Wider heads take what fits into shared memory.
     """
-    consumers, keys = {64: (3, 128), 128: (2, _keys(call)), 192: (2, 112), 256: (2, 80)}[call.width]
-    if 64 < call.q.shape[3] <= 96 and not call.uneven:
+    D, N = call.q.shape[3], call.k.shape[2]
+    consumers, keys = {64: (3, 128), 128: (2, 128), 192: (2, 112), 256: (2, 80)}[call.width]
+    if 64 < D <= 96 and not call.uneven:
         consumers, keys = 3, 112
-    turns = int(call.width < 256 and not (keys == 176 and call.q.shape[3] > 96))
-    return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers, "TURNS": turns}
-
-
-def _keys(call: Call) -> int:
-    """Keys of a tile at D = 128: wide ones, unless more is computed in whole tiles than they save."""
-    N = call.k.shape[2]
-    if call.window:
-        return 128  # wider ones have more to mask
-    if call.causal:
-        return 128 if N <= 2048 else 176
-    return min((176, 128), key=lambda keys: cdiv(N, keys) * (keys + (3 if keys == 176 else 8)))
+    elif 64 < D <= 96 and not call.window and N > 2048:
+        keys = 176
+    return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers}
 
 
 def tensor_cores_plan(call: Call, config: Config) -> AttentionPlan:

@@ -73,16 +73,6 @@ __device__ __forceinline__ Place locate(int index, int slices, int section, int 
     return {first + within % together, within / together};
 }
 
-// The warpgroup of this thread, which the compiler knows to be the same for the whole warp: descriptors made from it need
-// no copies between registers.
-__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); }
-
-// As matrix_descriptor of what lies `offset` bytes behind `tile`; a constant offset costs one addition.
-__device__ __forceinline__ Descriptor descriptor_behind(const void* tile, int leading, int offset) {
-    const unsigned start = (shared_address(tile) >> 4) + (unsigned)(leading >> 4 << 16);
-    return (Descriptor)(1024 >> 4 | 1 << 30) << 32 | (start + offset / 16);
-}
-
 // d = a b^T of 64 owned rows and a tile, in flight on return. [64, HEAD_DIM] x [TILE, HEAD_DIM]^T
 template <int Rows>
 __device__ __forceinline__ void issue_rows(float (&d)[TILE / 8][4], const Panels<OWN>& own, int group,

@@ -1,6 +1,17 @@
-// Shapes of warpgroup products that head sizes other than 64 and 128 need, 16 to 256 columns in steps of 16.
+// What the warpgroup kernels of attention share, and shapes of products that head sizes other than 64 and 128 need, 16 to
+// 256 columns in steps of 16.
 #pragma once
 #include "warpgroup.cuh"
+
+// The warpgroup of this thread, which the compiler knows to be the same for the whole warp: descriptors made from it need
+// no copies between registers.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); }
+
+// As matrix_descriptor of what lies `offset` bytes behind `tile`; a constant offset costs one addition.
+__device__ __forceinline__ Descriptor descriptor_behind(const void* tile, int leading, int offset) {
+    const unsigned start = (shared_address(tile) >> 4) + (unsigned)(leading >> 4 << 16);
+    return (Descriptor)(1024 >> 4 | 1 << 30) << 32 | (start + offset / 16);
+}
 
 #define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_32 TEN() "%10, %11, %12, %13, %14, %15"

@@ -1,7 +1,8 @@
 // attention on Hopper's warpgroup products. One thread feeds K and V tiles into a ring of STAGES through TMA; CONSUMERS
-// warpgroups own 64 query rows each. While the tensor cores compute the scores of tile t + 1 and add the values of tile
-// t, a warpgroup's other units do the softmax of t + 1; the turns let the groups' softmax phases alternate. Blocks are
-// persistent: the next queries and keys travel while the last output is stored.
+// warpgroups own 64 query rows each. While the tensor cores add the values of tile t, a warpgroup's other units do the
+// softmax of t + 1; the turns let the groups' softmax phases alternate. Blocks are persistent: the next queries and keys
+// travel while the last output is stored.
+#define SLACK 2  // more would cost digits of lse
 #include "attention.cuh"
 #include "attention_wgmma.cuh"
 
@@ -10,9 +11,6 @@
 #endif
 #ifndef CONSUMERS
 #define CONSUMERS 2
-#endif
-#ifndef TURNS
-#define TURNS 1
 #endif
 
 #define THREADS (128 * (CONSUMERS + 1))
@@ -96,11 +94,14 @@ struct Consumer {
 
     __device__ __forceinline__ void release(Barrier& barrier) { barrier_arrive_if(lane == 0, barrier); }
 
+    // Until the keys of tile `count` are there.
+    __device__ __forceinline__ void await_keys() {
+        barrier_wait(shared.keys.full[stage_of(count)], parity_of(count));
+    }
+
     // s = Q K^T of tile `count`, in flight on return. [64, HEAD_DIM] x [BLOCK_N, HEAD_DIM]^T
     __device__ __forceinline__ void issue_scores(float (&s)[KEY_TILES][4]) {
-        const unsigned stage = stage_of(count);
-        barrier_wait(shared.keys.full[stage], parity_of(count));
-        multiply_keys(s, shared.q, shared.k[stage], 64 * group);
+        multiply_keys(s, shared.q, shared.k[stage_of(count)], 64 * group);
     }
 
     // o += P V of the tile before `count`, in flight on return. [64, BLOCK_N] x [BLOCK_N, HEAD_DIM]
@@ -111,10 +112,10 @@ struct Consumer {
     }
 
     __device__ __forceinline__ void take_turn() {
-        if (TURNS) barrier_wait(shared.turn[group], count & 1);
+        barrier_wait(shared.turn[group], count & 1);
     }
     __device__ __forceinline__ void pass_turn() {
-        if (TURNS) release(shared.turn[(group + 1) % CONSUMERS]);
+        release(shared.turn[(group + 1) % CONSUMERS]);
     }
 
     // The scores of tile `count` have been read; after the last ones the queries may go too.
@@ -140,6 +141,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 4 * OUT_TILES; i++) o[i / 4][i % 4] = 0.0f;
         barrier_wait(shared.queries_full, query_parity);
+        await_keys();
         take_turn();
         issue_scores(s);
         pass_turn();
@@ -147,17 +149,23 @@ struct Consumer {
         release_scores(end - place.first_key <= BLOCK_N);
         softmax(s, place.first_key, place, shape, scale, decay);
         pack_rows(p, s);
+        if (end - place.first_key > BLOCK_N) await_keys();
         for (int key = place.first_key + BLOCK_N; key < end; key += BLOCK_N) {
+            const bool last = key + BLOCK_N >= end;
             take_turn();
             issue_scores(s);
             issue_values(p);
             pass_turn();
             wgmma_wait<1>(s);
-            release_scores(key + BLOCK_N >= end);
+            release_scores(last);
             softmax(s, key, place, shape, scale, decay);
+            // ptxas moves the wait for the sums up to the last branch, in front of the exponentials that are to run
+            // while the products do. So a branch that is needed anyway stands between the two.
+            pin(s);
+            if (!last) await_keys();
             wgmma_wait<0>(o);
             release(shared.values.empty[stage_of(count - 2)]);
-            scale_rows(o, decay);
+            if (__any_sync(0xffffffffu, decay[0] != 1.0f || decay[1] != 1.0f)) scale_rows(o, decay);
             pack_rows(p, s);
         }
         issue_values(p);
@@ -173,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {slices, section, heads, group, M, N, window};
-    const int warpgroup = threadIdx.x / 128;
+    const int warpgroup = warpgroup_index();
     if (threadIdx.x == 0) init_barriers(shared);
     __syncthreads();
     if (warpgroup == 0) {
@@ -183,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
-        barrier_arrive_if(TURNS && warpgroup == CONSUMERS && lane == 0, shared.turn[0]);  // group 0 begins
+        barrier_arrive_if(warpgroup == CONSUMERS && lane == 0, shared.turn[0]);  // group 0 begins
         for (int wave = 0; work_index(wave) < works; wave++) {
             const Place place = locate(work_index(wave), shape);
             consumer.run(place, wave & 1, shape, scale_log2);

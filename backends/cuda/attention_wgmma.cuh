@@ -9,8 +9,8 @@ __device__ __forceinline__ void multiply_keys(float (&s)[KEYS / 8][4], const Ele
     wgmma_fence();
 #pragma unroll
     for (int d = 0; d < (HEAD_DIM + 15) / 16 * 16; d += 16)
-        wgmma<true, true>(s, matrix_descriptor(&q[d / 64][first_row][d % 64], 0),
-                          matrix_descriptor(&k[d / 64][0][d % 64], 0), d != 0, Element());
+        wgmma<true, true>(s, descriptor_behind(q[0][first_row], 0, d / 64 * ROWS * 128 + d % 64 * 2),
+                          descriptor_behind(k, 0, d / 64 * KEYS * 128 + d % 64 * 2), d != 0, Element());
     wgmma_commit();
 }
 
@@ -21,6 +21,6 @@ __device__ __forceinline__ void multiply_values(float (&o)[SUMS][4], unsigned (&
     pin(o), pin(p);
     wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < KEYS; n += 16) wgmma(o, p[n / 16], matrix_descriptor(v[0][n], KEYS * 128), Element());
+    for (int n = 0; n < KEYS; n += 16) wgmma(o, p[n / 16], descriptor_behind(v, KEYS * 128, n * 128), Element());
     wgmma_commit();
 }
