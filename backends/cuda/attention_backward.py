@@ -250,23 +250,29 @@ def _wgmma(call: Call) -> Callable[..., None]:
 def fused_config(call: Call) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their products in turn.
 
-    H200, bf16, 4 x 32 x 4096 x D, us of the whole call, causal and not: at D = 128 tiles of 64 queries 2569 and 4446,
-    without turns 2758 and 4747, with three stages and one part of grad_q for two 2575 and 4501. With a kernel of its
-    own that converts grad_q and one part 2616 and 4531, tiles of 80 queries 2692 and 4528. At D = 64 tiles of 128
-    queries 1685 and 2713, without turns 1751 and 2840.
+    LONGEST_FIRST: blocks of the first keys, which the most queries see, start first. H200, bf16, 4 x 32 x 4096 x D, us of
+    the whole call, causal and not: at D = 128 tiles of 64 queries 2569 and 4446, without turns 2758 and 4747, with three
+    stages and one part of grad_q for two 2575 and 4501. With a kernel of its own that converts grad_q and one part 2616
+    and 4531, tiles of 80 queries 2692 and 4528. At D = 64 tiles of 128 queries 1685 and 2713, without turns 1751 and
+    2840. In a run of all heads with keys of their own the longest first take 1697 (D = 64) and 2540, last 1620 and 2525.
     """
-    return {"TILE": 128 if call.dims[5] <= 64 else 64, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+    tile, longest = 128 if call.dims[5] <= 64 else 64, int(call.causal and call.dims[1] > call.dims[2])
+    return {"TILE": tile, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "LONGEST_FIRST": longest}
 
 
 def fused_section(call: Call) -> int:
     """Slices whose blocks run together.
 
-    Blocks of a slice wait for one another, and under a causal mask the last to start are the longest. H200, bf16, us:
-    4 x 32 x 4096 x 128 causal, 5 slices 2606, 8 2621, 16 3107, 33 3969; not causal 4484, 4522, 4652 and 4782. At D = 64
-    1759, 1761, 1753 and 1893; 2737, 2792, 2759 and 2841. 2 x 32 / 8 x 8192 x 128 causal, one slice 5270, 5 7071.
+    Blocks of a slice wait for one another, and under a causal mask without groups of heads the last to start are the
+    longest. H200, bf16, us: 4 x 32 x 4096 x 128 causal, 5 slices 2606, 8 2621, 16 3107, 33 3969; not causal 4484, 4522,
+    4652 and 4782. At D = 64 1759, 1761, 1753 and 1893; 2737, 2792, 2759 and 2841. With the longest first 2 x 32 / 8 x 8192
+    x 128 takes 4564 in 4 slices, 4682 in 6, 4677 in 8 (with the longest last 5199), 8 x 32 / 4 x 2048 1533 in 4, 1650 in
+    8 (1949), 4 x 32 / 8 x 4096 2584 in 4, 2516 in 8 (2832).
     """
     B, H, G, M, _, _ = call.dims
-    return _section(call, B * G, H // G * M) if call.causal else min(B * G, 8)
+    if call.causal and H > G:
+        return min(B * G, 4)
+    return _section(call, B * G, M) if call.causal else min(B * G, 8)
 
 
 def fused(call: Call, ordered: bool) -> Callable[..., None]:

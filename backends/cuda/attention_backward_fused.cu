@@ -4,16 +4,21 @@
 // scores pass through shared memory once, to both warpgroups, for this block's part of grad_q, which threads beside them
 // add to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums have the same bits each
 // time; without it they add as they come. Under a causal mask the order is that from the last keys to the first, and each
-// block begins with its first queries: the blocks behind it, which started earlier, have passed them already. Blocks that
-// start when no keys are left convert the sums of grad_q.
+// block begins with its first queries: the blocks behind it, which started earlier, have passed them already. Where heads
+// share keys that would start the longest blocks last, so there (LONGEST_FIRST) the order is that of the keys; a block
+// begins with the last queries, and takes a tile of all heads before the next: what it shares with the blocks behind it
+// comes first, what it has alone last. Blocks that start when no keys are left convert the sums of grad_q.
 #include "attention_backward_fused_finish.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
 #endif
+#ifndef LONGEST_FIRST
+#define LONGEST_FIRST 0
+#endif
 #define PARTS 2   // of a warpgroup in shared memory: one may wait for its turn while the next is computed
 #define ADDERS 3  // odd, so that each sees parts of both warpgroups in turn
-#define REVERSED (ORDERED && CAUSAL)  // blocks start and add from the last keys to the first
+#define REVERSED (ORDERED && CAUSAL && !LONGEST_FIRST)  // blocks start and add from the last keys to the first
 #define SHARE (PANELS == 1 ? TILE / CONSUMERS : TILE)  // a warpgroup's queries of grad_q, of one panel of columns
 #define PART_TILES (SHARE / 8)                         // of 8 queries and 64 columns
 
@@ -41,6 +46,13 @@ struct Work {
     __device__ __forceinline__ int tile_of(int step) const {
         return REVERSED ? tiles.first + step : tiles.end - 1 - step;
     }
+    // Step and head of tile `i` of the walk over `group` heads.
+    __device__ __forceinline__ int step_of(int i, int group) const {
+        return LONGEST_FIRST ? i / group : i % per_head();
+    }
+    __device__ __forceinline__ int head_of(int i, int group) const {
+        return LONGEST_FIRST ? i % group : i / per_head();
+    }
 };
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
@@ -50,23 +62,22 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     barrier_expect(shared.k_full, sizeof(shared.k));
     load_panels(shared.k, k, shared.k_full, work.first_key(), work.kv_head, work.batch);
     RingPlace<STAGES> place;
-    for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
+    for (int i = 0; i < work.per_head() * shape.group; i++, place.advance()) {
+        const int head = work.kv_head * shape.group + work.head_of(i, shape.group);
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
-        for (int step = 0; step < work.per_head(); step++, place.advance()) {
-            const int stage = place.stage, query = work.tile_of(step) * TILE;
-            Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
-            barrier_wait(shared.empty[stage], place.phase ^ 1);
-            barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
-            load_panels(shared.q[stage], q, q_full, query, head, work.batch);
-            bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
-            if (head == work.kv_head * shape.group && step == 0) {  // scores need none of it
-                barrier_expect(shared.v_full, sizeof(shared.v));
-                load_panels(shared.v, v, shared.v_full, work.first_key(), work.kv_head, work.batch);
-            }
-            barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
-            load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
-            bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
+        const int stage = place.stage, query = work.tile_of(work.step_of(i, shape.group)) * TILE;
+        Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
+        barrier_wait(shared.empty[stage], place.phase ^ 1);
+        barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
+        load_panels(shared.q[stage], q, q_full, query, head, work.batch);
+        bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
+        if (i == 0) {  // scores need none of it
+            barrier_expect(shared.v_full, sizeof(shared.v));
+            load_panels(shared.v, v, shared.v_full, work.first_key(), work.kv_head, work.batch);
         }
+        barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
+        load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
+        bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
     }
 }
 
@@ -80,10 +91,11 @@ __device__ __forceinline__ int turn_of(int tile, int block, const Shape& shape) 
 // parts, one of a tile and a warpgroup each, in turn: while one sees its part arrive, the next one's may leave.
 __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
                                           const Shape& shape) {
-    const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8), per_head = work.per_head();
-    for (int item = adder; item < CONSUMERS * per_head * shape.group; item += ADDERS) {
-        const int i = item / CONSUMERS, group = item % CONSUMERS, tile = work.tile_of(i % per_head);
-        const i64 slice = (i64)work.batch * shape.heads + work.kv_head * shape.group + i / per_head;
+    const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8);
+    for (int item = adder; item < CONSUMERS * work.per_head() * shape.group; item += ADDERS) {
+        const int i = item / CONSUMERS, group = item % CONSUMERS, tile = work.tile_of(work.step_of(i, shape.group));
+        const int head = work.kv_head * shape.group + work.head_of(i, shape.group);
+        const i64 slice = (i64)work.batch * shape.heads + head;
         int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
         const int turn = turn_of(tile, work.block, shape);
         const int first = (tile * TILE + (PANELS == 1 ? group * SHARE : 0)) / 8;
@@ -241,7 +253,7 @@ struct Consumer {
         shared.turns.begin(group, speaks);
         barrier_wait(shared.k_full, 0);
         RingPlace<STAGES> place;
-        int step = 0;  // of a head
+        int step = 0, head = 0;
         barrier_wait(shared.q_full[0], 0);
         issue_scores(0);
         barrier_wait(shared.v_full, 0);
@@ -264,7 +276,10 @@ struct Consumer {
             issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
             shared.turns.pass(group, speaks);
             end_part<1>(i - 1);
-            step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
+            if (!LONGEST_FIRST)
+                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
+            else if (++head == shape.group)
+                step++, head = 0;
         }
         wgmma_wait<0>(s);
         issue_part(count - 1);
