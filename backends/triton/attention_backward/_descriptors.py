@@ -18,6 +18,7 @@ from kernelmux.backends.triton.attention_backward._problem import (
     probabilities,
     query_range,
     row_terms,
+    visible,
 )
 
 
@@ -37,9 +38,13 @@ def attention_rows_kernel(
 
 @triton.jit
 def _walk_queries(
-    grad_k, grad_v, k, v, g_desc, q_desc, rows_ptr, PITCH, batch, head, begin, end, offs_n, M, N, window, scale_log2,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr,
+    grad_k, grad_v, k, v, g_desc, q_desc, rows_ptr, PITCH, batch, head, begin, end, masked, offs_n, M, N, window,
+    scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
+    """Without a window, queries from `masked` on see all keys of the block.
+
+    Sums of keys behind the last are not stored, so these need no mask.
+    """
     for start_m in range(begin, end, BLOCK_M):
         offs_m = start_m + tl.arange(0, BLOCK_M)
         # [BLOCK_M, COLUMNS]; rows and columns past the end arrive as zeros.
@@ -50,13 +55,15 @@ def _walk_queries(
         # Transposed, [BLOCK_N, BLOCK_M]: so the weights are the left operand of the products with queries.
         scores = tl.dot(k, q.T)
         grad_p = tl.dot(v, g.T)
-        p = probabilities(
-            scores, lse[None, :], offs_m[None, :], offs_n[:, None], M, N, window, scale_log2, CAUSAL, WINDOW, MASKED
-        )
-        grad_v = tl.dot(p.to(g.dtype), g, grad_v)
+        p = tl.exp2(scores * scale_log2 - lse[None, :])
         ds = p * (grad_p - delta[None, :])
-        if MASKED:  # what is not seen has no part, whatever stands there
-            ds = tl.where(p == 0.0, 0.0, ds)
+        if CAUSAL or WINDOW:
+            # A branch: a second walk, without a mask, would cost registers that the sums need.
+            if WINDOW or start_m < masked:  # what is not seen has no part, whatever stands there
+                seen = visible(offs_m[None, :], offs_n[:, None], M, N, window, CAUSAL, WINDOW)
+                p = tl.where(seen, p, 0.0)
+                ds = tl.where(seen, ds, 0.0)
+        grad_v = tl.dot(p.to(g.dtype), g, grad_v)
         grad_k = tl.dot(ds.to(q.dtype), q, grad_k)
     return grad_k, grad_v
 
@@ -80,13 +87,12 @@ def attention_keys_descriptors_kernel(
     v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
     grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
     grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
-    begin, _, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, masked, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     for head in range(group * SHARE, (group + 1) * SHARE):
         rows = rows_ptr + (batch * H + head).to(tl.int64) * 2 * PITCH
-        # One walk: a second one, without a mask, would cost registers that the sums need.
         grad_k, grad_v = _walk_queries(
-            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, end, offs_n, M, N, window, scale_log2,
-            CAUSAL, WINDOW, CAUSAL or WINDOW, COLUMNS, BLOCK_M,
+            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, end, masked, offs_n, M, N, window,
+            scale_log2, CAUSAL, WINDOW, COLUMNS, BLOCK_M,
         )  # fmt: skip
     at = [batch, group, start_n, 0]
     grad_k_desc.store(at, (grad_k * scale).to(grad_k_desc.dtype).reshape(1, 1, BLOCK_N, COLUMNS))

@@ -91,16 +91,26 @@ def query_range(
 
 
 @triton.jit
+def visible(offs_m, offs_n, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """Which of these queries see which of these keys, under a causal mask, in a window or both."""
+    if CAUSAL and WINDOW:
+        seen = (offs_n <= offs_m + (N - M)) & (offs_n > offs_m + (N - M - window))
+    elif CAUSAL:
+        seen = offs_n <= offs_m + (N - M)
+    else:
+        seen = offs_n > offs_m + (N - M - window)
+    return seen
+
+
+@triton.jit
 def probabilities(scores, lse, offs_m, offs_n, M, N, window, scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
                   MASKED: tl.constexpr):  # fmt: skip
     """exp(scale * scores - lse) where a key is seen, else 0. lse, offs_m, offs_n: shaped to go with the scores."""
     p = tl.exp2(scores * scale_log2 - lse)
     if MASKED:
         seen = offs_n < N
-        if CAUSAL:
-            seen = seen & (offs_n <= offs_m + (N - M))
-        if WINDOW:
-            seen = seen & (offs_n > offs_m + (N - M - window))
+        if CAUSAL or WINDOW:
+            seen = seen & visible(offs_m, offs_n, M, N, window, CAUSAL, WINDOW)
         p = tl.where(seen, p, 0.0)
     return p
 
