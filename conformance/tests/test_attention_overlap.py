@@ -1,0 +1,46 @@
+"""What keeps the exponentials of attention beside the products, and the order of blocks in its gradient."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from kernelmux.backends.cuda import attention, attention_backward
+from kernelmux.backends.cuda._launch_emulated import AS_CUPY, EMULATED_ARCH
+from kernelmux.backends.cuda._layout import layout
+from kernelmux.emulator import compile_ptx, nvrtc
+
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
+
+
+def ptx(causal: bool) -> str:
+    source = attention._WGMMA
+    defines = {"BLOCK_M": 128, "BLOCK_N": 128, "CONSUMERS": 2, "HEAD_DIM": 64, "CAUSAL": int(causal)}
+    options = (*source.options(defines), *AS_CUPY)
+    return compile_ptx(
+        source.text(), options=options, arch=EMULATED_ARCH, filename=source.path.name, include=source.folders
+    )
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_branch_stands_between_the_exponentials_and_the_wait(causal: bool) -> None:
+    """ptxas moves a wait for products up to the last branch; it would stand in front of the exponentials."""
+    found = re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d)|(ex2\.approx)|(mbarrier\.try_wait)", ptx(causal))
+    order = "".join("1" if a == "1" else "0" if a == "0" else "e" if b else "b" for a, b, _ in found)
+    assert re.search(r"1e+b0", order), order
+
+
+def backward_call(H: int, G: int, causal: bool) -> attention_backward.Call:
+    q, k = (layout(torch.empty(2, h, 512, 64, dtype=torch.bfloat16, device="meta")) for h in (H, G))
+    return attention_backward.Call((q, q, k, k, q), causal, 0.1, 0)
+
+
+@pytest.mark.parametrize(("H", "G", "causal", "longest"), [(8, 2, True, 1), (8, 8, True, 0), (8, 2, False, 0)])
+def test_long_blocks_of_groups_start_first(H: int, G: int, causal: bool, longest: int) -> None:
+    """Under a causal mask the blocks of the first keys are the longest, a whole group of heads long."""
+    call = backward_call(H, G, causal)
+    assert attention_backward.fused_config(call)["LONGEST_FIRST"] == longest
+    assert not longest or attention_backward.fused_section(call) == 4
