@@ -17,11 +17,12 @@ needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.una
 
 def ptx(causal: bool) -> str:
     source = attention._WGMMA
-    defines = {"BLOCK_M": 128, "BLOCK_N": 128, "CONSUMERS": 2, "HEAD_DIM": 64, "CAUSAL": int(causal)}
+    defines: dict[str, object] = {"BLOCK_M": 128, "BLOCK_N": 128, "CONSUMERS": 2, "HEAD_DIM": 64, "CAUSAL": int(causal)}
     options = (*source.options(defines), *AS_CUPY)
-    return compile_ptx(
+    text: str = compile_ptx(
         source.text(), options=options, arch=EMULATED_ARCH, filename=source.path.name, include=source.folders
     )
+    return text
 
 
 @needs_nvrtc
