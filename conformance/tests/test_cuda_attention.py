@@ -12,7 +12,7 @@ from kernelmux.backends.cuda import _attention_split_keys as split
 from kernelmux.backends.cuda import _launch_cuda, attention, paged_attention
 from kernelmux.backends.cuda._attention import Call, call_of
 from kernelmux.emulator import checks, nvrtc
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog, cuda_driver, dispatch
 
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
@@ -62,20 +62,20 @@ def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def launch_kernel_ex(config: int, handle: int, pointers: int, extra: int) -> int:
-        found = _launch_cuda._LaunchConfig.from_address(config)
+        found = cuda_driver._LaunchConfig.from_address(config)
         attribute = found.attributes[0]
         seen.extend(
             (list(found.sizes), found.stream, found.count, attribute.id, attribute.value[0], handle, pointers, extra)
         )
         return 0
 
-    monkeypatch.setattr(_launch_cuda, "_launch_kernel_ex", lambda: launch_kernel_ex)
+    monkeypatch.setattr(_launch_cuda, "launch_kernel_ex", lambda: launch_kernel_ex)
     function: Any = object.__new__(_launch_cuda.CudaFunction)
     function._handle, function._frames, function._parameters = 5, [], ()
     function.following._launch(5, 1, 2, 3, 4, 1, 1, 64, 77, 88, 0)
     assert seen == [[1, 2, 3, 4, 1, 1, 64], 77, 1, 6, 1, 5, 88, 0]
     assert function.following is not function and function.following._frames is not function._frames
-    assert ctypes.sizeof(_launch_cuda._LaunchConfig) == 56 and ctypes.sizeof(_launch_cuda._Attribute) == 72
+    assert ctypes.sizeof(cuda_driver._LaunchConfig) == 56 and ctypes.sizeof(cuda_driver._Attribute) == 72
 
 
 @pytest.mark.parametrize(
