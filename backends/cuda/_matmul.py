@@ -62,6 +62,15 @@ class Problem(NamedTuple):
         """How many there are."""
         return self.batch.products if self.batch else 1
 
+    def in_turn(self, tile: int) -> "Problem | None":
+        """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
+        they do not fill tiles of so many rows."""
+        turns = self.M >= 2 * tile and batching.take_turns(self.M, self.K, self.left.ld, self.dtype.itemsize)
+        if self.batch or not (turns and self.left.k_major and self.left.aligned):
+            return None
+        left = self.left._replace(ld=2 * self.left.ld, apart=(0, self.left.ld))
+        return self._replace(M=self.M // 2, left=left, batch=Batch(1, 2, left.apart, (0, 0)))
+
     @property
     def bytes(self) -> int:
         """Of all operands and results."""
@@ -100,8 +109,8 @@ def problem(a: Layout, b: Layout) -> Problem:
 class MatmulPlan:
     """A kind of product, ready to run.
 
-    shape: of the results. a, b: descriptors of the operands where the kernel wants those. parts: pieces of K, whose
-    products land in fp32 [parts, *shape] and are added by `sum_parts`.
+    shape: of the results. a, b: descriptors of the operands where the kernel wants those, last: another one of b. parts:
+    pieces of K, whose products land in fp32 [parts, *shape] and are added by `sum_parts`.
     """
 
     launch: Bound
@@ -110,15 +119,18 @@ class MatmulPlan:
     b: Tiles | None = None
     parts: int = 1
     sum_parts: Bound | None = None
+    last: Tiles | None = None
 
     def run(self, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         c = a.new_empty(self.shape)
-        left, right = self.a.of(a) if self.a else a, self.b.of(b) if self.b else b
+        factors = [self.a.of(a) if self.a else a, self.b.of(b) if self.b else b]
+        if self.last:
+            factors.append(self.last.of(b))
         if self.sum_parts is None:
-            self.launch(left, right, c, *epilogue.tensors)
+            self.launch(*factors, c, *epilogue.tensors)
             return c
         parts = a.new_empty((self.parts, *self.shape), dtype=torch.float32)
-        self.launch(left, right, parts)
+        self.launch(*factors, parts)
         self.sum_parts(parts, c, *epilogue.tensors)
         return c
 

@@ -1,6 +1,6 @@
 """matmul through TMA and wgmma, on sm_90."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
@@ -32,10 +32,12 @@ LINE = 128  # bytes along the contiguous index, the widest swizzle
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 256 or 320.
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 256, 288 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
-    columns of b. strips_in_ring: results leave through a stage of the ring. blocks: that share a multiprocessor.
+    columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
+    products where that lets all begin at multiples of 32 bytes. own_last: the last columns of b that are no whole 64 come
+    by a box of their own. blocks: that share a multiprocessor.
     """
 
     stages: int
@@ -45,14 +47,21 @@ class WgmmaTiling(Tiling):
     down: int = 1
     strips_in_ring: bool = False
     blocks: int = 1
+    in_turn: bool = False
+    own_last: bool = False
 
     @property
     def peers(self) -> int:
         """Blocks of a cluster."""
         return self.across * self.down
 
+    def seen(self, p: Problem) -> Problem:
+        """The problem with rows in turn, if this tiling takes them so and they lie so."""
+        return p.in_turn(self.m) or p if self.in_turn else p
+
     def tiles(self, p: Problem) -> int:
         """Of all products; of a cluster some may be empty."""
+        p = self.seen(p)
         return self.peers * p.products * cdiv(p.M, self.down * self.m) * cdiv(p.N, self.across * self.n)
 
     def resident(self, multiprocessors: int) -> int:
@@ -88,11 +97,14 @@ TILINGS = (
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
 # half for nothing. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160
 # (one run), 53.2 of 256 x 192, 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours,
-# 96.0 in pairs; 4096 x 4104 by 4104 x 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008
-# 77.2 with 256 x 128, 88.8 in fours of 256 x 160. With other lines clusters gain nothing (4096^3: 178.6 us with 128 x
-# 256, 183.3 in pairs of it).
+# 96.0 in pairs; 4096 x 4104 by 4104 x 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2
+# with 256 x 128, 88.8 in fours of 256 x 160. Even and odd rows of a as two products: 3000^3 83.9 in pairs of 128 x 288
+# (92.7 without that), 2000 x 3000 by 3000 x 4008 73.3 in pairs of 128 x 256 (75.9). With other lines clusters gain
+# nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
 ODD_TILINGS = (
     WgmmaTiling(128, 320, 2.88e6, 4, down=2, strips_in_ring=True),
+    WgmmaTiling(128, 288, 2.83e6, 4, down=2, strips_in_ring=True, in_turn=True, own_last=True),
+    WgmmaTiling(128, 256, 2.9e6, 4, down=2, in_turn=True),
     WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
     WgmmaTiling(256, 192, 3.02e6, 4, height=2, across=2, strips_in_ring=True),
     WgmmaTiling(256, 160, 2.92e6, 4, height=2, across=2, down=2, strips_in_ring=True),
@@ -113,7 +125,9 @@ def tilings(p: Problem, end: Ending = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
         return SMALL_TILINGS
     if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
         return TILINGS
-    return ODD_TILINGS if end == PLAIN.ending else tuple(t for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+    if end == PLAIN.ending:
+        return ODD_TILINGS
+    return tuple(replace(t, in_turn=False) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -161,17 +175,21 @@ def plan(
     a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending
 ) -> MatmulPlan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
-    p = problem(a, b)
+    whole = problem(a, b)
+    p = t.seen(whole)
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
+    own_last = t.own_last and not p.right.k_major
     maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
     kernel = SOURCE.kernel(
-        "matmul_wgmma", f"a:map b:map {ending.tensors} {NUMBERS} {maps}", ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        "matmul_wgmma", f"a:map b:map {'last:map ' * own_last}{ending.tensors} {NUMBERS} {maps}",
+        ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
         C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
         GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
         **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
+        **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
@@ -179,16 +197,17 @@ def plan(
     steps = LINE // a.dtype.itemsize
     a_tiles = _tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
     b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
-    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end))
+    last = _tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last)
 
 
-def _tiles(p: Problem, x: Operand, length: int, lines: int) -> Tiles:
+def _tiles(p: Problem, x: Operand, length: int, lines: int, width: int = 0) -> Tiles:
     """[M or N, K] as lines along the contiguous index, `lines` of them in a box. In a batch the axes of that come before;
     an axis along which there is but one matrix has length 1."""
     per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
     shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
     strides: Numbers = (x.ld, 1)
-    box: Numbers = (lines, per_line)
+    box: Numbers = (lines, width or per_line)
     if p.batch:
         sizes = (p.batch.outer, p.batch.inner)
         shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)

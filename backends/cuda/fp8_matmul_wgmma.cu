@@ -23,9 +23,33 @@ struct Multiply {
     __device__ __forceinline__ void operator()(Sums& d, Descriptor a, Descriptor b, bool add) const { multiply(d, a, b, add); }
 };
 
+// Descriptors of the first 32 bytes of K of the first stage, of this warpgroup's rows and of all columns. They count units of 16
+// bytes, so that of another stage or step is one sum away: the fewer instructions between the end of a stage's product and the
+// start of the next, the less has the other warpgroup to fill.
+struct Operands {
+    Descriptor a, b;
+
+    // The number of the warpgroup is taken from one lane, so that the compiler knows it to be that of all.
+    __device__ __forceinline__ explicit Operands(const Ring& ring) {
+        const int group = __shfl_sync(0xffffffff, threadIdx.x / 128 - 1, 0);
+        a = matrix_descriptor(ring.stages + group * 64 * BLOCK_K, 0);
+        b = matrix_descriptor(ring.stages + A_BYTES, 0);
+    }
+
+    // Starts a new sum over a stage.
+    __device__ __forceinline__ void multiply_stage(Sums& part, int stage) const {
+        const Descriptor at = stage * (STAGE_BYTES / 16);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < BLOCK_K / 32; step++) multiply(part, a + at + 2 * step, b + at + 2 * step, step > 0);
+        wgmma_commit();
+    }
+};
+
 // Every stage has a sum of its own, which is scaled and added in fp32 while the other warpgroup multiplies.
 __device__ __forceinline__ void accumulate_promoted(Sums& sum, Ring& ring, const Scales& scales, int row, int column, int K) {
     const int m = row + threadIdx.x % 32 / 4;
+    const Operands operands(ring);
     Sums part;
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] = 0.0f;
@@ -33,7 +57,7 @@ __device__ __forceinline__ void accumulate_promoted(Sums& sum, Ring& ring, const
         const int group = k / BLOCK_K;
         const Factor scaled[2] = {scales.of_part(m, column, group), scales.of_part(m + 8, column, group)};
         ring.await();
-        multiply_stage(part, ring, false, Multiply());
+        operands.multiply_stage(part, ring.place.stage);
         wgmma_wait<0>(part);
         ring.release(ring.place.stage);
         ring.place.advance();

@@ -85,9 +85,13 @@ struct Strip {
     static constexpr int Pitch = Width + 8, Bytes = 16 * Pitch * sizeof(Output);
     using Sums = const float (*)[4];  // [Width / 8]
 
-    // Ends the product of the tile at (row, column) of c.
+    // Ends the product of the tile at (row, column) of c, whose rows are `pitch` elements apart, N unless said.
     static __device__ __forceinline__ void store_out(Output* strip, Sums sum, Output* c, const Epilogue<Output>& epilogue,
                                                      int row, int column, int M, int N) {
+        store_out(strip, sum, c, epilogue, row, column, M, N, N);
+    }
+    static __device__ __forceinline__ void store_out(Output* strip, Sums sum, Output* c, const Epilogue<Output>& epilogue,
+                                                     int row, int column, int M, int N, i64 pitch) {
         float bias[Width / 8][2];
 #pragma unroll
         for (int j = 0; j < Width / 8; j++)
@@ -96,13 +100,13 @@ struct Strip {
                 const int n = column + 8 * j + threadIdx.x % 4 * 2 + i;
                 bias[j][i] = n < N ? epilogue.bias_of(n) : 0.0f;
             }
-        if constexpr (SAVES) pass<Identity>(strip, sum, bias, epilogue.z, row, column, M, N);
-        pass<ACTIVATION>(strip, sum, bias, c, row, column, M, N);
+        if constexpr (SAVES) pass<Identity>(strip, sum, bias, epilogue.z, row, column, M, N, pitch);
+        pass<ACTIVATION>(strip, sum, bias, c, row, column, M, N, pitch);
     }
 
     template <typename Activation>
     static __device__ __forceinline__ void pass(Output* strip, Sums sum, const float (&bias)[Width / 8][2], Output* out,
-                                                int row, int column, int M, int N) {
+                                                int row, int column, int M, int N, i64 pitch) {
         const int lane = threadIdx.x % 32;
         Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
 #pragma unroll
@@ -118,7 +122,7 @@ struct Strip {
         __syncwarp();
         for (int i = lane * C_VECTOR; i < 16 * Width; i += 32 * C_VECTOR) {
             const int m = row + i / Width, n = column + i % Width;
-            if (m < M && n < N) store(out + (i64)m * N + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width));
+            if (m < M && n < N) store(out + m * pitch + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width));
         }
         __syncwarp();
     }

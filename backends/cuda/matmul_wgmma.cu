@@ -14,6 +14,13 @@
 #define MAPS 1, 1, 0
 #endif
 
+#if OWN_LAST
+#define LAST_MAP const __grid_constant__ TensorMap last_map,
+#else
+#define LAST_MAP
+#define last_map b_map
+#endif
+
 // A map and which of its matrices.
 struct Operand {
     const TensorMap& map;
@@ -62,29 +69,32 @@ __device__ __forceinline__ void load_a(unsigned char* tile, const Operand& a, Ba
     }
 }
 
-// The same of b's tile, for the blocks above and below: K-major a part of its columns, otherwise of its k's.
-__device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, Barrier& full, int n, int k, Seat seat) {
+// The same of b's tile, for the blocks above and below: K-major a part of its columns, otherwise of its k's. last: the map of
+// its last box, where that is narrower.
+__device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, const Operand& last, Barrier& full, int n,
+                                       int k, Seat seat) {
     constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
     const int first = seat.y * Lines;
 #pragma unroll
     for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
         const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n : k) + first;
+        const Operand& from = OWN_LAST && i == BLOCK_N / 64 ? last : b;
         unsigned char* to = tile + i * BOX_BYTES + first * 128;
-        if constexpr (DOWN == 1) b.load(to, full, x, y);
-        else b.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
+        if constexpr (DOWN == 1) from.load(to, full, x, y);
+        else from.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
     }
 }
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
-                                        const Operand& b) {
+                                        const Operand& b, const Operand& last) {
     static_assert(DOWN <= 2, "load_b names two blocks");
     const Seat seat;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-        barrier_expect(full, STAGE_BYTES);
+        barrier_expect(full, LOADED_BYTES);
         load_a(ring.a(place.stage), a, full, work.m, k, seat);
-        load_b(ring.b(place.stage), b, full, work.n, k, seat);
+        load_b(ring.b(place.stage), b, last, full, work.n, k, seat);
         place.advance();
     }
     if constexpr (STRIPS_IN_RING) {
@@ -97,7 +107,7 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
 // [M, N] slices of c.
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
-    matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    matmul_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, LAST_MAP
                  Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
                  MAPS_PARAMETERS) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -111,7 +121,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
                 const Work work(i, sizes);
                 const Operand a(a_map, work.product, batch[1], batch[2]), b(b_map, work.product, batch[1], batch[2] >> 2);
-                produce(ring, place, work, a, b);
+                const Operand last(last_map, work.product, batch[1], batch[2] >> 2);
+                produce(ring, place, work, a, b, last);
             }
     } else {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");

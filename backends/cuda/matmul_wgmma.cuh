@@ -26,11 +26,19 @@
 #define STRIPS_IN_RING 0
 #endif
 
+#ifndef OWN_LAST  // the last BLOCK_N % 64 columns of b come through a map of their own, so that no others are read
+#define OWN_LAST 0
+#endif
+#ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
+#define IN_TURN 0
+#endif
+
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
 constexpr int BOX_BYTES = 64 * 128;  // 64 lines of 128 bytes: 64 rows if K-major, else 64 k's of 64 columns
 constexpr int A_BYTES = BLOCK_M / 64 * BOX_BYTES;
 constexpr int B_BYTES = B_K_MAJOR ? BLOCK_N * 128 : cdiv(BLOCK_N, 64) * BOX_BYTES, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 // An instruction has at most 256 columns. Of more, the first half in whole boxes is one product, what is right of it another.
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
@@ -39,6 +47,7 @@ constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2, "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
+static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too");
 
 #define NAMES_160 FIFTY TEN(5) TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define SUMS_160 SUMS_128, SIXTEEN_SUMS(16)
@@ -130,6 +139,7 @@ struct Work {
         slice = group / (tiles_m * tiles_n);
         product = BATCHED ? slice % sizes.products : 0;
         k_begin = (BATCHED ? slice / sizes.products : slice) * sizes.k_split;
+        if constexpr (IN_TURN) k_begin -= product * (16 / sizeof(Element));  // odd rows too from multiples of 32 bytes on
         k_end = min(sizes.K, k_begin + sizes.k_split);
     }
 };
@@ -188,7 +198,9 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
         multiply(sum, ring, place, work);
-        Output* slice = c + (i64)work.slice * sizes.M * sizes.N;
+        const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
+        Output* slice = c + row * sizes.N;
+        const i64 pitch = IN_TURN ? 2 * (i64)sizes.N : sizes.N;
         unsigned char* strips = STRIPS_IN_RING ? ring.a(place.stage) : ring.stages + STAGES * STAGE_BYTES;
         Output* strip = reinterpret_cast<Output*>(strips + warp * Strip<STRIP_N>::Bytes);
         if constexpr (STRIPS_IN_RING) barrier_wait(ring.full[place.stage], place.phase);
@@ -197,7 +209,7 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
                 Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, epilogue,
-                                          work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N);
+                                          work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N, pitch);
         if constexpr (STRIPS_IN_RING) {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next
             __syncwarp();

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._byte_products import BLOCKS, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
-from kernelmux.backends.triton._fp8_specialised import specialised
+from kernelmux.backends.triton._fp8_specialised import specialised, tile_for
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry import dtypes
@@ -23,9 +23,6 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 ELEMENTS = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
-ENOUGH_TILES = (
-    100  # of 128 x 256 sums, for most multiprocessors; H200, 8192^3, promoted: 848 us, without warp roles 1087
-)
 LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after which sums are promoted
 
 
@@ -206,10 +203,12 @@ def blocked_rule(p: Problem) -> Config:
 
 @plan
 def _persistent(p: Problem) -> Launch:
-    # Tiles of 128 x 256 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
-    enough = 4 * cdiv(p.M, 128) * cdiv(p.N, 256) >= 3 * processors(p.device)
+    # Tiles of 128 x 128 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
+    enough = 4 * cdiv(p.M, 128) * cdiv(p.N, 128) >= 3 * processors(p.device)
     if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and enough:
-        return specialised(p.device, (p.M, p.N, p.K), (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b))
+        shape = p.M, p.N, p.K
+        tile = tile_for(*shape, processors(p.device))
+        return specialised(p.device, shape, (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b), tile)
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
     programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
@@ -228,7 +227,7 @@ def persistent_rule(p: Problem) -> Config:
 VARIANTS = {
     "blocked": Implementation(fp8_blocked, "a tile per program", (Capability((8, 9)),), SCALES, "mma"),
     "persistent": Implementation(
-        fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied", ON_HOPPER,
-        {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
+        fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied",
+        (Capability((9, 0), below=(10, 0)), *ON_HOPPER[1:]), {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
     ),
 }  # fmt: skip

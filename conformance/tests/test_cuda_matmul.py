@@ -36,6 +36,32 @@ def test_blocks_of_a_cluster_share_their_operands(tiling: WgmmaTiling, transpose
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("splits", [1, 2])
+def test_even_and_odd_rows_take_turns(splits: int) -> None:
+    """Rows of 16 bytes more than a multiple of 32, their K in one piece and in two."""
+    tiling = next(t for t in ODD_TILINGS if t.in_turn)
+    a, b = integers(2 * tiling.m + 2, 520, transposed=False), integers(520, 168, transposed=False)
+    with checks("full"):
+        c = plan(layout(a), layout(b), tiling, splits, 4).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+def test_rows_take_turns_where_that_moves_them_to_multiples_of_32_bytes() -> None:
+    for m, k, transposed in (
+        (512, 520, False),
+        (511, 520, False),
+        (512, 512, False),
+        (512, 576, False),
+        (512, 520, True),
+    ):
+        a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, 168)))
+        a = torch.empty(k, m, dtype=torch.bfloat16, device="meta").mT if transposed else a
+        found = problem(layout(a), layout(b)).in_turn(256)
+        assert (found is not None) == ((m, k, transposed) == (512, 520, False))
+        assert found is None or (found.M, found.products, found.left.ld) == (256, 2, 1040)
+
+
 @pytest.mark.parametrize("tiling", {*TILINGS, *ODD_TILINGS}, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_block_has_enough_shared_memory(tiling: WgmmaTiling, dtype: torch.dtype) -> None:
@@ -51,8 +77,8 @@ def chosen(m: int, k: int, n: int) -> WgmmaTiling:
 @pytest.mark.parametrize(
     ("shape", "tile"),
     [
-        ((1000, 3000, 5000), (128, 320, 1, 2)), ((3000, 3000, 3000), (256, 160, 2, 2)),
-        ((4096, 4104, 4104), (256, 192, 2, 1)), ((2000, 3000, 4008), (256, 128, 2, 1)),
+        ((1000, 3000, 5000), (128, 320, 1, 2)), ((3000, 3000, 3000), (128, 288, 1, 2)),
+        ((4096, 4104, 4104), (256, 192, 2, 1)), ((2000, 3000, 4008), (128, 256, 1, 2)),
         ((4096, 4096, 4096), (128, 256, 1, 1)), ((64, 64, 64), (64, 64, 1, 1)),
     ],
     ids=str,

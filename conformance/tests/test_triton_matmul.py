@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from kernelmux.backends.triton.matmul import _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Ending
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import Problem, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.registry import backend as registered
 
@@ -30,19 +30,31 @@ def test_columns_beside_a_power_of_two(more: int, stages: int) -> None:
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
+def test_even_and_odd_rows_take_turns() -> None:
+    """Rows of 16 bytes more than a multiple of 32."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in ((130, 136), (136, 136)))
+    config = {"BLOCK_M": 64, "BLOCK_N": 128, "MORE_N": 0, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 4}
+    assert problem(a, b, "ieee", PLAIN.ending).in_turn(64)
+    with registered.backend("triton").emulation():
+        c = specialised(a, b, lambda p: config, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
 def chosen(monkeypatch: pytest.MonkeyPatch, m: int, k: int, n: int, end: Ending = PLAIN.ending) -> tuple[int, ...]:
     monkeypatch.setattr(_tiles, "processors", lambda device: 132)
     config = _tiles.specialised_rule(Problem(0, m, n, k, (k, 1), (n, 1), None, torch.bfloat16, "ieee", end))
-    return config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"]
+    return config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"], config["GROUP_M"]
 
 
 def test_the_tile_is_the_quickest_of_those_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, 1000, 3000, 5000) == chosen(monkeypatch, 3000, 3000, 3000) == (256, 160)
-    assert chosen(monkeypatch, 4096, 4104, 4104) == (256, 192)
-    assert chosen(monkeypatch, 2000, 3000, 4008) == chosen(monkeypatch, 4096, 4096, 4096) == (128, 256)
-    assert chosen(monkeypatch, 64, 64, 64) == (64, 64)
+    assert chosen(monkeypatch, 1000, 3000, 5000) == chosen(monkeypatch, 3000, 3000, 3000) == (256, 160, 1)
+    assert chosen(monkeypatch, 4096, 4104, 4104) == (256, 192, 1)
+    assert chosen(monkeypatch, 2000, 3000, 4008) == (128, 256, 1)
+    assert chosen(monkeypatch, 4096, 4096, 4096) == (128, 256, 8)
+    assert chosen(monkeypatch, 64, 64, 64) == (64, 64, 8)
 
 
 def test_an_activation_leaves_registers_for_128_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    m, n = chosen(monkeypatch, 4096, 4104, 4104, Ending(bias=True, activation="gelu"))
+    m, n, _ = chosen(monkeypatch, 4096, 4104, 4104, Ending(bias=True, activation="gelu"))
     assert m * n <= 128 * 256

@@ -38,11 +38,14 @@ def tensor_maps(group: Any, where: Any) -> list[TileMap]:
 
 
 def tile_offsets(group: Any, i: int, start: int, tile: TileMap) -> Array:
-    """Shared-memory offset of every byte of a tile, checked."""
+    """Shared-memory offset of every byte of a tile, checked. Narrower lines are a swizzle's width apart."""
     if start % TILE_ALIGNMENT:
         group.fail("misaligned", f"a TMA tile at shared offset {start} is not aligned to {TILE_ALIGNMENT} bytes", [i])
-    check_inside(group, i, start, tile.tile_bytes)
-    offsets: Array = swizzled(start + np.arange(tile.tile_bytes), tile.swizzle)
+    line = tile.line_bytes
+    pitch = max(line, tile.swizzle)
+    check_inside(group, i, start, tile.tile_bytes // line * pitch)
+    at = np.arange(tile.tile_bytes)
+    offsets: Array = swizzled(start + at // line * pitch + at % line, tile.swizzle)
     return offsets
 
 

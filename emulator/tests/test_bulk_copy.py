@@ -71,6 +71,13 @@ def test_swizzles(dtype: torch.dtype, swizzle: int) -> None:
 
 
 @needs_nvrtc
+def test_lines_narrower_than_a_swizzle_are_its_width_apart() -> None:
+    """As an H200 has them: 8 lines of 64 bytes take 8 times 128."""
+    with pytest.raises(EmulatorError, match="out of bounds: bulk copy of 1024 bytes"):
+        move_tile(torch.zeros(8, 32), (8, 16), (0, 0), swizzle=128)
+
+
+@needs_nvrtc
 def test_a_strided_array() -> None:
     x = torch.arange(16 * 64, dtype=torch.float32).reshape(16, 64)[:, 8:24]
     image, _ = move_tile(x, (8, 8), (2, 4))

@@ -163,6 +163,11 @@ class TileMap:
         return (int(np.prod(self.box)) if self.pixels is None else self.pixels.count * self.pixels.channels) * self.size
 
     @property
+    def line_bytes(self) -> int:
+        """Bytes of the innermost axis of a tile."""
+        return (self.box[0] if self.pixels is None else self.pixels.channels) * self.size
+
+    @property
     def extent(self) -> int:
         """Bytes from the first to the last element of the array."""
         steps = zip(self.shape, self.strides, strict=True)

@@ -76,6 +76,15 @@ class Problem(NamedTuple):
         of_c = ((self.batch.products, self.M * self.N),)
         return of_c, tuple(zip(sizes, self.batch.a, strict=True)), tuple(zip(sizes, self.batch.b, strict=True))
 
+    def in_turn(self, tile: int) -> Problem | None:
+        """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
+        they do not fill tiles of so many rows."""
+        ld, step = self.a_strides
+        turns = step == 1 and self.M >= 2 * tile and batching.take_turns(self.M, self.K, ld, self.dtype.itemsize)
+        if self.batch or not (turns and self.end.plain):
+            return None
+        return self._replace(M=self.M // 2, a_strides=(2 * ld, 1), batch=Batch(1, 2, (0, ld), (0, 0)))
+
     @property
     def places(self) -> dict[str, Any]:
         """The constexprs of a kernel that has descriptors: whether there is a batch, and for each factor and axis of it

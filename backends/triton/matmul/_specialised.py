@@ -51,7 +51,7 @@ def _load(
     a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products, inner, BATCHED: gl.constexpr,
     A_OUTER: gl.constexpr, A_INNER: gl.constexpr, B_OUTER: gl.constexpr, B_INNER: gl.constexpr,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, IN_TURN: gl.constexpr,
 ):  # fmt: skip
     step = 0
     WIDTH: gl.constexpr = BLOCK_N + MORE_N
@@ -62,7 +62,9 @@ def _load(
         tile_m, tile_n = tile_of(index % tiles, M, N, BLOCK_M, WIDTH, GROUP_M)
         m = tile_m * BLOCK_M
         n = tile_n * WIDTH
-        for k in range(0, K, BLOCK_K):
+        early = 8 * x if IN_TURN else 0  # odd rows too from multiples of 32 bytes on
+        for first in range(0, K, BLOCK_K):
+            k = first - early
             slot = step % STAGES
             mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
             ready = full.index(slot)
@@ -205,9 +207,10 @@ def matmul_specialised_kernel(
     BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr,
 ):  # fmt: skip
-    """more_desc: of MORE_N columns of b behind BLOCK_N, for tiles whose width is no power of two."""
+    """more_desc: of MORE_N columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch
+    is of the even rows of a and of the odd ones."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
@@ -222,7 +225,7 @@ def matmul_specialised_kernel(
                              GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products,
                          inner, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES)),
+                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -238,7 +241,7 @@ def matmul_specialised_kernel(
                              GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products,
                          inner, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES)),
+                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -257,9 +260,13 @@ def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue
 def _plan(p: Problem, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
+    turns = p.in_turn(block_m)
+    p = turns or p
     rows, piece = max(64, block_m // 2), more_n or block_n // 2
     of_c, of_a, of_b = p.leading
     out = _map(p, (p.M, p.N), (p.N, 1), (rows, piece), of_c)
+    if turns:
+        out = _map(p, (p.M, p.N), (2 * p.N, 1), (rows, piece), ((2, p.N),))
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
@@ -271,7 +278,7 @@ def _plan(p: Problem, rule: Rule) -> Launch:
     return Launch(
         matmul_specialised_kernel, (programs,), *p.end.missing, p.M, p.N, p.K, p.products, p.inner, maps=maps,
         **p.end.meta, **p.places, A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, num_warps=4,
-        ROWS=rows, PIECE=piece, **config,
+        ROWS=rows, PIECE=piece, IN_TURN=turns is not None, **config,
     )  # fmt: skip
 
 
