@@ -15,6 +15,7 @@ PRODUCT(192, 96, 97, 98)
 PRODUCT(256, 128, 129, 130)
 
 using Sums = float[BLOCK_N / 8][4];
+constexpr int TURN = PROMOTES && BLOCK_N <= 128 ? 2 : 1;  // stages that a warpgroup multiplies before the other one does
 constexpr int STRIP_N = 128 / sizeof(Output), STRIP_BYTES = 4 * CONSUMERS * Strip<STRIP_N>::Bytes;
 constexpr int SCALE_BYTES = SCALES_B == LINES ? 4 * CONSUMERS * 4 * BLOCK_N : 0;
 static_assert(BLOCK_K == SCALED_LENGTH && (SCALES_B != BLOCKS || BLOCK_N == SCALED_LENGTH), "a stage and a tile are a block");
@@ -46,23 +47,33 @@ struct Operands {
     }
 };
 
-// Every stage has a sum of its own, which is scaled and added in fp32 while the other warpgroup multiplies.
+// Every stage has a sum of its own, which is scaled and added in fp32 while the other warpgroup multiplies. That takes longer
+// than a narrow tile keeps the tensor cores busy, so a warpgroup multiplies two stages at its turn.
 __device__ __forceinline__ void accumulate_promoted(Sums& sum, Ring& ring, const Scales& scales, int row, int column, int K) {
     const int m = row + threadIdx.x % 32 / 4;
     const Operands operands(ring);
-    Sums part;
+    Sums parts[TURN];
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] = 0.0f;
-    for (int k = 0; k < K; k += BLOCK_K) {
-        const int group = k / BLOCK_K;
-        const Factor scaled[2] = {scales.of_part(m, column, group), scales.of_part(m + 8, column, group)};
-        ring.await();
-        operands.multiply_stage(part, ring.place.stage);
-        wgmma_wait<0>(part);
-        ring.release(ring.place.stage);
-        ring.place.advance();
+    for (int k = 0; k < K; k += TURN * BLOCK_K) {
+        int stages[TURN];
 #pragma unroll
-        for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] += scaled[i % 4 / 2](part[i / 4][i % 4]);
+        for (int t = 0; t < TURN; t++) {
+            ring.await();
+            stages[t] = ring.place.stage;
+            operands.multiply_stage(parts[t], stages[t]);
+            ring.place.advance();
+        }
+#pragma unroll
+        for (int t = 0; t < TURN; t++) {
+            const int group = k / BLOCK_K + t;
+            const Factor scaled[2] = {scales.of_part(m, column, group), scales.of_part(m + 8, column, group)};
+            if (t + 1 < TURN) wgmma_wait<1>(parts[t]);
+            else wgmma_wait<0>(parts[t]);
+            ring.release(stages[t]);
+#pragma unroll
+            for (int i = 0; i < BLOCK_N / 2; i++) sum[i / 4][i % 4] += scaled[i % 4 / 2](parts[t][i / 4][i % 4]);
+        }
     }
 }
 
@@ -123,13 +134,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Ring ring(stages, reinterpret_cast<Barrier*>(strips + STRIP_BYTES + SCALE_BYTES));
     const Scales scales(scale_a, scale_b, M, N, K);
     Sums sum = {};
-    for_each_tile(ring, a, b, M, N, K, [&](int row, int column) {
+    const int length = cdiv(K, TURN * BLOCK_K) * TURN * BLOCK_K;  // beyond K TMA reads zeros
+    for_each_tile(ring, a, b, M, N, length, [&](int row, int column) {
         const int warp = threadIdx.x / 32 - 4;
         Output* strip = reinterpret_cast<Output*>(strips) + warp * (Strip<STRIP_N>::Bytes / (int)sizeof(Output));
         float* columns = reinterpret_cast<float*>(strips + STRIP_BYTES) + (SCALE_BYTES ? warp * BLOCK_N : 0);
         fetch_scales(columns, scales, column, N);
-        if constexpr (PROMOTES) accumulate_promoted(sum, ring, scales, row, column, K);
-        else accumulate(sum, ring, K, Multiply());
+        if constexpr (PROMOTES) accumulate_promoted(sum, ring, scales, row, column, length);
+        else accumulate(sum, ring, length, Multiply());
         store_scaled(sum, strip, columns, c, scales, row, column, M, N);
     });
 }

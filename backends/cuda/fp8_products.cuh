@@ -27,7 +27,7 @@ struct Factor {
     __device__ __forceinline__ float operator()(float x) const { return x * first * second; }
 };
 
-// scale_a and scale_b; rows and columns may lie outside of c, where scales are 0.
+// scale_a and scale_b; rows, columns and groups may lie outside of the operands, where scales are 0.
 struct Scales {
     const float *a, *b;
     int M, N, groups;
@@ -37,10 +37,11 @@ struct Scales {
 
     // Of row (column) and the 128 of K with this number, which the sum over these is multiplied by before it is promoted.
     __device__ __forceinline__ float of_row(int row, int group) const {
-        return row < M ? __ldg(a + (i64)row * groups + group) : 0.0f;
+        return row < M && group < groups ? __ldg(a + (i64)row * groups + group) : 0.0f;
     }
     __device__ __forceinline__ float of_column(int column, int group) const {
-        return column < N ? __ldg(b + (i64)group * cdiv(N, SCALED_LENGTH) + column / SCALED_LENGTH) : 0.0f;
+        const bool inside = column < N && group < groups;
+        return inside ? __ldg(b + (i64)group * cdiv(N, SCALED_LENGTH) + column / SCALED_LENGTH) : 0.0f;
     }
     __device__ __forceinline__ Factor of_part(int row, int column, int group) const {
         return {SCALES_A == BLOCKS ? of_row(row, group) : 1.0f, SCALES_B == BLOCKS ? of_column(column, group) : 1.0f};
