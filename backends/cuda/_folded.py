@@ -4,7 +4,6 @@ Images and kernels are copied as `Fold` says. What a row of a kernel meets is th
 multiple of 16 bytes, and the copy engine walks over these lines as over pixels. Numbers behind a line are zeros to it.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -13,14 +12,9 @@ from kernelmux.backends.cuda._convolution import Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import halves_on_hopper, indices
 from kernelmux.backends.cuda._im2col import Walked
 from kernelmux.backends.cuda._layout import Layout
-from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
+from kernelmux.backends.cuda._pixels import VECTOR, copied
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.windows import Fold, SideBySide
-
-SOURCE = Source(__file__, "conv2d_fold.cu")
-VECTOR = 8  # halves of 16 bytes
-THREADS = 128
-_SIGNATURE = "x* y* channels:i32 H:i32 W:i32 left:i32 columns:i32 blocks:i32 by_n:i64 by_c:i64 by_h:i64 by_w:i64"
 
 
 def asks(lead: str, *together: str, channels: str = "") -> tuple[Condition, ...]:
@@ -43,8 +37,7 @@ class Lines(NamedTuple):
 def lines_of(x: torch.Tensor, w: Axis, f: Fold) -> Lines:
     """What the windows w meet in x."""
     n, _, h, _ = x.shape
-    copy = x.new_empty(n, h, f.columns, f.channels)
-    _copying(x.dtype, tuple(x.shape), x.stride(), w.padding, f)(x, copy)
+    copy = copied(x, w.padding, f.columns, f.channels)
     by_n, by_h, by_w, _ = copy.stride()
     strides = by_n, 1, by_h, w.stride * by_w
     return Lines(copy, Layout((n, w.taps * f.channels, h, w.positions), strides, x.dtype, 0))
@@ -72,11 +65,3 @@ def unfolded(matrix: torch.Tensor, f: Fold, c: Convolution) -> torch.Tensor:
     lines: torch.Tensor = matrix.view(filters, rows, -1)[..., : columns * f.channels]
     pixels = lines.view(filters, rows, columns, f.channels)[..., :channels]
     return pixels.permute(0, 3, 1, 2).contiguous(memory_format=c.order)
-
-
-@lru_cache(maxsize=4096)
-def _copying(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], left: int, f: Fold) -> Bound:
-    n, c, h, w = shape
-    blocks = cdiv(f.columns * f.channels, VECTOR * THREADS)
-    kernel = SOURCE.kernel("conv2d_fold", _SIGNATURE, ELEMENT=bits_type(dtype), CHANNELS=f.channels)
-    return kernel.bind(n * h * blocks, THREADS, c, h, w, left, f.columns, blocks, *strides)

@@ -6,7 +6,7 @@ Images and weights are channels-last here, with pixels at multiples of 16 bytes;
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import torch
@@ -17,15 +17,18 @@ from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._matmul import Problem, adding, problem, split_length
 from kernelmux.backends.cuda._matmul_wgmma import LINE, TILINGS, WgmmaTiling
+from kernelmux.backends.cuda._pixels import VECTOR, copied
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
+from kernelmux.registry.batching import merged
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.spec import Call
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
 STEP = 64  # channels: 128 bytes
+COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
 MOST_MATRICES = 65535  # along an axis of a grid
 NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
 # Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
@@ -54,7 +57,7 @@ def backwards(axis: Axis) -> Axis:
 def _channels_last(x: Layout) -> tuple[int, ...]:
     """Strides of [N, H, W, C]; an axis of length 1 has that of a tensor without gaps, but between pixels of 16 bytes."""
     _, c, rows, columns = x.shape
-    pixel = cdiv(c, 8) * 8
+    pixel = cdiv(c, VECTOR) * VECTOR
     dense = (pixel * columns * rows, pixel * columns, pixel)
     return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
 
@@ -204,7 +207,9 @@ def _product(operator: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Pr
 def _lines(grad_out: Layout) -> Tiles:
     """[positions, O], a pixel after the other."""
     n, o, rows, columns = grad_out.shape
-    return Tiles((n * rows * columns, o), (o, 1), (STEP, STEP), swizzle=LINE)
+    pixels = _pixels(grad_out.shape, grad_out.strides)
+    pitch = pixels[0][1] if pixels else cdiv(o, VECTOR) * VECTOR
+    return Tiles((n * rows * columns, o), (pitch, 1), (STEP, STEP), swizzle=LINE)
 
 
 def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
@@ -213,19 +218,31 @@ def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
     return Tiles((o, r, s, c), _channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
 
 
-def ready(x: torch.Tensor, dense: bool = False) -> torch.Tensor:
-    """x if its channels lie side by side and pixels, or taps, at multiples of 16 bytes, and without gaps if asked; else
-    a copy."""
-    if dense:
-        fits = x.is_contiguous(memory_format=torch.channels_last)
-    else:
-        apart = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
-        fits = x.stride(1) == 1 and all(s > 0 and s % 8 == 0 for s in apart)
-    if fits and x.data_ptr() % 16 == 0:
+def spacing(*taps: int) -> int:
+    """Of what distances between pixels are to be multiples, in elements.
+
+    H200, 64 of 3 x 3 on 32xCx56x56: pixels of 48 bytes, of which every second one begins within a sector of 32, take 52 us,
+    those of 32 bytes 28. A single tap reads a pixel once, as a copy would.
+    """
+    return VECTOR if prod(taps) == 1 else 2 * VECTOR
+
+
+def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch.Tensor:
+    """x if its channels lie side by side and pixels, or taps, multiples of `apart` elements apart, and if asked all pixels
+    equally far; else a copy."""
+    n, c, h, w = x.shape
+    steps = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
+    fits = x.stride(1) == 1 and all(s > 0 and s % apart == 0 for s in steps)
+    if fits and x.data_ptr() % 16 == 0 and not (dense and len(_pixels(x.shape, x.stride())) > 1):
         return x
-    if x.is_contiguous() and x.shape[0] <= MOST_MATRICES:
-        return transpose_batch(x.flatten(2)).view(x.shape[0], *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
-    return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
+    if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
+        return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
+    return copied(x, 0, w, cdiv(c, apart) * apart)[..., :c].permute(0, 3, 1, 2)
+
+
+def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Lengths and strides that walk over all pixels; one pair at most if these are equally far apart."""
+    return merged([(shape[axis], strides[axis]) for axis in (0, 2, 3)])
 
 
 def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
@@ -270,6 +287,23 @@ class Walked:
         return None
 
 
+@dataclass(frozen=True)
+class Readable:
+    """Lines of the axis `name` are whole vectors, or long enough for a copy in which they are."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} a multiple of {VECTOR}, or {COPIED} and more"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how long they are."""
+        length = call.axes[self.name]
+        fits = length >= COPIED or (length > 0 and length % VECTOR == 0)
+        return None if fits else f"{self.name} = {length}, needs {self.text}"
+
+
 def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
-    return (*halves_on_hopper(lead, channels), Walked(transposed), *indices(*together))
+    return (*halves_on_hopper(lead), *(Readable(axis) for axis in channels), Walked(transposed), *indices(*together))

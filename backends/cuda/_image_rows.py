@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
+from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
@@ -45,7 +46,7 @@ class Block(NamedTuple):
         length = (128 // self.rows - 1) * self.w.stride * self.channels // HALVES + 2 * steps
         rows = (self.rows - 1) * self.h.stride + self.h.reach + self.rows * self.h.stride
         tiles = 2 * max(64 * (self.n + HALVES), self.n * (64 + HALVES))
-        return self.h.kernel * steps * 16 * self.n * 2 + rows * length * 16 + tiles * 2
+        return cdiv(self.h.kernel * steps, 4) * 128 * self.n + rows * length * 16 + tiles * 2
 
     @property
     def resident(self) -> int:
@@ -73,11 +74,17 @@ def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:
         M_CONTIGUOUS=int(c.m_contiguous), REAL=c.image.shape[1], CHANNELS=block.channels, TAPS_H=c.h.taps, TAPS_W=c.w.taps,
         STRIDE_H=c.h.stride, STRIDE_W=c.w.stride, DILATION_H=c.h.dilation, BLOCK_N=block.n,
         USED=min(block.n, cdiv(c.filters, 16) * 16), ROWS=block.rows, BLOCKS=block.resident,
-        VECTOR=HALVES if side % HALVES == 0 else 1,
+        VECTOR=HALVES if side % HALVES == 0 else 1, WHOLE_PIXELS=int(_whole(c.image)), WHOLE_FILTERS=int(_whole(c.other)),
     )  # fmt: skip
     blocks = min(bands, max(1, block.resident * multiprocessors // max(tiles, 1)))
     launch = kernel.bind(blocks * tiles, THREADS, shared=block.shared)
     return ConvolutionPlan(launch, c.packed(), c.shape, c.order)
+
+
+def _whole(x: Layout) -> bool:
+    """Whether channels of [N C H W] come in whole vectors that can be read at once."""
+    apart = [x.strides[axis] for axis in (0, 2, 3) if x.shape[axis] > 1]
+    return x.strides[1] == 1 and x.offset == 0 and all(n % HALVES == 0 for n in (x.shape[1], *apart))
 
 
 @dataclass(frozen=True)

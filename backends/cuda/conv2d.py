@@ -19,7 +19,7 @@ from kernelmux.backends.cuda import _folded, _image_rows
 from kernelmux.backends.cuda._convolution import CONV2D, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
-from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
+from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -73,7 +73,7 @@ def implicit_gemm_folded(
 def implicit_gemm_tma(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    order, images, kernels = format_of(x), ready(x), ready(weight)
+    order, images, kernels = format_of(x), ready(x, apart=spacing(*weight.shape[2:])), ready(weight)
     c = problem(layout(images), layout(kernels), order, stride, padding, dilation)
     if 0 in c.shape:
         return x.new_empty(c.shape)

@@ -14,7 +14,7 @@ import torch
 from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, result
+from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, result, spacing
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -60,7 +60,8 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
 def implicit_gemm_tma(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
-    order, images, kernels = format_of(grad_out), ready(grad_out), ready(weight)
+    order, kernels = format_of(grad_out), ready(weight)
+    images = ready(grad_out, apart=spacing(*weight.shape[2:]))
     c = problem(layout(images), layout(kernels), order, stride, padding, dilation, output_padding)
     if 0 in c.shape:
         return grad_out.new_empty(c.shape)

@@ -18,7 +18,7 @@ from kernelmux.backends.cuda import _folded
 from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result
+from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -70,7 +70,7 @@ def implicit_gemm_folded(
 def implicit_gemm_tma(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    order, places, images = format_of(x), ready(grad_out, dense=True), ready(x)
+    order, places, images = format_of(x), ready(grad_out, dense=True), ready(x, apart=spacing(*kernel))
     c = problem(layout(places), layout(images), order, kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
         return x.new_zeros(c.shape)

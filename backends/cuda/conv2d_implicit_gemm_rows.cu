@@ -32,6 +32,12 @@
 #ifndef VECTOR  // results per store
 #define VECTOR 1
 #endif
+#ifndef WHOLE_PIXELS  // whether channels of the image come in whole vectors, all of which can be read at once
+#define WHOLE_PIXELS 0
+#endif
+#ifndef WHOLE_FILTERS  // the same of filters
+#define WHOLE_FILTERS 0
+#endif
 
 constexpr int THREADS = 256, HALVES = 8, COLUMNS = 128 / ROWS;         // HALVES: of a vector
 constexpr int ALONG = COLUMNS / 16;                                    // warps that share a row, of 16 positions each
@@ -40,39 +46,49 @@ constexpr int STRIDE = STRIDE_W * CHANNELS / HALVES;                   // vector
 constexpr int LENGTH = (COLUMNS - 1) * STRIDE + 2 * STEPS;             // vectors of a row of the ring
 constexpr int SPAN = (ROWS - 1) * STRIDE_H + (TAPS_H - 1) * DILATION_H + 1, FRESH = ROWS * STRIDE_H, RING = SPAN + FRESH;
 constexpr int EACH = cdiv(FRESH * LENGTH, THREADS);                    // vectors that a thread loads ahead
-constexpr int STEP_BYTES = 16 * 128, FILTER_BYTES = TAPS_H * STEPS * STEP_BYTES;  // 64 filters: 128 bytes for each term
-constexpr int RING_BYTES = RING * LENGTH * 16, RING_AT = BLOCK_N / 64 * FILTER_BYTES, TILE_AT = RING_AT + RING_BYTES;
+constexpr int FILTERS = TAPS_H * STEPS * 2, BOX_BYTES = BLOCK_N * 128;  // vectors of a filter; 64 terms of each filter
+constexpr int RING_BYTES = RING * LENGTH * 16, RING_AT = cdiv(FILTERS, 8) * BOX_BYTES, TILE_AT = RING_AT + RING_BYTES;
 constexpr int PITCH = M_CONTIGUOUS ? 64 + HALVES : BLOCK_N + HALVES;   // of the tile of a warpgroup, in which results change places
 constexpr int TILE_BYTES = (M_CONTIGUOUS ? BLOCK_N : 64) * PITCH * 2;
 static_assert(CHANNELS % 2 == 0 && STRIDE_W * CHANNELS % HALVES == 0, "positions are whole vectors apart");
 static_assert(CHANNELS >= HALVES ? CHANNELS % HALVES == 0 : HALVES % CHANNELS == 0, "vectors hold whole pixels, or parts of one");
 
-// Vector v of row h of an image, whose first pixel is w0; zeros outside of the image and for channels that it has not.
-__device__ __forceinline__ Vec<Element, HALVES> pixels(const Element* image, const Convolution& c, int h, int w0, int v) {
+// Vector v of pixels, or taps, side by side, counted from number `first` of the `count` in a row; zeros for those that it has
+// not, and for channels that they have not. Whole: as WHOLE_PIXELS says.
+template <bool Whole>
+__device__ __forceinline__ Vec<Element, HALVES> vector_of(const Element* row, const Strides& by, int first, int count, int v,
+                                                          bool any) {
     constexpr int Vectors = CHANNELS >= HALVES ? CHANNELS / HALVES : 1, Pixels = CHANNELS >= HALVES ? 1 : HALVES / CHANNELS;
-    const int first = w0 + v / Vectors * Pixels, channel = v % Vectors * HALVES;
-    const bool inside = (unsigned)h < (unsigned)c.h.size;
-    const Element* at = image + h * c.image.h + first * c.image.w + channel * c.image.c;
-    Vec<Element, HALVES> x;
+    const int pixel = first + v / Vectors * Pixels, channel = v % Vectors * HALVES;
+    Vec<Element, HALVES> x = {};
+    if constexpr (Whole) {
+        if (any && channel < REAL && (unsigned)pixel < (unsigned)count) x = load<HALVES>(row + pixel * by.w + channel);
+    } else {
+        const Element* at = row + pixel * by.w + channel * by.c;
 #pragma unroll
-    for (int i = 0; i < HALVES; i++) {
-        const int along = i % (HALVES / Pixels), next = i / (HALVES / Pixels);
-        const bool real = inside && channel + along < REAL && (unsigned)(first + next) < (unsigned)c.w.size;
-        x.v[i] = real ? at[next * c.image.w + along * c.image.c] : from_float<Element>(0.0f);
+        for (int i = 0; i < HALVES; i++) {
+            const int along = i % (HALVES / Pixels), next = i / (HALVES / Pixels);
+            const bool real = any && channel + along < REAL && (unsigned)(pixel + next) < (unsigned)count;
+            x.v[i] = real ? at[next * by.w + along * by.c] : from_float<Element>(0.0f);
+        }
     }
     return x;
 }
 
-// Filters n0 to n0 + BLOCK_N as wgmma reads them: a line of 64 for each term (r, s, c), under the 128-byte swizzle.
+// Vector v of row h of an image, whose first pixel is w0.
+__device__ __forceinline__ Vec<Element, HALVES> pixels(const Element* image, const Convolution& c, int h, int w0, int v) {
+    return vector_of<WHOLE_PIXELS>(image + h * c.image.h, c.image, w0, (int)c.w.size, v, (unsigned)h < (unsigned)c.h.size);
+}
+
+// Filters n0 to n0 + BLOCK_N as wgmma reads them: a line of 64 terms of each filter, then the next 64 terms, under the 128-byte
+// swizzle. Terms are (r, s, c), each row of a filter filled up to whole steps.
 __device__ __forceinline__ void load_filters(unsigned char* to, const Element* weight, const Convolution& c, int n0) {
-#pragma unroll 8
-    for (int i = threadIdx.x; i < TAPS_H * STEPS * 16 * BLOCK_N; i += THREADS) {
-        const int k = i % (STEPS * 16), r = i / (STEPS * 16) % TAPS_H, n = i / (STEPS * 16 * TAPS_H);
-        const int channel = k % CHANNELS, s = k / CHANNELS, line = r * STEPS * 16 + k;
-        const bool real = s < TAPS_W && channel < REAL && n0 + n < c.filters;
-        const i64 from = (n0 + n) * c.other.n + channel * c.other.c + r * c.other.h + s * c.other.w;
-        const int at = n / 64 * FILTER_BYTES + line * 128 + (n % 64 / HALVES ^ line % 8) * 16 + n % HALVES * 2;
-        *reinterpret_cast<Element*>(to + at) = real ? weight[from] : from_float<Element>(0.0f);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < FILTERS * BLOCK_N; i += THREADS) {
+        const int n = i / FILTERS, k = i % FILTERS, r = k / (STEPS * 2);
+        const Element* row = weight + (n0 + n) * c.other.n + r * c.other.h;
+        const auto terms = vector_of<WHOLE_FILTERS>(row, c.other, 0, TAPS_W, k % (STEPS * 2), n0 + n < c.filters);
+        store(reinterpret_cast<Element*>(to + k / 8 * BOX_BYTES + n * 128 + (k % 8 ^ n % 8) * 16), terms);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma reads what this thread wrote
 }
@@ -87,6 +103,19 @@ __device__ __forceinline__ void cut(unsigned (&a)[4], int step) {
 }
 
 using Sums = float[BLOCK_N / 8][4];
+
+// d += a b, a in registers as for mma m16n8k16, b in shared memory with contiguous terms.
+#define FILTER_PRODUCT(N, TYPE, ELEMENT_TYPE, A0, A1, A2, A3, B)                                                     \
+    __device__ __forceinline__ void wgmma_filters(float(&d)[N / 8][4], const unsigned(&a)[4], Descriptor b, ELEMENT_TYPE) { \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " INSTRUCTION(                                           \
+                         N, 16, TYPE) "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0; }"            \
+                     : SUMS_##N                                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                         \
+    }
+FILTER_PRODUCT(64, "f16", __half, 32, 33, 34, 35, 36)
+FILTER_PRODUCT(64, "bf16", __nv_bfloat16, 32, 33, 34, 35, 36)
+FILTER_PRODUCT(128, "f16", __half, 64, 65, 66, 67, 68)
+FILTER_PRODUCT(128, "bf16", __nv_bfloat16, 64, 65, 66, 67, 68)
 
 // 64 positions of a warpgroup times all filters. lines: where a lane's first line is in row 0 of the ring. slot: of the first row.
 __device__ __forceinline__ void multiply(Sums& sum, unsigned lines, const unsigned char* filters, int slot) {
@@ -103,8 +132,10 @@ __device__ __forceinline__ void multiply(Sums& sum, unsigned lines, const unsign
         for (int step = 0; step < STEPS; step++) load_matrices<false>(a[r % 2][step], row + step * 32), cut(a[r % 2][step], step);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < STEPS; step++)
-            wgmma(sum, a[r % 2][step], matrix_descriptor(filters + (r * STEPS + step) * STEP_BYTES, FILTER_BYTES), Element());
+        for (int step = 0; step < STEPS; step++) {
+            const int k = r * STEPS + step;
+            wgmma_filters(sum, a[r % 2][step], matrix_descriptor(filters + k / 4 * BOX_BYTES + k % 4 * 32, 0), Element());
+        }
         wgmma_commit();
         slot = (slot >= RING ? slot - RING : slot) + DILATION_H;
     }
