@@ -114,6 +114,28 @@ class SideBySide:
         return None
 
 
+@dataclass(frozen=True)
+class InVectors:
+    """Lines of the axis `name` are whole vectors, or long enough that a copy in which they are is worth it.
+
+    vector: elements. copied: the length from which on it is.
+    """
+
+    name: str
+    vector: int
+    copied: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} a multiple of {self.vector}, or {self.copied} and more"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how long they are."""
+        length = call.axes[self.name]
+        fits = length >= self.copied or (length > 0 and length % self.vector == 0)
+        return None if fits else f"{self.name} = {length}, needs {self.text}"
+
+
 def planes(x: torch.Tensor) -> Pair:
     """N and C of images [N C H W], or of one [C H W]."""
     return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])

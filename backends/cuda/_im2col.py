@@ -25,6 +25,7 @@ from kernelmux.registry.batching import merged
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import InVectors
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
 STEP = 64  # channels: 128 bytes
@@ -287,23 +288,7 @@ class Walked:
         return None
 
 
-@dataclass(frozen=True)
-class Readable:
-    """Lines of the axis `name` are whole vectors, or long enough for a copy in which they are."""
-
-    name: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.name} a multiple of {VECTOR}, or {COPIED} and more"
-
-    def check(self, call: Call) -> str | None:
-        """None, or how long they are."""
-        length = call.axes[self.name]
-        fits = length >= COPIED or (length > 0 and length % VECTOR == 0)
-        return None if fits else f"{self.name} = {length}, needs {self.text}"
-
-
 def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
-    return (*halves_on_hopper(lead), *(Readable(axis) for axis in channels), Walked(transposed), *indices(*together))
+    lines = (InVectors(axis, VECTOR, COPIED) for axis in channels)
+    return (*halves_on_hopper(lead), *lines, Walked(transposed), *indices(*together))

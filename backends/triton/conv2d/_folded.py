@@ -7,18 +7,15 @@ multiple of 16 bytes; boxes of lines are boxes of places. Numbers behind a line 
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
-from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Ints, cdiv
 from kernelmux.backends.triton.conv2d import _specialised
-from kernelmux.backends.triton.conv2d._order import channels_first
+from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Fold, SideBySide, Window
 
-BLOCK = 1024  # numbers of a program
 LINE = Window(1, 1, 0)  # over lines
 
 
@@ -27,38 +24,9 @@ def requires(x: str) -> tuple[Condition, ...]:
     return _specialised.requires(x, AtLeast("C", 1), AtMost("C", 128), SideBySide(), lines="O")
 
 
-@triton.jit(do_not_specialize=range(2, 8))
-def conv2d_fold_kernel(
-    y_ptr, x_ptr, channels, rows, height, width, left, columns, x_n, x_c, x_h, x_w,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing."""
-    n = (tl.program_id(0) // rows).to(tl.int64)
-    h = tl.program_id(0) % rows
-    offs = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    length = columns.to(tl.int64) * CHANNELS
-    w = offs // CHANNELS - left
-    c = offs % CHANNELS
-    inside = (c < channels) & (w >= 0) & (w < width) & (h < height)
-    x = tl.load(x_ptr + n * x_n + c * x_c + h.to(tl.int64) * x_h + w * x_w, mask=inside, other=0.0)
-    tl.store(y_ptr + tl.program_id(0).to(tl.int64) * length + offs, x, mask=offs < length)
-
-
-@plan
-def _plan(x: Images, rows: int, left: int, f: Fold) -> Launch:
-    """The launch, of the copy and of x."""
-    count, channels, height, width = x.shape
-    grid = (count * rows, cdiv(f.columns * f.channels, BLOCK))
-    return Launch(
-        conv2d_fold_kernel, grid, channels, rows, height, width, left, f.columns, *x.strides,
-        CHANNELS=f.channels, BLOCK=BLOCK,
-    )  # fmt: skip
-
-
 def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> tuple[torch.Tensor, Images]:
     """The copy, and how the images [N, S * channels, rows, places] lie in it."""
-    copy = x.new_empty(len(x), rows, f.columns, f.channels)
-    _plan(images(x), rows, window.padding, f)(copy, x)
+    copy = copied(x, rows, window.padding, f.columns, f.channels)
     by_n, by_h, by_w, _ = copy.stride()
     shape = len(x), window.kernel * f.channels, rows, places
     return copy, Images(shape, (by_n, 1, by_h, window.stride * by_w))

@@ -1,4 +1,4 @@
-"""Images and kernels in the other order of memory, where the copy engine or the caller wants that one."""
+"""Images and kernels in the other order of memory, or with more channels, where the copy engine or the caller wants it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import next_power
+from kernelmux.backends.triton.conv2d._problem import Images, images
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
+NUMBERS = 1024  # of a program that copies line by line
 PROGRAMS = 6  # that an SM has shared memory for
 
 
@@ -58,3 +60,46 @@ def channels_first(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _plan(x.get_device(), len(x), x.shape[1], x.shape[2] * x.shape[3], False)(y, x)
     return y
+
+
+@triton.jit(do_not_specialize=range(2, 8))
+def conv2d_fold_kernel(
+    y_ptr, x_ptr, channels, rows, height, width, left, columns, x_n, x_c, x_h, x_w,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing."""
+    n = (tl.program_id(0) // rows).to(tl.int64)
+    h = tl.program_id(0) % rows
+    offs = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    length = columns.to(tl.int64) * CHANNELS
+    w = offs // CHANNELS - left
+    c = offs % CHANNELS
+    inside = (c < channels) & (w >= 0) & (w < width) & (h < height)
+    x = tl.load(x_ptr + n * x_n + c * x_c + h.to(tl.int64) * x_h + w * x_w, mask=inside, other=0.0)
+    tl.store(y_ptr + tl.program_id(0).to(tl.int64) * length + offs, x, mask=offs < length)
+
+
+@plan
+def _copying(x: Images, rows: int, left: int, columns: int, channels: int) -> Launch:
+    """The launch, of the copy and of x."""
+    count, real, height, width = x.shape
+    grid = (count * rows, cdiv(columns * channels, NUMBERS))
+    return Launch(
+        conv2d_fold_kernel, grid, real, rows, height, width, left, columns, *x.strides,
+        CHANNELS=channels, BLOCK=NUMBERS,
+    )  # fmt: skip
+
+
+def copied(x: torch.Tensor, rows: int, left: int, columns: int, channels: int) -> torch.Tensor:
+    """x [N C H W] as [N, rows, columns, channels], from `left` columns before the first one on.
+
+    What x has nothing for is zero.
+    """
+    copy = x.new_empty(len(x), rows, columns, channels)
+    _copying(images(x), rows, left, columns, channels)(copy, x)
+    return copy
+
+
+def padded(x: torch.Tensor, channels: int) -> torch.Tensor:
+    """A channels-last copy with so many channels, of which those that x has not are zero."""
+    return copied(x, x.shape[2], 0, x.shape[3], channels).permute(0, 3, 1, 2)

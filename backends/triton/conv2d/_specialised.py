@@ -26,14 +26,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
-from kernelmux.backends.triton.conv2d._order import channels_first, channels_last
+from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._epilogue import Vector, biased
 from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes, Multiple
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Window
+from kernelmux.registry.windows import InVectors, Window
 
 PLACES = gl.constexpr(64)  # of a box, per multiplier
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
@@ -42,17 +42,20 @@ LOADER_REGISTERS = gl.constexpr(24)
 # Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
 TILES = ((128, 256, 2.9e6), (128, 128, 2.75e6), (64, 256, 2.7e6), (64, 128, 2.15e6), (128, 64, 1.7e6), (64, 64, 1.55e6))
 RING = 192 * 1024  # bytes of shared memory
+WIDE = 2 * VECTOR  # of which channels are multiples in a copy: pixels begin at whole sectors
+COPIED = 33  # channels from which on images are copied with some more; below, a fold of them has fewer terms
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Images are whole numbers of strides high and wide. channels: of which C must be a multiple where columns have one."""
+    """Images are whole numbers of strides high and wide. channels: of which C must be a multiple where columns have one, unless
+    it is copied with more."""
 
     channels: int = 1
 
     @property
     def text(self) -> str:
-        lines = f", and C of {self.channels} where stride[1] > 1" if self.channels > 1 else ""
+        lines = f", and C of {self.channels}, or of no {VECTOR}, where stride[1] > 1" if self.channels > 1 else ""
         return f"H and W multiples of stride{lines}"
 
     def check(self, call: Call) -> str | None:
@@ -60,14 +63,16 @@ class Phases:
         stride, h, w, c = call.scalars["stride"], call.axes["H"], call.axes["W"], call.axes["C"]
         if h % stride[0] or w % stride[1]:
             return f"H = {h} and W = {w} with stride = {stride}, needs {self.text}"
-        return f"C = {c} with stride = {stride}, needs {self.text}" if stride[1] > 1 and c % self.channels else None
+        fits = stride[1] == 1 or c % self.channels == 0 or c % VECTOR
+        return None if fits else f"C = {c} with stride = {stride}, needs {self.text}"
 
 
-def requires(x: str, *more: Condition, lines: str = "CO") -> tuple[Condition, ...]:
-    """What a call must meet. x: the name of the images that are read. lines: axes that are copied by whole vectors."""
+def requires(x: str, *more: Condition, lines: str, read: str = "") -> tuple[Condition, ...]:
+    """What a call must meet. x: the name of the images that are read. lines: axes that are written by whole vectors. read:
+    those that are read by them."""
     halves = Dtypes(x, torch.float16, torch.bfloat16)
     whole = (c for axis in lines for c in (Multiple(axis, VECTOR), AtLeast(axis, VECTOR)))
-    return Capability((9, 0), below=(10, 0)), halves, *whole, *more
+    return Capability((9, 0), below=(10, 0)), halves, *whole, *(InVectors(axis, VECTOR, COPIED) for axis in read), *more
 
 
 @gluon.jit
@@ -318,8 +323,13 @@ def layout_of(block: Ints, dtype: torch.dtype) -> gl.NVMMASharedLayout:
 
 
 def readable(x: torch.Tensor, joined: bool = False) -> torch.Tensor:
-    """Images or kernels as the copy engine can read them: themselves, or a channels-last copy. joined: with no gap between
-    the channels of a column and those of the next one."""
+    """Images or kernels as the copy engine can read them: themselves, or a channels-last copy, which has more channels, of
+    zeros, where theirs are no whole vectors.
+
+    joined: with no gap between the channels of a column and those of the next one.
+    """
+    if x.shape[1] % VECTOR:
+        return padded(x, cdiv(x.shape[1], WIDE) * WIDE)
     apart = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s != 1]
     whole = not any(s % VECTOR or s == 0 or s >= 2**39 for s in apart) and x.data_ptr() % 16 == 0
     lines = x.stride(1) == 1 and len(apart) >= sum(n > 1 for n in x.shape) - 1

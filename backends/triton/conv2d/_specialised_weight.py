@@ -229,9 +229,10 @@ def specialised(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
-    out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    g, right = readable(grad_out), readable(x, over[1].stride > 1)
+    whole = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
+    out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if out.numel():
-        g, right = readable(grad_out), readable(x, over[1].stride > 1)
         launch, shares, finish = specialised(
             Problem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
         )
@@ -241,4 +242,4 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
             sums = x.new_empty((shares, out.numel()), dtype=torch.float32)
             launch(sums, g, right)
             finish(sums, out)
-    return out if format_of(x) == torch.channels_last else out.contiguous()
+    return out[:, : shape[1]].contiguous(memory_format=format_of(x))
