@@ -90,7 +90,8 @@ __device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, co
 // with a tile of 256 x 128 that took 237 instructions for each step, more time than the products of the step.
 __device__ __forceinline__ void produce_positions(const Ring& ring, Place& place, const Work& work, const TensorMap& grad_out,
                                                   const TensorMap& image, const Windows& w) {
-    constexpr int Copies = cdiv(BLOCK_N, 64);
+    constexpr int Copies = BLOCK_N / 64;
+    static_assert(OPERATOR != BACKWARD_WEIGHT || BLOCK_N % 64 == 0, "a copy of 64 channels is of one tap");
     const int terms = w.taps_h * w.taps_w * w.channels;
     Step steps[Copies];
 #pragma unroll

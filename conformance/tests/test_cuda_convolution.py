@@ -81,6 +81,49 @@ def test_every_tile_of_copies_by_taps_is_exact(op: str, tile: WgmmaTiling, monke
     assert torch.equal(OPERATORS[op].VARIANTS["implicit_gemm_tma"].fn(*given).double(), want)
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+@pytest.mark.parametrize("op", list(OPERATORS))
+def test_any_number_of_channels_goes_through_tma(op: str, order: torch.memory_format) -> None:
+    x, weight, grad_out = (
+        integers(2, 35, 6, 5, order=order),
+        integers(37, 35, 2, 3, order=order),
+        integers(2, 37, 7, 3, order=order),
+    )
+    along = ((1, 1), (1, 0), (1, 1))
+    given = {
+        "conv2d": (x, weight, None, *along),
+        "conv2d_backward_input": (grad_out, weight, *along, (0, 0)),
+        "conv2d_backward_weight": (grad_out, x, (2, 3), *along),
+    }[op]
+    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
+    assert torch.equal(OPERATORS[op].VARIANTS["implicit_gemm_tma"].fn(*given).double(), want)
+
+
+def test_pixels_within_sectors_are_copied_where_they_are_read_again() -> None:
+    x = integers(2, 24, 3, 3, order=torch.channels_last)
+    for taps, apart in (((3, 3), 32), ((1, 1), 24)):
+        got = _im2col.ready(x, apart=_im2col.spacing(*taps))
+        assert got.stride(3) == apart and torch.equal(got, x)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("channels", [8, 24])
+def test_whole_vectors_of_rows_are_exact(channels: int) -> None:
+    """Of the image, of the filters, of both, or of neither."""
+    x, weight = (
+        integers(1, channels, 6, 7, order=torch.channels_last),
+        integers(20, channels, 3, 3, order=torch.channels_last),
+    )
+    want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, STRIDE, PADDING, DILATION)
+    for image in (x, x.contiguous()):
+        for kernels in (weight, weight.contiguous()):
+            c = conv2d.problem(layout(image), layout(kernels), torch.channels_last, STRIDE, PADDING, DILATION)
+            plan = _image_rows.plan(c, _image_rows.block_of(c), MULTIPROCESSORS)
+            assert plan.launch._kernel.defines["WHOLE_PIXELS"] == int(image is x)
+            assert torch.equal(plan.run(image, kernels).double(), want)
+
+
 def test_bands_leave_few_positions_unused() -> None:
     for columns, rows in ((112, 1), (56, 2), (24, 4), (7, 4), (300, 2), (256, 1)):
         x, weight = meta(2, 3, 12, columns), meta(64, 3, 3, 3)

@@ -48,8 +48,10 @@ COPIED = 33  # channels from which on images are copied with some more; below, a
 
 @dataclass(frozen=True)
 class Phases:
-    """Images are whole numbers of strides high and wide. channels: of which C must be a multiple where columns have one, unless
-    it is copied with more."""
+    """Images are whole numbers of strides high and wide.
+
+    channels: of which C must be a multiple where columns have a stride, unless it is copied with more.
+    """
 
     channels: int = 1
 
