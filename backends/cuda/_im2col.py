@@ -241,7 +241,7 @@ def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch
     return copied(x, 0, w, cdiv(c, apart) * apart)[..., :c].permute(0, 3, 1, 2)
 
 
-def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, int]]:
+def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Lengths and strides that walk over all pixels; one pair at most if these are equally far apart."""
     return merged([(shape[axis], strides[axis]) for axis in (0, 2, 3)])
 

@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from kernelmux.registry.windows import Fold, Window, pair, windows
+from kernelmux.registry import catalog
+from kernelmux.registry.windows import Fold, InVectors, Window, pair, windows
 
 KINDS = [Window(*kind) for kind in product((1, 2, 5), (1, 2, 3), (0, 1, 4), (1, 3))]
 
@@ -55,3 +56,10 @@ def test_few_channels_stay_few_where_the_stride_allows() -> None:
     assert Fold.of(first, 112, 3, 8).of_kernel(first, 8) == Fold(channels=4, columns=8)
     assert Fold.of(Window(3, 1, 1), 56, 3, 8).channels == 8
     assert Fold.of(Window(3, 1, 1), 56, 12, 8).channels == 16
+
+
+def test_lines_are_whole_vectors_or_long() -> None:
+    for channels, fits in ((0, False), (7, False), (8, True), (24, True), (25, False), (33, True), (100, True)):
+        shapes = (1, channels, 4, 4), (1, channels, 1, 1)
+        call = catalog.spec("conv2d").bind(**dict(zip(("x", "weight"), (torch.zeros(s) for s in shapes), strict=True)))
+        assert (InVectors("C", 8, 33).check(call) is None) == fits
