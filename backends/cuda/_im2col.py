@@ -1,6 +1,6 @@
 """conv2d and its gradients through TMA's im2col mode and wgmma, on sm_90: maps of images, plans, what they ask for.
 
-Images and weights are channels-last here, with pixels at multiples of 16 bytes; others are copied first.
+Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._matmul import Problem, adding, problem, split_length
 from kernelmux.backends.cuda._matmul_wgmma import LINE, TILINGS, WgmmaTiling
-from kernelmux.backends.cuda._pixels import VECTOR, copied
+from kernelmux.backends.cuda._pixels import SECTOR, VECTOR, copied
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
@@ -141,13 +141,17 @@ class Im2colPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def best_plan(
-    operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
 ) -> Im2colPlan:
-    """The quickest tiling by the rule of matmul."""
-    p = _product(operator, left, right, h, w)
+    """The quickest tiling by the rule of matmul.
+
+    channels: of the result, of which operands may have more. left, right: the operands as they lie.
+    """
+    p = _product(operator, channels, left, right, h, w)
+    moved = (prod(left.shape) + prod(right.shape) + p.M * p.N) * p.dtype.itemsize  # an image is read once, not at each tap
     choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
-    tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors))
-    return plan(operator, left, right, h, w, end, tiling, splits, multiprocessors)
+    tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, moved))
+    return plan(operator, channels, left, right, h, w, end, tiling, splits, multiprocessors)
 
 
 def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
@@ -163,11 +167,11 @@ def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:
 
 
 def plan(
-    operator: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling, splits: int,
-    multiprocessors: int,
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling,
+    splits: int, multiprocessors: int,
 ) -> Im2colPlan:  # fmt: skip
-    """The plan with a given tiling, K cut into at most `splits` pieces. left, right: of the operands as they lie."""
-    p = _product(operator, left, right, h, w)
+    """The plan with a given tiling, K cut into at most `splits` pieces."""
+    p = _product(operator, channels, left, right, h, w)
     k_split = split_length(p.K, splits, STEP)
     parts = cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
@@ -193,14 +197,14 @@ def _whole(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
-def _product(operator: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
+def _product(operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
     """The product of matrices that it is, which of their indices are contiguous."""
     image = right if operator == BACKWARD_WEIGHT else left
     positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
     if operator == BACKWARD_WEIGHT:
-        M, N, K = left.shape[1], terms, positions
+        M, N, K = channels, terms, positions
         return problem(Layout((M, K), (1, M), left.dtype, 0), Layout((K, N), (N, 1), left.dtype, 0))
-    M, N, K = positions, right.shape[0 if operator == CONV2D else 1], terms
+    M, N, K = positions, channels, terms
     by = (1, K) if operator == CONV2D else (N, 1)
     return problem(Layout((M, K), (K, 1), left.dtype, 0), Layout((K, N), by, left.dtype, 0))
 
@@ -220,25 +224,24 @@ def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
 
 
 def spacing(*taps: int) -> int:
-    """Of what distances between pixels are to be multiples, in elements.
+    """Of what the channels of an image, and distances between its pixels, are to be multiples, in elements.
 
-    H200, 64 of 3 x 3 on 32xCx56x56: pixels of 48 bytes, of which every second one begins within a sector of 32, take 52 us,
-    those of 32 bytes 28. A single tap reads a pixel once, as a copy would.
+    A single tap reads a pixel once, as a copy would. Others read it again and again, whole sectors of 32 bytes faster.
     """
-    return VECTOR if prod(taps) == 1 else 2 * VECTOR
+    return VECTOR if prod(taps) == 1 else SECTOR
 
 
 def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch.Tensor:
-    """x if its channels lie side by side and pixels, or taps, multiples of `apart` elements apart, and if asked all pixels
-    equally far; else a copy."""
+    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`; and if
+    asked all pixels equally far apart. Else a copy, in which channels are whole sectors: those that x has not are zero."""
     n, c, h, w = x.shape
     steps = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
-    fits = x.stride(1) == 1 and all(s > 0 and s % apart == 0 for s in steps)
+    fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)
     if fits and x.data_ptr() % 16 == 0 and not (dense and len(_pixels(x.shape, x.stride())) > 1):
         return x
     if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
         return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
-    return copied(x, 0, w, cdiv(c, apart) * apart)[..., :c].permute(0, 3, 1, 2)
+    return copied(x, 0, w, cdiv(c, SECTOR) * SECTOR).permute(0, 3, 1, 2)
 
 
 def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -66,19 +66,20 @@ def implicit_gemm_folded(
     images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
     epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
     axes = c.h, _folded.walk(c.w)
-    made = best_plan(CONV2D, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
+    made = best_plan(CONV2D, c.filters, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
     return result(made.run(images.copy, kernels.copy, epilogue), c)
 
 
 def implicit_gemm_tma(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    order, images, kernels = format_of(x), ready(x, apart=spacing(*weight.shape[2:])), ready(weight)
-    c = problem(layout(images), layout(kernels), order, stride, padding, dilation)
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
     if 0 in c.shape:
         return x.new_empty(c.shape)
+    images, kernels = ready(x, apart=spacing(*weight.shape[2:])), ready(weight)
     epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
-    made = best_plan(CONV2D, c.image, c.other, c.h, c.w, epilogue.ending, multiprocessors(x))
+    lie = layout(images), layout(kernels)
+    made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, epilogue.ending, multiprocessors(x))
     return result(made.run(images, kernels, epilogue), c)
 
 

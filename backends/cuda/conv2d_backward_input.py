@@ -60,13 +60,12 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
 def implicit_gemm_tma(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
-    order, kernels = format_of(grad_out), ready(weight)
-    images = ready(grad_out, apart=spacing(*weight.shape[2:]))
-    c = problem(layout(images), layout(kernels), order, stride, padding, dilation, output_padding)
+    c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
     if 0 in c.shape:
         return grad_out.new_empty(c.shape)
-    sides = backwards(c.h), backwards(c.w)
-    made = best_plan(BACKWARD_INPUT, c.image, layout(kernels), *sides, PLAIN.ending, multiprocessors(grad_out))
+    images, kernels = ready(grad_out, apart=spacing(*weight.shape[2:])), ready(weight)
+    lie, sides = (layout(images), layout(kernels)), (backwards(c.h), backwards(c.w))
+    made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, PLAIN.ending, multiprocessors(grad_out))
     return result(made.run(images, kernels, PLAIN), c)
 
 

@@ -57,24 +57,26 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
 def implicit_gemm_folded(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    places = ready(grad_out, dense=True)
-    c = problem(layout(places), layout(x), format_of(x), kernel, stride, padding, dilation)
+    c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
         return x.new_zeros(c.shape)
+    places = ready(grad_out, dense=True)
     fold = _folded.fold_of(c.w, x.shape[1])
     images, axes = _folded.lines_of(x, c.w, fold), (c.h, _folded.walk(c.w))
-    made = best_plan(BACKWARD_WEIGHT, c.other, images.layout, *axes, PLAIN.ending, multiprocessors(x))
+    lie = layout(places), images.layout
+    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, *axes, PLAIN.ending, multiprocessors(x))
     return _folded.unfolded(made.run(places, images.copy, PLAIN), fold, c)
 
 
 def implicit_gemm_tma(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    order, places, images = format_of(x), ready(grad_out, dense=True), ready(x, apart=spacing(*kernel))
-    c = problem(layout(places), layout(images), order, kernel, stride, padding, dilation)
+    c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
         return x.new_zeros(c.shape)
-    made = best_plan(BACKWARD_WEIGHT, c.other, c.image, c.h, c.w, PLAIN.ending, multiprocessors(x))
+    places, images = ready(grad_out, dense=True), ready(x, apart=spacing(*kernel))
+    lie = layout(places), layout(images)
+    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, c.h, c.w, PLAIN.ending, multiprocessors(x))
     return result(made.run(places, images, PLAIN), c)
 
 

@@ -102,9 +102,10 @@ def test_any_number_of_channels_goes_through_tma(op: str, order: torch.memory_fo
 
 def test_pixels_within_sectors_are_copied_where_they_are_read_again() -> None:
     x = integers(2, 24, 3, 3, order=torch.channels_last)
-    for taps, apart in (((3, 3), 32), ((1, 1), 24)):
+    for taps, channels in (((3, 3), 32), ((1, 1), 24)):
         got = _im2col.ready(x, apart=_im2col.spacing(*taps))
-        assert got.stride(3) == apart and torch.equal(got, x)
+        assert (got is x) == (channels == 24) and got.stride(3) == got.shape[1] == channels
+        assert torch.equal(got[:, :24], x) and not got[:, 24:].any()
 
 
 @needs_nvrtc
