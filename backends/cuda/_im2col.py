@@ -148,7 +148,7 @@ def best_plan(
     channels: of the result, of which operands may have more. left, right: the operands as they lie.
     """
     p = _product(operator, channels, left, right, h, w)
-    moved = (prod(left.shape) + prod(right.shape) + p.M * p.N) * p.dtype.itemsize  # an image is read once, not at each tap
+    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize  # an image once, not at each tap
     choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
     tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, moved))
     return plan(operator, channels, left, right, h, w, end, tiling, splits, multiprocessors)
@@ -232,8 +232,8 @@ def spacing(*taps: int) -> int:
 
 
 def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch.Tensor:
-    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`; and if
-    asked all pixels equally far apart. Else a copy, in which channels are whole sectors: those that x has not are zero."""
+    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`, and if
+    asked all pixels are equally far apart. Else a copy of whole sectors of channels: those that x has not are zero."""
     n, c, h, w = x.shape
     steps = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
     fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)

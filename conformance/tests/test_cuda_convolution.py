@@ -9,8 +9,10 @@ from kernelmux.backends.cuda import _convolution_plans as plans
 from kernelmux.backends.cuda import _im2col, _image_rows, conv2d, conv2d_backward_input, conv2d_backward_weight
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import Tile
+from kernelmux.backends.cuda._epilogue import PLAIN
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.backends.cuda._matmul_wgmma import WgmmaTiling
+from kernelmux.backends.cuda._pixels import copied
 from kernelmux.backends.cuda._runtime import Source
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
@@ -98,6 +100,27 @@ def test_any_number_of_channels_goes_through_tma(op: str, order: torch.memory_fo
     }[op]
     want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
     assert torch.equal(OPERATORS[op].VARIANTS["implicit_gemm_tma"].fn(*given).double(), want)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+@pytest.mark.parametrize("channels", [3, 4, 50, 24])
+def test_copies_for_tma_have_zeros_around(channels: int, order: torch.memory_format) -> None:
+    """Rows of more vectors than a block writes, read 1, 2, 4 or 8 channels at once."""
+    x, whole = integers(2, channels, 2, 130, order=order), max(4, -(-channels // 16) * 16)
+    left, columns = 3, 136
+    got = copied(x, left, columns, whole)
+    want = torch.zeros(2, 2, columns, whole, dtype=x.dtype)
+    want[:, :, left : left + 130, :channels] = x.permute(0, 2, 3, 1)
+    assert torch.equal(got, want)
+
+
+def test_an_image_counts_once_in_the_rule_of_pieces() -> None:
+    """Its gradient is then split as much as fills a GPU, since products, not bytes, take most of the time."""
+    x, grad_out = layout(meta(32, 128, 56, 56)), layout(meta(32, 128, 28, 28))
+    c = conv2d_backward_weight.problem(grad_out, x, torch.channels_last, (3, 3), (2, 2), PADDING, DILATION)
+    plan = _im2col.best_plan(c.operator, 128, c.other, c.image, c.h, c.w, PLAIN.ending, MULTIPROCESSORS)
+    assert (int(plan.launch._kernel.defines["BLOCK_N"]), plan.parts) == (128, 14)
 
 
 def test_pixels_within_sectors_are_copied_where_they_are_read_again() -> None:
