@@ -232,8 +232,8 @@ def spacing(*taps: int) -> int:
 
 
 def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch.Tensor:
-    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`, and if
-    asked all pixels are equally far apart. Else a copy of whole sectors of channels: those that x has not are zero."""
+    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`, and
+    if asked all pixels are equally far apart. Else a copy of whole sectors of channels: those that x has not are zero."""
     n, c, h, w = x.shape
     steps = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
     fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)
