@@ -17,7 +17,7 @@ HALVES = 8  # of a vector
 THREADS = 256
 MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block
 RESERVED = 1 << 10  # of each block, by the driver
-MOST_CHANNELS = 24  # H200, 64 of 3 x 3 on 32x56x56: 24 take 30 us, by TMA 52; 33 take 53, folded 44
+MOST_CHANNELS = 24  # H200, 64 of 3 x 3 on 32x56x56: 24 take 24 us, by TMA 44; 28 take 33, folded 30
 
 
 class Block(NamedTuple):

@@ -11,7 +11,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
 SOURCE = Source(__file__, "conv2d_fold.cu")
 VECTOR = 8  # halves of 16 bytes
 SECTOR = 16  # halves of 32 bytes, which L2 reads at once
-THREADS, _EACH = 128, 4  # of a block; vectors of a thread
+THREADS = 128
 _SIGNATURE = "x* y* channels:i32 H:i32 W:i32 left:i32 columns:i32 blocks:i32 by_n:i64 by_c:i64 by_h:i64 by_w:i64"
 
 
@@ -28,17 +28,14 @@ def copied(x: torch.Tensor, left: int, columns: int, channels: int) -> torch.Ten
 @lru_cache(maxsize=4096)
 def _copying(x: Layout, left: int, columns: int, channels: int) -> Bound:
     n, c, h, w = x.shape
-    vectors = columns * channels // VECTOR
-    each = min(_EACH, cdiv(vectors, THREADS))
+    blocks = cdiv(columns * channels, VECTOR * THREADS)
     kernel = SOURCE.kernel(
         "conv2d_fold",
         _SIGNATURE,
         ELEMENT=bits_type(x.dtype),
         CHANNELS=channels,
         READ=_together(x, min(channels, VECTOR)),
-        EACH=each,
     )
-    blocks = cdiv(vectors, THREADS * each)
     return kernel.bind(n * h * blocks, THREADS, c, h, w, left, columns, blocks, *x.strides)
 
 

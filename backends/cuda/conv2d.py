@@ -76,7 +76,7 @@ def implicit_gemm_tma(
     c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
     if 0 in c.shape:
         return x.new_empty(c.shape)
-    images, kernels = ready(x, apart=spacing(*weight.shape[2:])), ready(weight)
+    images, kernels = ready(x, apart=spacing(*weight.shape[1:])), ready(weight)
     epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
     lie = layout(images), layout(kernels)
     made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, epilogue.ending, multiprocessors(x))

@@ -63,7 +63,7 @@ def implicit_gemm_tma(
     c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
     if 0 in c.shape:
         return grad_out.new_empty(c.shape)
-    images, kernels = ready(grad_out, apart=spacing(*weight.shape[2:])), ready(weight)
+    images, kernels = ready(grad_out, apart=spacing(len(weight), *weight.shape[2:])), ready(weight)
     lie, sides = (layout(images), layout(kernels)), (backwards(c.h), backwards(c.w))
     made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, PLAIN.ending, multiprocessors(grad_out))
     return result(made.run(images, kernels, PLAIN), c)

@@ -74,7 +74,7 @@ def implicit_gemm_tma(
     c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
         return x.new_zeros(c.shape)
-    places, images = ready(grad_out, dense=True), ready(x, apart=spacing(*kernel))
+    places, images = ready(grad_out, dense=True), ready(x, apart=spacing(x.shape[1], *kernel))
     lie = layout(places), layout(images)
     made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, c.h, c.w, PLAIN.ending, multiprocessors(x))
     return result(made.run(places, images, PLAIN), c)

@@ -125,8 +125,8 @@ def test_an_image_counts_once_in_the_rule_of_pieces() -> None:
 
 def test_pixels_within_sectors_are_copied_where_they_are_read_again() -> None:
     x = integers(2, 24, 3, 3, order=torch.channels_last)
-    for taps, channels in (((3, 3), 32), ((1, 1), 24)):
-        got = _im2col.ready(x, apart=_im2col.spacing(*taps))
+    for taps, channels in (((3, 3), 64), ((1, 1), 24)):
+        got = _im2col.ready(x, apart=_im2col.spacing(24, *taps))
         assert (got is x) == (channels == 24) and got.stride(3) == got.shape[1] == channels
         assert torch.equal(got[:, :24], x) and not got[:, 24:].any()
 

@@ -229,7 +229,7 @@ def specialised(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
-    g, right = readable(grad_out), readable(x, over[1].stride > 1)
+    g, right = readable(grad_out), readable(x, over[1].stride > 1, prod(shape[2:]) > 1)
     whole = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
     out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if out.numel():

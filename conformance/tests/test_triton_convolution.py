@@ -1,0 +1,48 @@
+"""conv2d and its gradients on images of channels that Triton's boxes cannot read, or read slowly: copies with more channels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.triton.conv2d._specialised import readable
+from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+OPERATORS = {m.__name__.rpartition(".")[2]: m for m in (conv2d, conv2d_backward_input, conv2d_backward_weight)}
+STRIDE = PADDING = DILATION = (1, 1)
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return torch.randint(-1, 2, shape).half().to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("op", list(OPERATORS))
+def test_channels_of_no_whole_sectors_are_exact(op: str) -> None:
+    x, weight, grad_out = integers(2, 40, 8, 8), integers(48, 40, 3, 3), integers(2, 48, 8, 8)
+    if op == "conv2d_backward_input":
+        weight, grad_out = integers(50, 40, 3, 3), integers(2, 50, 8, 8)
+    along = (STRIDE, PADDING, DILATION)
+    given = {
+        "conv2d": (x, weight, None, *along),
+        "conv2d_backward_input": (grad_out, weight, *along, (0, 0)),
+        "conv2d_backward_weight": (grad_out, x, (3, 3), *along),
+    }[op]
+    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
+    with registered.backend("triton").emulation():
+        got = OPERATORS[op].VARIANTS["specialised"].fn(*given)
+    assert torch.equal(got.double(), want)
+
+
+@pytest.mark.parametrize(
+    ("channels", "again", "copied"), [(40, True, 64), (40, False, 40), (48, True, 48), (100, False, 128)]
+)
+def test_what_is_read_again_is_copied_into_whole_boxes(channels: int, again: bool, copied: int) -> None:
+    x = integers(1, channels, 8, 8)
+    with registered.backend("triton").emulation():
+        got = readable(x, again=again)
+    assert got.shape[1] == copied and torch.equal(got[:, :channels], x) and not got[:, channels:].any()
