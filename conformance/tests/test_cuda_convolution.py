@@ -120,7 +120,7 @@ def test_an_image_counts_once_in_the_rule_of_pieces() -> None:
     x, grad_out = layout(meta(32, 128, 56, 56)), layout(meta(32, 128, 28, 28))
     c = conv2d_backward_weight.problem(grad_out, x, torch.channels_last, (3, 3), (2, 2), PADDING, DILATION)
     plan = _im2col.best_plan(c.operator, 128, c.other, c.image, c.h, c.w, PLAIN.ending, MULTIPROCESSORS)
-    assert (int(plan.launch._kernel.defines["BLOCK_N"]), plan.parts) == (128, 14)
+    assert (plan.launch._kernel.defines["BLOCK_N"], plan.parts) == (128, 14)
 
 
 def test_pixels_within_sectors_are_copied_where_they_are_read_again() -> None:

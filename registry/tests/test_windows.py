@@ -60,6 +60,5 @@ def test_few_channels_stay_few_where_the_stride_allows() -> None:
 
 def test_lines_are_whole_vectors_or_long() -> None:
     for channels, fits in ((0, False), (7, False), (8, True), (24, True), (25, False), (33, True), (100, True)):
-        shapes = (1, channels, 4, 4), (1, channels, 1, 1)
-        call = catalog.spec("conv2d").bind(**dict(zip(("x", "weight"), (torch.zeros(s) for s in shapes), strict=True)))
+        call = catalog.spec("conv2d").bind(x=torch.zeros(1, channels, 4, 4), weight=torch.zeros(1, channels, 1, 1))
         assert (InVectors("C", 8, 33).check(call) is None) == fits
