@@ -1,4 +1,4 @@
-"""conv2d and its gradients on images of channels that Triton's boxes cannot read, or read slowly: copies with more channels."""
+"""conv2d and its gradients on images of channels that Triton's boxes cannot read, or read slowly: they are copied."""
 
 from __future__ import annotations
 
