@@ -84,23 +84,24 @@ class Reduction:
             self.rows(out, y, splits, row_group(4 * splits))
 
     def columns(
-        self, x: torch.Tensor, y: torch.Tensor, sizes: Sizes, columns: int = COLUMNS, chunk: int | None = None
-    ) -> None:
+        self, x: torch.Tensor, y: torch.Tensor, sizes: Sizes, columns: int = COLUMNS, chunk: int | None = None,
+        follows: bool = False,
+    ) -> None:  # fmt: skip
         """y[o, i] = x[o, :, i] of contiguous x, sizes = (outer, n, inner); a block reduces `chunk` rows of `columns`."""
         outer, n, inner = sizes
         chunk = min(chunk or n, MOST)
         splits = cdiv(n, chunk) if n else 1
         out = y if splits == 1 else self._states((splits, outer, inner), x.device)
         width = row_width((x,), inner)
-        _columns(self, sizes, chunk, columns, self._element(x), self._output(out, y), width)(x, out)
+        _columns(self, sizes, chunk, columns, self._element(x), self._output(out, y), width, follows)(x, out)
         if splits > 1:
             self.partial(out, y)
 
-    def partial(self, states: torch.Tensor, y: torch.Tensor) -> None:
-        """y = the contiguous states, reduced over their first dimension."""
+    def partial(self, states: torch.Tensor, y: torch.Tensor, follows: bool = False) -> None:
+        """y = the contiguous states, reduced over their first dimension; follows: as in Kernel.bind."""
         n = states.shape[0]
         chunk = _PARTIAL_ROWS if n >= 4 * _PARTIAL_ROWS else None
-        self.columns(states, y, (1, n, y.numel()), _PARTIAL_COLUMNS, chunk)
+        self.columns(states, y, (1, n, y.numel()), _PARTIAL_COLUMNS, chunk, follows)
 
     def _states(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         """States of splits, not yet written: an element for each, in fp32 or, with its place, in two numbers of 64 bits."""
@@ -131,7 +132,14 @@ def _rows(
 
 @lru_cache(maxsize=4096)
 def _columns(
-    op: Reduction, sizes: Sizes, chunk: int, columns: int, element: str, output: tuple[str, int], width: int
+    op: Reduction,
+    sizes: Sizes,
+    chunk: int,
+    columns: int,
+    element: str,
+    output: tuple[str, int],
+    width: int,
+    follows: bool,
 ) -> Bound:
     outer, n, inner = sizes
     tile_inner = min(_COLUMN_BLOCK, 1 << (cdiv(min(columns, inner), width) - 1).bit_length())  # threads side by side
@@ -140,9 +148,10 @@ def _columns(
         f"{op.name}_columns", "x* y* n:i64 inner:i64 chunk:i64 outer:u32 tiles:u32", ELEMENT=element,
         OUTPUT=output[0], LAST=output[1], WIDTH=width, GROUP=_COLUMN_BLOCK, TILE_INNER=tile_inner,
         UNROLL=unroll(width, element), MIN_BLOCKS=_THREADS // _COLUMN_BLOCK - op.indexed,  # places take more registers
+        FOLLOWS=int(follows),
     )  # fmt: skip
     block = (tile_inner, _COLUMN_BLOCK // tile_inner)
-    return kernel.bind(tiles * outer * splits, block, n, inner, chunk, outer, tiles)
+    return kernel.bind(tiles * outer * splits, block, n, inner, chunk, outer, tiles, follows=follows)
 
 
 def extremum_variant(source: Source, name: str) -> dict[str, Implementation]:

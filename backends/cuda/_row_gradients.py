@@ -62,7 +62,7 @@ class RowGradients:
         if walk == "fastest":
             walk = "pipelined" if self.holds(n, x) else "two_pass"
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
-        return grad, *(_total(part, weight) for part in partial)
+        return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
 
     def holds(self, n: int, x: torch.Tensor) -> bool:
         """Whether a block on the device of x holds rows of n elements like those of x, and the sums of their columns."""
@@ -78,10 +78,17 @@ class RowGradients:
         return self.source.kernel(entry, f"{signature} rows:i64 n:i32 chunk:i32 eps:f32", **fixed, **defines)
 
 
-def _total(partial: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
+    """The sum of the parts, like the weight; ahead: the kernel that makes them says when this one may start."""
     total = torch.empty_like(weight)
-    sum_partial(partial, total)
+    sum_partial(partial, total, ahead and _overlaps(partial.get_device()))
     return total
+
+
+@cache
+def _overlaps(index: int) -> bool:
+    """Whether a kernel may start before the one it waits for has ended (-1: the emulator, where it starts after it)."""
+    return index < 0 or torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 def _partial(op: RowGradients, parts: int, work: Work, like: torch.Tensor) -> torch.Tensor:

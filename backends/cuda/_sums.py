@@ -8,6 +8,6 @@ from kernelmux.backends.cuda._runtime import Source
 SUM = Reduction(Source(__file__, "reduce_sum.cu"), "reduce_sum")
 
 
-def sum_partial(partial: torch.Tensor, y: torch.Tensor) -> None:
-    """y = sum of the contiguous fp32 `partial` over its first dimension."""
-    SUM.partial(partial, y)
+def sum_partial(partial: torch.Tensor, y: torch.Tensor, follows: bool = False) -> None:
+    """y = sum of the contiguous fp32 `partial` over its first dimension; follows: as in Kernel.bind."""
+    SUM.partial(partial, y, follows)

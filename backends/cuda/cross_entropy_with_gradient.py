@@ -3,6 +3,7 @@
 two_pass  a row is read twice, the second time from L2
 staying   the row stays in shared memory and registers, and the next one takes its place meanwhile: one read, one write;
           rows that do not fit in pieces, whose gradients follow while L2 still has them; short ones as two_pass
+clusters  a long row stays in the registers of a cluster of blocks, in the order of memory; others as staying
 """
 
 from functools import lru_cache, partial
@@ -19,7 +20,9 @@ from kernelmux.registry.conditions import Capability
 SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
 FOLLOWING = Source(__file__, "cross_entropy_with_gradient_following.cu")
+CLUSTERS = Source(__file__, "cross_entropy_with_gradient_clusters.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
+_CLUSTERS_SIGNATURE = _SIGNATURE.replace("rows:i64 ", "")
 _FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i32 lag:i32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
 _RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
@@ -30,6 +33,11 @@ _STAYING = range(8192, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)
 # Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
 # 1422 us, 1582 by two passes; pieces of 8192 x 128256 took 1167, rows that stay 1135.
 _PIECE, _VECTORS, _BLOCKS = 256, 4, 4
+# In clusters: vectors of a thread, its threads while more blocks may share a row, and at most. H200, in bf16, in one run:
+# 8192 x 128256 takes 1018 us, 1132 as rows that stay, 1062 by 512 threads; 8192 x 151936 takes 1307 us, 1589 in pieces.
+# Rows of which a multiprocessor would keep only one, and of which it has room for parts of two.
+_SHARED_VECTORS, _SHARED_THREADS, _MOST_SHARED = 8, 256, 512
+_SHARED = range(2**17 + 1, 8 * _MOST_SHARED * _SHARED_VECTORS * ACCESS_BYTES + 1)  # bytes of a row
 
 
 def cross_entropy_with_gradient(
@@ -43,6 +51,8 @@ def cross_entropy_with_gradient(
         size = logits.shape[1] * logits.dtype.itemsize
         if plan == "two_pass" or size < _STAYING.start:
             _two_pass(*work)(logits, target, count, loss, grad)
+        elif plan == "clusters" and size in _SHARED:
+            _clusters(*work, aligned(logits))(logits, target, count, loss, grad)
         elif size in _STAYING:
             _staying(*work, multiprocessors(logits))(logits, target, count, loss, grad)
         else:
@@ -103,6 +113,25 @@ def _following(
     return words, clear.bind(cdiv(words, 256), 256, words), work
 
 
+def _shares(size: int) -> tuple[int, int]:
+    """Blocks of the cluster that holds a row of `size` bytes, and threads of each."""
+    held = _SHARED_VECTORS * ACCESS_BYTES  # bytes of a thread
+    cluster = next((c for c in (2, 4) if size <= c * _SHARED_THREADS * held), 8)
+    return cluster, cdiv(size, 32 * cluster * held) * 32
+
+
+@lru_cache(maxsize=4096)
+def _clusters(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool) -> Bound:
+    size, width = n * dtype.itemsize, ACCESS_BYTES // dtype.itemsize
+    cluster, group = _shares(size)
+    kernel = CLUSTERS.kernel(
+        "cross_entropy_with_gradient_clusters", _CLUSTERS_SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group,
+        UNROLL=_SHARED_VECTORS, CLUSTER=cluster, MIN_BLOCKS=max(1, _THREADS // group), SMOOTHED=int(smoothing != 0),
+        ALIGNED=int(aligned),
+    )  # fmt: skip
+    return kernel.bind(rows * cluster, group, n, step, ignored, smoothing)
+
+
 _LAYOUT = {"logits": "last", "target": "contiguous"}
 _PEELED = {"BatchInvariant": "a row that starts misaligned is peeled, and its columns fall to other threads"}
 VARIANTS = {
@@ -115,6 +144,13 @@ VARIANTS = {
     "staying": Implementation(
         partial(cross_entropy_with_gradient, "staying"),
         "one read as far as shared memory and registers hold the row, the next one on its way; else the second from L2",
+        (Capability((9, 0)),),
+        _LAYOUT,
+        exempt=_PEELED,
+    ),
+    "clusters": Implementation(
+        partial(cross_entropy_with_gradient, "clusters"),
+        "a long row in the registers of a cluster of blocks, in the order of memory",
         (Capability((9, 0)),),
         _LAYOUT,
         exempt=_PEELED,

@@ -3,11 +3,7 @@
 // of the row `lag` before, whose logits are still in L2: memory sees one stream of reads and one of writes. Blocks start in the order
 // of their numbers, so that all those have started whose words a block waits for. Logits lie `step` apart from row to row; gradients
 // are contiguous.
-#include "row_losses.cuh"
-
-#ifndef ALIGNED  // every row starts at a vector and ends with one
-#define ALIGNED 0
-#endif
+#include "row_pieces.cuh"
 
 // {maximum, sum of exponentials} of a piece, with smoothing {sum, 1} beside it. None is 0: a sum of 0 has a maximum of -inf.
 using Word = unsigned long long;
@@ -53,26 +49,6 @@ __device__ __forceinline__ bool look(const Word* words, int pieces, Logits& row)
     row.join(row, Lanes<32>());
     return __all_sync(0xffffffffu, there);
 }
-
-// A thread's vectors in a piece of a row: the first of them, how many elements there are from it on, and those beside the vectors.
-struct Part {
-    int first, left;
-    Peel peel;
-
-    __device__ __forceinline__ Part(const T* row, int n, int piece) : peel{0, n, 0} {
-        if (!ALIGNED) peel = Peel::of<WIDTH>(row, n);
-        first = peel.head + (piece * UNROLL * GROUP + threadIdx.x) * WIDTH, left = peel.tail - first;
-    }
-    template <typename F>
-    __device__ __forceinline__ void each(F f) const {  // f(vector, its place after the first)
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (u * GROUP * WIDTH < left) f(u, u * GROUP * WIDTH);
-    }
-    __device__ __forceinline__ int beside(int piece) const {  // of this thread, or -1
-        return !ALIGNED && piece == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
-    }
-};
 
 extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS)
 cross_entropy_with_gradient_following(

@@ -49,6 +49,9 @@ struct Place {
 #ifndef UNROLL  // accesses of a thread in flight
 #define UNROLL 4
 #endif
+#ifndef FOLLOWS  // columns: the kernel ahead, which makes x, may still run
+#define FOLLOWS 0
+#endif
 static_assert(GROUP <= 32 || ROWS == 1, "a row of several warps has the block to itself");
 
 using T = ELEMENT;
@@ -214,6 +217,9 @@ __device__ __forceinline__ void reduce_columns(const T* x, Out* y, i64 n, i64 in
     const i64 tile = (i64)(blockIdx.x % tiles) * COLUMNS, c = tile + threadIdx.x * WIDTH, o = blockIdx.x / tiles % outer;
     const i64 split = blockIdx.x / tiles / outer, begin = split * chunk;
     const int count = (int)(min(n, begin + chunk) - begin);
+#if FOLLOWS && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
     reduce_down<Op>(partial, x + (o * n + begin) * inner + c, count, inner, c < inner);
     Out* const out = y + (split * outer + o) * inner + tile;
     for (int i = threadIdx.y * TILE_INNER + threadIdx.x; i < COLUMNS && tile + i < inner; i += GROUP)

@@ -178,6 +178,9 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
             store(all.grad + row * n + i, gradients(all.op, held[HOLD * v], w[v], found, sum[v]));
         });
     }
+#if __CUDA_ARCH__ >= 900  // the kernel that adds up may start and wait
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     add_to_partial(sum, all.partial + blockIdx.x * (i64)n, gridDim.x * (i64)n, n);
 }
 

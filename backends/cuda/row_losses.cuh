@@ -89,3 +89,10 @@ __device__ __forceinline__ void store_row(T* to, const Elements& x, bool wide) {
 __device__ __forceinline__ bool starts_vector(const T* p) {
     return reinterpret_cast<unsigned long long>(p) % sizeof(Elements) == 0;
 }
+
+// By the intrinsic: an assignment becomes narrow stores here. A row is read once, so that streaming has nothing to keep in L2
+// (8192 x 128256 in bf16 on an H200, in one run: 1069 us, 1078 with streaming stores).
+__device__ __forceinline__ void store_whole(T* to, const Elements& x) {
+    using Raw = typename Elements::Raw;
+    __stwb(reinterpret_cast<Raw*>(to), bits<Raw>(x));
+}

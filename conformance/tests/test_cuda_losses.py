@@ -1,6 +1,8 @@
-"""cross_entropy_with_gradient on CUDA: rows in pieces, of which some wait for words of others."""
+"""cross_entropy_with_gradient on CUDA: rows in pieces, of which some wait for words of others, and rows in clusters."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
@@ -29,9 +31,50 @@ def test_gradients_of_rows_long_past(n: int, skipped: int, smoothing: float, mon
     target[1] = -100
     with emulator.checks("full"):
         loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, smoothing, "mean")
+    assert_right(x, target, smoothing, loss, grad)
+
+
+def assert_right(
+    x: torch.Tensor, target: torch.Tensor, smoothing: float, loss: torch.Tensor, grad: torch.Tensor
+) -> None:
     exact = x.double().requires_grad_()
     want = F.cross_entropy(exact, target, label_smoothing=smoothing)
     want.backward()
     assert exact.grad is not None
     assert torch.allclose(loss.double(), want, rtol=1e-6)
     assert torch.allclose(grad.double(), exact.grad, rtol=2**-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(70000, torch.bfloat16), (70001, torch.bfloat16), (33000, torch.float32)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float) -> None:
+    x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    target = torch.tensor([5, -100, n - 1])
+    with emulator.checks("full"):
+        loss, grad = losses.cross_entropy_with_gradient("clusters", x, target, -100, smoothing, "mean")
+    assert_right(x, target, smoothing, loss, grad)
+
+
+@pytest.mark.parametrize("size", [losses._SHARED.start, 2 * 128256, 2 * 151936, 4 * 128256, losses._SHARED[-1]])
+def test_a_cluster_holds_its_row(size: int) -> None:
+    """With no more than a warp of each block to spare; none larger than the launch bounds leave registers for."""
+    blocks, threads = losses._shares(size)
+    held = blocks * losses._SHARED_VECTORS * 16
+    assert held * (threads - 32) < size <= held * threads
+    assert threads <= losses._MOST_SHARED
+
+
+def test_only_long_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = torch.zeros(1, dtype=torch.int64)
+    ways = []
+    for name in ("_staying", "_clusters", "_following"):
+        monkeypatch.setattr(losses, name, partial(way, ways, name))
+    for size in (losses._SHARED.start - 16, losses._SHARED.start + 15, losses._SHARED[-1], losses._SHARED[-1] + 16):
+        with pytest.raises(LookupError):
+            losses.cross_entropy_with_gradient("clusters", torch.empty(1, size // 4), target, -100, 0.0, "sum")
+    assert ways == ["_staying", "_clusters", "_clusters", "_following"]
+
+
+def way(ways: list[str], name: str, *_: object) -> None:
+    ways.append(name)
+    raise LookupError(name)

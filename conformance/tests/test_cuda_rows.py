@@ -15,6 +15,8 @@ from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
 from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import nvrtc
+from kernelmux.emulator.compilers.launch_log import recorder
+from kernelmux.registry import dispatch
 
 LENGTHS = (1, 2, 7, 31, 33, 100, 127, 515, 768, 1000, 1025, 4099, 5000, 5120, 7168, 8191, 9001, 12288, 18432, 32768)
 LONG = (20003, 32769, 50257, 65536, 100000, 131072, 262144)
@@ -126,3 +128,15 @@ def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(monkeypatch: pytes
     x = torch.randn(3, 8192, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = torch.nn.functional.rms_norm(x.double(), (8192,), eps=1e-5)
     assert torch.allclose(rms_norm_registers(x, weight, 1e-5).double(), want, rtol=2**-7, atol=0)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("variant", "ahead"), [("pipelined", True), ("two_pass", False)])
+def test_sums_of_gradients_start_while_rows_are_walked(variant: str, ahead: bool) -> None:
+    """They wait for the walk themselves, which says when they may start."""
+    x, weight = torch.empty(16, 4096, dtype=torch.bfloat16), torch.empty(4096, dtype=torch.bfloat16)
+    with recorder(run=False) as log:
+        dispatch.function("rms_norm_backward")(x, x, weight, backend=f"cuda/{variant}")
+    walk, total = ptx(log[-2]), ptx(log[-1])
+    assert ("griddepcontrol.launch_dependents" in walk) == ahead
+    assert ("griddepcontrol.wait" in total) == ahead
