@@ -35,9 +35,9 @@ _STAYING = range(8192, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)
 _PIECE, _VECTORS, _BLOCKS = 256, 4, 4
 # In clusters: vectors of a thread, its threads while more blocks may share a row, and at most. H200, in bf16, in one run:
 # 8192 x 128256 takes 1018 us, 1132 as rows that stay, 1062 by 512 threads; 8192 x 151936 takes 1307 us, 1589 in pieces.
-# Rows of which a multiprocessor would keep only one, and of which it has room for parts of two.
+# Rows of which a multiprocessor would keep one or two, and of which it has room for parts of two.
 _SHARED_VECTORS, _SHARED_THREADS, _MOST_SHARED = 8, 256, 512
-_SHARED = range(2**17 + 1, 8 * _MOST_SHARED * _SHARED_VECTORS * ACCESS_BYTES + 1)  # bytes of a row
+_SHARED = range(2**16 + 1, 8 * _MOST_SHARED * _SHARED_VECTORS * ACCESS_BYTES + 1)  # bytes of a row
 
 
 def cross_entropy_with_gradient(
