@@ -66,7 +66,7 @@ def test_a_cluster_holds_its_row(size: int) -> None:
 
 def test_only_long_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.zeros(1, dtype=torch.int64)
-    ways = []
+    ways: list[str] = []
     for name in ("_staying", "_clusters", "_following"):
         monkeypatch.setattr(losses, name, partial(way, ways, name))
     for size in (losses._SHARED.start - 16, losses._SHARED.start + 15, losses._SHARED[-1], losses._SHARED[-1] + 16):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import matvec
+from kernelmux.backends.cuda._layout import layout
 from kernelmux.emulator import nvrtc
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
@@ -41,7 +42,7 @@ def test_many_rows_share_what_is_read_of_the_vectors(
     cancels = torch.cat((some, -some), 1)  # what is left of the sums of equal halves are the roundings of their order
     weight[:, 520:] = weight[:, :520]
     alone, among = matvec.tensor_cores(weight, cancels[:1], None), matvec.tensor_cores(weight, cancels, None)
-    launch = matvec._tensor_cores(matvec.layout(weight), matvec.layout(x))
+    launch = matvec._tensor_cores(layout(weight), layout(x))
     matvec._tensor_cores.cache_clear()
     assert launch._kernel.defines["ROW_TILES"] == tiles and launch._grid[0] == -(-75 // (16 * tiles))
     assert torch.equal(alone, among[:1])
