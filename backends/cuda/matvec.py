@@ -16,10 +16,10 @@ from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, 
 ROWS = Source(__file__)
 TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")
 _TILE, _TILE_WARPS = 16, 8
-# Tiles of a block, for which x is read once, and accesses of a thread in flight, which order the sums: of many rows of 16
-# bits, and else. H200, 14336 x 4096 bf16, 16 vectors, in one run: 44.2 us (with loads that leave L2 last) and 54.0.
-_MANY_TILES, _FEW_TILES = (4, 1), (1, 2)
-_MANY_ROWS = 132 * 4 * _TILE  # each multiprocessor has a block even so
+# Tiles of a block, for which x is read once, and accesses of a thread in flight, which order the sums. H200, in one run, us
+# with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 42.9 and 55.3, 8 39.3 and 46.3; 4096 x 14336, 16
+# vectors 55.8 and 75.3; bytes, 14336 x 4096, 16 vectors 32.1 and 30.1.
+_TILES, _TILES_OF_BYTES = (2, 1), (1, 2)
 
 
 def rows(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
@@ -49,13 +49,13 @@ def _rows(weight: Layout, x: Layout) -> Bound:
 def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
     """Rows of a block, and its warps, which follow the length of the rows alone: they order the sums.
 
-    H200, bf16, one vector, in one run: 14336 x 4096 takes 33.8 us, 36.3 with four rows and four warps; 4096 x 14336 takes
-    35.1, 37.2 with four and eight. Bytes took 22.2 us with four and four, 24.0 with two and eight.
+    H200, bf16, in one run: one vector and 14336 x 4096 take 33.8 us, 36.3 with four rows and four warps; 4096 x 14336 takes
+    36.1, 37.2 with four and eight, 35.1 with one and sixteen, which takes 47.2 for four vectors where four and eight take
+    38.1. Bytes took 22.2 us with four and four, 24.0 with two and eight.
     """
-    size = K * itemsize
-    if itemsize != 2 or size < 2**12:
-        return 4, 8 if size >= 2**14 else 4
-    return min(1 << (vectors - 1).bit_length(), 4), 16 if size >= 2**14 else 8
+    if itemsize != 2 or K < 2**11:
+        return 4, 8 if K * itemsize >= 2**14 else 4
+    return min(1 << (vectors - 1).bit_length(), 4), 8
 
 
 def _width(weight: Layout, x: Layout) -> int:
@@ -75,7 +75,7 @@ def _starts_at(width: int, operand: Layout) -> bool:
 @lru_cache(maxsize=4096)
 def _tensor_cores(weight: Layout, x: Layout) -> Bound:
     (N, K), B, size = weight.shape, x.shape[0], weight.dtype.itemsize
-    tiles, unroll = _MANY_TILES if size == 2 and N >= _MANY_ROWS else _FEW_TILES
+    tiles, unroll = _TILES_OF_BYTES if size == 1 else _TILES
     kernel = TENSOR_CORES.kernel(
         "matvec_tensor_cores", "weight* x* scale* y* N:i32 K:i32 B:i32 weight_row:i64 x_row:i64",
         ELEMENT=ctype(x.dtype), INT8=int(size == 1), TILES=cdiv(B, 8), WARPS=_TILE_WARPS, UNROLL=unroll, ROW_TILES=tiles,

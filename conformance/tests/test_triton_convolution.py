@@ -8,6 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.triton.conv2d import _order
+from kernelmux.backends.triton.conv2d._problem import images
 from kernelmux.backends.triton.conv2d._specialised import readable
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
@@ -46,3 +48,11 @@ def test_what_is_read_again_is_copied_into_whole_boxes(channels: int, again: boo
     with registered.backend("triton").emulation():
         got = readable(x, again=again)
     assert got.shape[1] == copied and torch.equal(got[:, :channels], x) and not got[:, channels:].any()
+
+
+def test_a_copy_of_any_size_fits_into_a_grid() -> None:
+    """Only the first axis of a grid may be longer than 65,535."""
+    x = torch.empty(2, 15_000_000, 8, 9, dtype=torch.float16, device="meta")
+    with registered.backend("triton").emulation():
+        launch = _order._copying(images(x), 8, 0, 9, 15_000_000)
+    assert launch.grid[1:] == (1, 1) and launch.grid[0] == 2 * 8 * -(-9 * 15_000_000 // _order.NUMBERS)

@@ -62,30 +62,34 @@ def channels_first(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@triton.jit(do_not_specialize=range(2, 8))
+@triton.jit(do_not_specialize=range(2, 9))
 def conv2d_fold_kernel(
-    y_ptr, x_ptr, channels, rows, height, width, left, columns, x_n, x_c, x_h, x_w,
+    y_ptr, x_ptr, channels, rows, height, width, left, columns, blocks, x_n, x_c, x_h, x_w,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing."""
-    n = (tl.program_id(0) // rows).to(tl.int64)
-    h = tl.program_id(0) % rows
-    offs = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing.
+
+    blocks: programs of a row.
+    """
+    row = tl.program_id(0) // blocks
+    n = (row // rows).to(tl.int64)
+    h = row % rows
+    offs = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     length = columns.to(tl.int64) * CHANNELS
     w = offs // CHANNELS - left
     c = offs % CHANNELS
     inside = (c < channels) & (w >= 0) & (w < width) & (h < height)
     x = tl.load(x_ptr + n * x_n + c * x_c + h.to(tl.int64) * x_h + w * x_w, mask=inside, other=0.0)
-    tl.store(y_ptr + tl.program_id(0).to(tl.int64) * length + offs, x, mask=offs < length)
+    tl.store(y_ptr + row.to(tl.int64) * length + offs, x, mask=offs < length)
 
 
 @plan
 def _copying(x: Images, rows: int, left: int, columns: int, channels: int) -> Launch:
     """The launch, of the copy and of x."""
     count, real, height, width = x.shape
-    grid = (count * rows, cdiv(columns * channels, NUMBERS))
+    blocks = cdiv(columns * channels, NUMBERS)
     return Launch(
-        conv2d_fold_kernel, grid, real, rows, height, width, left, columns, *x.strides,
+        conv2d_fold_kernel, (count * rows * blocks,), real, rows, height, width, left, columns, blocks, *x.strides,
         CHANNELS=channels, BLOCK=NUMBERS,
     )  # fmt: skip
 
