@@ -17,7 +17,7 @@ ROWS = Source(__file__)
 TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")
 _TILE, _TILE_WARPS = 16, 8
 # Tiles of a block, for which x is read once, and accesses of a thread in flight, which order the sums. H200, in one run, us
-# with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 42.9 and 55.3, 8 39.3 and 46.3; 4096 x 14336, 16
+# with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 43.0 and 55.3, 8 39.4 and 46.3; 4096 x 14336, 16
 # vectors 55.8 and 75.3; bytes, 14336 x 4096, 16 vectors 32.1 and 30.1.
 _TILES, _TILES_OF_BYTES = (2, 1), (1, 2)
 

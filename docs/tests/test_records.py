@@ -28,6 +28,8 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     held |= {us for *_, own, copy in record("max_pool2d_trials")["rows"] for us in (own, copy)}
     held |= {us for found in record("product_tiles")["times, us"].values() for us in found.values()}
     held |= {us for _, _, us, _ in record("product_pairs_trials")["rows"]}
+    trials = record("clusters_and_matvec_trials")
+    held |= {us for run in ("first", "second", "third") for *_, us, _, _ in trials[f"{run} run"]}
     held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in flat(found.values())}
     held |= {row["median_us"] for row in perf["rows"] if row["median_us"]}
     wanted = [time for table in tables(section) for time in times(table)]
