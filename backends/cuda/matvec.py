@@ -91,7 +91,7 @@ _ON_TENSOR_CORES: tuple[Condition, ...] = (
     Dtypes("x", torch.float16, torch.bfloat16), Multiple("K", 16), Aligned("weight"), Aligned("x"), *_INDICES,
 )  # fmt: skip
 VARIANTS = {
-    "rows": Implementation(rows, "four rows per block, all that is read of x serves them", _INDICES, _LAYOUT),
+    "rows": Implementation(rows, "a few rows per block, all that is read of x serves them", _INDICES, _LAYOUT),
     "tensor_cores": Implementation(
         tensor_cores, "mma.sync on operands as they come from memory", _ON_TENSOR_CORES, _LAYOUT, arithmetic="mma_16"
     ),
