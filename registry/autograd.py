@@ -1,8 +1,9 @@
 """Gradients at run time: what a forward call keeps, and the operators that its backward runs.
 
 A spec says what its gradient is made of (`gradient.py`); here it runs. A call of a kernel becomes one node of torch's
-graph. The node keeps the tensors that the declared gradient reads, and no others. Its backward asks for the backends that
-the forward call was asked for: autograd runs it on a thread of its own, where no `use()` of the caller is in force.
+graph. The node keeps the tensors that the wanted gradients read, and no others: for a frozen tensor nothing is computed,
+and nothing kept that only its gradient reads. Its backward asks for the backends that the forward call was asked for:
+autograd runs it on a thread of its own, where no `use()` of the caller is in force.
 """
 
 from __future__ import annotations
@@ -106,10 +107,11 @@ def differentiable(spec: OpSpec) -> bool:
 
 def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     """Store in the context of a node what `gradients` needs of a call and its outputs."""
-    needs = _needs(spec.name)
+    needs = _needs(spec.name, ctx.needs_input_grad[-len(spec.inputs) :])
     known = (*values, *result) if isinstance(result, tuple) else (*values, result)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*[known[i] for i in needs.tensors])
+    ctx.kept = needs.names
     ctx.rest = {name: known[i] for name, i in needs.scalars}
     for name, i in needs.outlines:
         ctx.rest[name] = _outline(known[i])
@@ -119,11 +121,13 @@ def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
 
 
 class _Needs(NamedTuple):
-    """Where among the arguments and, behind them, the outputs stands what a gradient needs.
+    """Where among the arguments and, behind them, the outputs stands what the wanted gradients need.
 
-    returned: outputs that the call returns, if these are several. constant: outputs from which no gradient comes.
+    names: of the tensors. returned: outputs that the call returns, if these are several. constant: outputs from which no
+    gradient comes.
     """
 
+    names: tuple[str, ...]
     tensors: tuple[int, ...]
     scalars: tuple[tuple[str, int], ...]
     outlines: tuple[tuple[str, int], ...]
@@ -133,13 +137,14 @@ class _Needs(NamedTuple):
 
 
 @cache
-def _needs(op: str) -> _Needs:
-    """The spec behind `kept`, so that a call looks up no names."""
+def _needs(op: str, wanted: tuple[bool, ...]) -> _Needs:
+    """The spec behind `kept`, so that a call looks up no names. wanted: for each argument, whether its gradient is."""
     spec = catalog.spec(op)
     at = {item.name: i for i, item in enumerate((*spec.inputs, *spec.outputs))}
-    tensors, outlines = kept(op)
+    tensors, outlines = kept(op, tuple(i.name for i, want in zip(spec.inputs, wanted, strict=True) if want))
     outputs = tuple(at[o.name] for o in spec.outputs)
     return _Needs(
+        names=tensors,
         tensors=tuple(at[name] for name in tensors),
         scalars=tuple((i.name, at[i.name]) for i in spec.scalars),
         outlines=tuple((name, at[name]) for name in outlines),
@@ -159,17 +164,17 @@ def gradients(
     names, varying = [o.name for o in spec.outputs[: spec.visible]], gradient.varying(spec)
     wanted = [(i, n, g) for i, (n, g) in enumerate(zip(names, given, strict=True)) if n in varying]
     complete = {n: ctx.returned[i].zeros() if g is None else g for i, n, g in wanted}
-    values = {**ctx.rest, **dict(zip(kept(spec.name)[0], ctx.saved_tensors, strict=True))}
-    found = _declared(spec, values, complete, operator)
+    values = {**ctx.rest, **dict(zip(ctx.kept, ctx.saved_tensors, strict=True))}
+    found = _declared(spec, values, complete, operator, [i.name for i, n in zip(spec.inputs, needs, strict=True) if n])
     return tuple(found.get(i.name) if need else None for i, need in zip(spec.inputs, needs, strict=False))
 
 
 def _declared(
-    spec: OpSpec, values: Mapping[str, Any], grads: gradient.Tensors, operator: Operator
+    spec: OpSpec, values: Mapping[str, Any], grads: gradient.Tensors, operator: Operator, wanted: Sequence[str]
 ) -> Mapping[str, torch.Tensor]:
-    """The gradients by tensor, as the spec declares them."""
+    """The gradients of the wanted tensors, and perhaps of others, as the spec declares them."""
     if isinstance(spec.gradient, Composed):
-        composed = spec.gradient.how(Operators(operator), values, grads)
+        composed = spec.gradient.compute(Operators(operator), values, grads, wanted)
         again = spec.gradient.constant and torch.is_grad_enabled()
         return _once(spec, composed, [torch.empty(0, requires_grad=True)]) if again else composed
     assert isinstance(spec.gradient, Gradient)  # `lack` refused the call otherwise
@@ -259,8 +264,9 @@ def _outline(x: torch.Tensor | None) -> Outline | None:
 
 
 @cache
-def kept(op: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments and outputs that the gradient of an operator reads, and those of which an `Outline` is enough."""
+def kept(op: str, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments and outputs that the wanted gradients of an operator read, and those of which an `Outline` is
+    enough."""
     spec = catalog.spec(op)
     if isinstance(spec.gradient, Gradient):
         own = {t.name for t in spec.tensors} | set(spec.gradient.saves)
@@ -269,7 +275,7 @@ def kept(op: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     taken, read = set[str](), set[str]()
     with _disable_current_modes():  # the first to ask may be a trace
         for case in (c for c in spec.cases if sum(map(math.prod, c.shapes.values())) <= SMALL):
-            _watch(spec.gradient, _sample(spec, case), taken, read)
+            _watch(spec.gradient, _sample(spec, case), wanted, taken, read)
     order = [n for n in (*(i.name for i in spec.inputs), *(o.name for o in spec.outputs)) if n in taken]
     return tuple(n for n in order if n in read), tuple(n for n in order if n not in read)
 
@@ -291,7 +297,7 @@ def lacking(call: Call, backend: str) -> list[str]:
     if isinstance(spec.gradient, Composed):
         made = dict(zip((o.name for o in spec.outputs), hollow(call), strict=True))
         grads = {name: torch.zeros_like(made[name]) for name in gradient.varying(spec)}
-        spec.gradient.how(Operators(noted), {**call.arguments, **made}, grads)
+        spec.gradient.compute(Operators(noted), {**call.arguments, **made}, grads)
     elif isinstance(spec.gradient, Gradient):
         used[spec.gradient.op] = None
     return [op for op in used if not registered.implements(backend, op)]
@@ -306,12 +312,13 @@ def _sample(spec: OpSpec, case: Case) -> Call:
     return spec.bind(**given)
 
 
-def _watch(declared: Composed, call: Call, taken: set[str], read: set[str]) -> None:
+def _watch(declared: Composed, call: Call, wanted: tuple[str, ...], taken: set[str], read: set[str]) -> None:
     """Run a composed gradient on small tensors; note which values it takes, and which of these it reads."""
     outputs = dict(zip((o.name for o in call.spec.outputs), hollow(call), strict=True))
     tensors = {**call.tensors, **outputs}
     values = Taken({**call.arguments, **{n: Watched.of(x, n, read) for n, x in tensors.items()}}, tensors, taken)
-    declared.how(Operators(_uncomputed), values, {n: torch.zeros_like(y) for n, y in outputs.items()})
+    grads = {n: torch.zeros_like(y) for n, y in outputs.items()}
+    declared.compute(Operators(_uncomputed), values, grads, wanted)
 
 
 def _uncomputed(spec: OpSpec, values: tuple[Any, ...]) -> Any:

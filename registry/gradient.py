@@ -1,13 +1,13 @@
 """What is differentiable in an operator, and by which operators.
 
 gradient=Gradient("softmax_backward", wrt=("x",), saves=("y",))
-gradient=Composed(("a", "b"), lambda kx, v, g: {"a": kx.matmul(g["y"], v["b"].mT), "b": kx.matmul(v["a"].mT, g["y"])})
+gradient=Composed(("x",), lambda kx, v, g: {"x": kx.transpose(g["y"])})
 gradient=NoGradient("an index has no derivative")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelmux.registry.spec import OpSpec
 
 Tensors = Mapping[str, torch.Tensor]
+Deferred = torch.Tensor | Callable[[], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,23 @@ class Composed:
     """Gradients by public operators, and what torch does without a kernel or in one step: views, a product, a factor.
 
     how: from the operators (a namespace such as `kernelmux`), the arguments and outputs of the forward call, and the
-    gradients of the returned outputs, all by name, to the gradients of `wrt`. saves: outputs that are there for it alone.
-    constant: returned outputs that count as constants: they have no gradient, and what `how` makes of them cannot be
-    differentiated again.
+    gradients of the returned outputs, all by name, to the gradients of `wrt`, or to functions that compute them: one of
+    several tensors may be frozen, and what its gradient costs is not paid then. saves: outputs that are there for it
+    alone. constant: returned outputs that count as constants: they have no gradient, and what `how` makes of them cannot
+    be differentiated again.
     """
 
     wrt: tuple[str, ...]
-    how: Callable[[Any, Mapping[str, Any], Tensors], Tensors]
+    how: Callable[[Any, Mapping[str, Any], Tensors], Mapping[str, Deferred]]
     saves: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+
+    def compute(
+        self, kx: Any, values: Mapping[str, Any], grads: Tensors, wanted: Collection[str] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The gradients of the wanted tensors, or of all; arguments as of `how`."""
+        found = self.how(kx, values, grads)
+        return {name: g() if callable(g) else g for name, g in found.items() if wanted is None or name in wanted}
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from kernelmux.registry.conditions import AtLeast, Condition
+
 if TYPE_CHECKING:
     from kernelmux.registry.spec import Call
 
 Pair = tuple[int, int]
+PIXELS: tuple[Condition, ...] = (AtLeast("H", 1), AtLeast("W", 1))  # with padding there are results without any
 
 
 def pair(value: int | Sequence[int]) -> Pair:

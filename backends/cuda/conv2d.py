@@ -25,7 +25,7 @@ from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.windows import PIXELS, Pair, windows
 
 Maybe = torch.Tensor | None
 SOURCE = Source(__file__)
@@ -86,11 +86,12 @@ def implicit_gemm_tma(
 VARIANTS = {
     **ladder(_variant, _direct, "x", "NPQ", "CRS"),
     "implicit_gemm_folded": Implementation(
-        implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma", _folded.asks("x", "NPQ", "CRS"),
+        implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
+        (*_folded.asks("x", "NPQ", "CRS"), *PIXELS),
         {"bias": "contiguous"}, arithmetic="mma",
     ),
     "implicit_gemm_tma": Implementation(
-        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", asks("x", "NPQ", "CRS", channels="C"),
+        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", (*asks("x", "NPQ", "CRS", channels="C"), *PIXELS),
         {"bias": "contiguous"}, arithmetic="mma",
     ),
     "implicit_gemm_rows": _variant(

@@ -25,7 +25,7 @@ from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast
 from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.windows import PIXELS, Pair, windows
 
 
 @triton.jit(do_not_specialize=range(3, 31))
@@ -138,6 +138,6 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",
-        requires("grad_out", Phases(), AtLeast("N", 1), HalfFull(), lines="", read="OC"), arithmetic="mma",
+        requires("grad_out", Phases(), AtLeast("N", 1), *PIXELS, HalfFull(), lines="", read="OC"), arithmetic="mma",
     ),
 }  # fmt: skip

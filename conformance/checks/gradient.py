@@ -85,7 +85,7 @@ def _drawn(trial: Trial, outputs: Tensors) -> Tensors:
 def _given(judge: Judge, declared: Gradient | Composed, values: Mapping[str, Any], grads: Tensors) -> Mapping[str, Any]:
     """What the declaration gives for each tensor, in float64."""
     if isinstance(declared, Composed):
-        return declared.how(Exact(), values, grads)
+        return declared.compute(Exact(), values, grads)
     spec, backward = judge.trial.spec, catalog.spec(declared.op)
     wanted, outputs = [f"grad_{name}" for name in declared.wrt], [o.name for o in backward.outputs]
     judge.require(outputs == wanted, f"{declared.op} gives {', '.join(outputs)}, expected {', '.join(wanted)}")

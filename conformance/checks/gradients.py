@@ -194,7 +194,7 @@ def _composed(judge: Judge, declared: Composed, values: dict[str, Any], grads: T
         return dispatch.call(spec, arguments, judge.probe.backend)
 
     with judge.probe.environment():
-        expected = declared.how(autograd.Operators(run), values, grads)
+        expected = declared.compute(autograd.Operators(run), values, grads)
     for name, got in found.items():
         judge.equal(f"the gradient of {name}", got.contiguous(), expected[name].contiguous())
 

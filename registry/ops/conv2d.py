@@ -10,6 +10,7 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, SpecialValues, Tensor
 from kernelmux.registry.windows import Pair, windows
@@ -65,19 +66,20 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
-def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, Deferred]:
     """An operator for each factor, and for the bias the sum over all images and places."""
     g, x, weight = grads["y"], values["x"], values["weight"]
     along = values["stride"], values["padding"], values["dilation"]
     over = windows(weight.shape, *along)
     rest = over[0].rest(x.shape[2]), over[1].rest(x.shape[3])
-    found = {
-        "x": kx.conv2d_backward_input(g, weight, *along, rest),
-        "weight": kx.conv2d_backward_weight(g, x, tuple(weight.shape[2:]), *along),
+    found: dict[str, Deferred] = {
+        "x": lambda: kx.conv2d_backward_input(g, weight, *along, rest),
+        "weight": lambda: kx.conv2d_backward_weight(g, x, tuple(weight.shape[2:]), *along),
     }
     if values["bias"] is None:
         return found
-    return {**found, "bias": kx.reduce_sum(g.transpose(0, 1).flatten(1), 1)}  # a copy, unless g is channels-last
+    # A copy, unless g is channels-last.
+    return {**found, "bias": lambda: kx.reduce_sum(g.transpose(0, 1).flatten(1), 1)}
 
 
 def work(call: Call, *tensors: tuple[int, ...]) -> Cost:

@@ -10,6 +10,7 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import conv2d
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, SpecialValues, Tensor
@@ -53,13 +54,13 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
-def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, Deferred]:
     """It is linear in both: the convolution itself, and the gradient of its kernels."""
     g, along = grads["grad_x"], (values["stride"], values["padding"], values["dilation"])
-    kernel = tuple(values["weight"].shape[2:])
+    grad_out, weight = values["grad_out"], values["weight"]
     return {
-        "grad_out": kx.conv2d(g, values["weight"], None, *along),
-        "weight": kx.conv2d_backward_weight(values["grad_out"], g, kernel, *along),
+        "grad_out": lambda: kx.conv2d(g, weight, None, *along),
+        "weight": lambda: kx.conv2d_backward_weight(grad_out, g, tuple(weight.shape[2:]), *along),
     }
 
 

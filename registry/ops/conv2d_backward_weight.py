@@ -9,6 +9,7 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import conv2d
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, Tensor
@@ -59,14 +60,14 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
-def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def gradients(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, Deferred]:
     """It is linear in both: the convolution itself, and the gradient of its images."""
     g, along = grads["grad_weight"], (values["stride"], values["padding"], values["dilation"])
-    over, shape = windows(g.shape, *along), values["x"].shape
-    rest = over[0].rest(shape[2]), over[1].rest(shape[3])
+    grad_out, x, over = values["grad_out"], values["x"], windows(g.shape, *along)
+    rest = over[0].rest(x.shape[2]), over[1].rest(x.shape[3])
     return {
-        "grad_out": kx.conv2d(values["x"], g, None, *along),
-        "x": kx.conv2d_backward_input(values["grad_out"], g, *along, rest),
+        "grad_out": lambda: kx.conv2d(x, g, None, *along),
+        "x": lambda: kx.conv2d_backward_input(grad_out, g, *along, rest),
     }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
+from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import gelu, matmul, silu
 from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, SpecialValues, Tensor
@@ -89,13 +90,20 @@ def before(kx: Any, activation: str, g: torch.Tensor, z: torch.Tensor) -> torch.
     return g.masked_fill(z <= 0, 0) if activation == "relu" else g
 
 
-def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """Of any rank, as a matrix."""
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
+
+
+def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, Deferred]:
     """Products with transposed views, in the same precision, and the sum over all rows for the bias."""
     x, weight, precision = values["x"], values["weight"], values["precision"]
-    g = before(kx, values["activation"], grads["y"], values["z"])
-    g, flat = (t.flatten(0, -2) if t.dim() > 1 else t[None] for t in (g, x))
-    found = {"x": kx.matmul(g, weight, precision).view(x.shape), "weight": kx.matmul(g.mT, flat, precision)}
-    return found if values["bias"] is None else {**found, "bias": kx.reduce_sum(g, 0)}
+    g = rows_of(before(kx, values["activation"], grads["y"], values["z"]))
+    found: dict[str, Deferred] = {
+        "x": lambda: kx.matmul(g, weight, precision).view(x.shape),
+        "weight": lambda: kx.matmul(g.mT, rows_of(x), precision),
+    }
+    return found if values["bias"] is None else {**found, "bias": lambda: kx.reduce_sum(g, 0)}
 
 
 def cost(call: Call) -> Cost:

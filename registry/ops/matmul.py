@@ -10,6 +10,7 @@ import torch
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, SpecialValues, Tensor
 
@@ -28,13 +29,15 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
     return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
-def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tensor]) -> dict[str, Deferred]:
     """Products with transposed views, in the same precision; where all matrices of a share b, one over all their rows."""
     a, b, g, precision = values["a"], values["b"], grads["c"], values["precision"]
-    of_a = kx.matmul(g, b.mT, precision)
-    if a.dim() > b.dim():
-        a, g = a.flatten(0, -2), g.flatten(0, -2)
-    return {"a": of_a, "b": kx.matmul(a.mT, g, precision)}
+
+    def of_b() -> torch.Tensor:
+        left, right = (t.flatten(0, -2) if a.dim() > b.dim() else t for t in (a, g))
+        return kx.matmul(left.mT, right, precision)  # type: ignore[no-any-return]
+
+    return {"a": lambda: kx.matmul(g, b.mT, precision), "b": of_b}
 
 
 def counts(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, int]:

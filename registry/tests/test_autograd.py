@@ -193,20 +193,46 @@ def test_an_input_that_was_changed_since_is_an_error(backend):
 
 
 def test_a_node_keeps_what_the_gradient_reads_and_no_more():
-    assert autograd.kept("add") == ((), ())
-    assert autograd.kept("softmax") == (("y",), ())
-    assert autograd.kept("rms_norm") == (("x", "weight"), ())
-    assert autograd.kept("reduce_sum") == ((), ("x",))  # the shape of x alone
-    assert autograd.kept("matmul") == (("a", "b"), ())
-    assert autograd.kept("cross_entropy") == (("logits", "target", "lse"), ())
-    assert autograd.kept("linear") == (("x", "weight", "z"), ("bias",))
-    assert autograd.kept("attention") == (("q", "k", "v", "y", "lse"), ())
+    def kept(op, wanted):
+        return autograd.kept(op, tuple(wanted.split()))
+
+    assert kept("add", "x y") == ((), ())
+    assert kept("softmax", "x") == (("y",), ())
+    assert kept("rms_norm", "x weight") == (("x", "weight"), ())
+    assert kept("reduce_sum", "x") == ((), ("x",))  # the shape of x alone
+    assert kept("matmul", "a b") == (("a", "b"), ())
+    assert kept("matmul", "a") == (("b",), ("a",))
+    assert kept("cross_entropy", "logits") == (("logits", "target", "lse"), ())
+    assert kept("linear", "x weight bias") == (("x", "weight", "z"), ("bias",))
+    assert kept("linear", "x") == (("weight", "z"), ("x", "bias"))  # frozen weights: no activations
+    assert kept("linear", "weight") == (("x", "z"), ("weight", "bias"))
+    assert kept("attention", "q k v") == (("q", "k", "v", "y", "lse"), ())
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+@pytest.mark.parametrize(
+    ("op", "shapes", "wanted", "ran"),
+    [
+        ("linear", ((3, 4), (5, 4), (5,)), "x", ["matmul"]),
+        ("linear", ((3, 4), (5, 4), (5,)), "bias", ["reduce_sum"]),
+        ("matmul", ((2, 3, 4), (4, 5)), "b", ["matmul"]),
+        ("conv2d", ((1, 2, 5, 5), (3, 2, 3, 3), (3,)), "weight", ["conv2d_backward_weight"]),
+    ],
+)
+def test_for_a_frozen_tensor_nothing_is_computed(op, shapes, wanted, ran, backend):
+    names = [i.name for i in catalog.spec(op).inputs]
+    given = [leaf(*shape).requires_grad_(name == wanted) for name, shape in zip(names, shapes, strict=False)]
+    y = getattr(kx, op)(*given, backend=backend)
+    with kx.record() as log:
+        y.sum().backward()
+    assert [entry.operator for entry in log.entries] == ran
+    assert [x.grad is not None for x in given] == [name == wanted for name in names[: len(given)]]
 
 
 @pytest.mark.parametrize("op", [op for op in catalog.names() if isinstance(catalog.spec(op).gradient, Gradient)])
 def test_what_is_kept_is_what_the_operator_of_gradients_takes(op):
     spec = catalog.spec(op)
-    named = {*autograd.kept(op)[0], *(i.name for i in spec.scalars)}
+    named = {*autograd.kept(op, spec.gradient.tensors)[0], *(i.name for i in spec.scalars)}
     assert {i.name for i in catalog.spec(spec.gradient.op).inputs if not i.name.startswith("grad_")} <= named
 
 

@@ -39,7 +39,7 @@ def test_the_index_is_torchs_also_of_nan_and_of_equals(backend: str) -> None:
 
 
 def test_the_images_are_not_kept_for_the_gradient() -> None:
-    assert autograd.kept("max_pool2d") == (("index",), ("x",))
+    assert autograd.kept("max_pool2d", ("x",)) == (("index",), ("x",))
 
 
 @pytest.mark.parametrize("form", [PLAIN, LAST])

@@ -21,7 +21,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.space import Space
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.windows import PIXELS, Pair, windows
 
 Maybe = torch.Tensor | None
 
@@ -65,6 +65,6 @@ VARIANTS = {
     ),
     "specialised": _by_boxes(
         _specialised.convolution, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("x", *_specialised.PIXELS, _specialised.Phases(16), lines="O", read="C"),
+        _specialised.requires("x", *PIXELS, _specialised.Phases(16), lines="O", read="C"),
     ),
 }  # fmt: skip

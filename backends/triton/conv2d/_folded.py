@@ -14,14 +14,14 @@ from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Fold, SideBySide, Window
+from kernelmux.registry.windows import PIXELS, Fold, SideBySide, Window
 
 LINE = Window(1, 1, 0)  # over lines
 
 
 def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
-    return _specialised.requires(x, *_specialised.PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide(), lines="O")
+    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide(), lines="O")
 
 
 def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> tuple[torch.Tensor, Images]:

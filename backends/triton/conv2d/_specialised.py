@@ -44,7 +44,6 @@ TILES = ((128, 256, 2.9e6), (128, 128, 2.75e6), (64, 256, 2.7e6), (64, 128, 2.15
 RING = 192 * 1024  # bytes of shared memory
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once
 WIDE = 64  # channels at most that a box brings, of which those of a copy are a multiple
-PIXELS: tuple[Condition, ...] = (AtLeast("H", 1), AtLeast("W", 1))  # with padding there are results without any
 COPIED = 33  # channels from which on images are copied with some more; below, a fold of them has fewer terms
 
 
