@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +16,7 @@ from kernelmux.registry.spec import Call, exact_arguments
 
 LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
 ATTEMPTS = 3
+T = TypeVar("T")
 
 
 class WrongOutput(AssertionError):
@@ -31,33 +34,44 @@ class Checked:
 class Oracle:
     """The float64 reference of one call, computed once for all variants of a group."""
 
+    arguments: tuple[Any, ...]
+    references: tuple[torch.Tensor, ...]
+
     def __init__(self, call: Call) -> None:
         self.call = call
-        limit = _room(call) / LIVE
-        for attempt in range(ATTEMPTS):
-            try:
-                self._prepare(limit)
-                return
-            except torch.OutOfMemoryError:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                torch.cuda.empty_cache()
-                limit = min(limit, sampling.work(call)) / 4
+        self.limit = _room(call) / LIVE
+        self._fitting(self._prepare)
 
-    def _prepare(self, limit: float) -> None:
-        self.cuts = sampling.choose(self.call, limit)
+    def _fitting(self, step: Callable[[], T]) -> T:
+        """What a step gives. Where memory is too small it runs again, on samples of a quarter each time."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return step()
+            except torch.OutOfMemoryError:
+                self.limit = min(self.limit, sampling.work(self.call)) / 4
+                self.arguments = self.references = ()
+            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the step
+        return step()
+
+    def _prepare(self) -> None:
+        self.cuts = sampling.choose(self.call, self.limit)
         arguments = tuple(self.call.arguments.values())
         for cut in self.cuts:
             arguments = sampling.cut_arguments(self.call, arguments, cut.axis, cut.positions)
         small = replace(self.call, arguments=dict(zip(self.call.arguments, arguments, strict=True)))
-        self.arguments: tuple[Any, ...] = exact_arguments(small)
+        self.arguments = exact_arguments(small)
         result = self.call.spec.reference(*self.arguments)
-        self.references: tuple[torch.Tensor, ...] = result if isinstance(result, tuple) else (result,)
+        self.references = result if isinstance(result, tuple) else (result,)
 
     def check(self, result: Any, implementation: Implementation, slack: float = 1.0) -> Checked:
         """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it."""
         outputs = result if isinstance(result, tuple) else (result,)
         self._check_form(outputs)
+        return self._fitting(partial(self._checked, outputs, implementation, slack))
+
+    def _checked(self, outputs: tuple[Any, ...], implementation: Implementation, slack: float) -> Checked:
+        if not self.references:
+            self._prepare()
         budget = 0.0
         kept = sampling.cut_outputs(outputs, self.cuts)
         for i, (out, reference) in enumerate(zip(kept, self.references, strict=True)):

@@ -41,6 +41,26 @@ def test_a_right_output_passes_whole_and_sampled(op, share, monkeypatch):
     assert bool(checked.sampled) == (share < 1 and op != "rms_norm_backward")
 
 
+@pytest.mark.parametrize("short", ["reference", "bound"])
+def test_where_memory_is_too_small_a_sample_is_checked(short, monkeypatch):
+    call = call_of("softmax", **CALLS["softmax"])
+    whole = sampling.work(call)
+    place = (verify, "exact_arguments") if short == "reference" else (verify.numerics, "compare")
+    step = getattr(*place)
+
+    def of_a_small_machine(*args):
+        given = args[0].tensors["x"] if short == "reference" else args[0]
+        if given.numel() * 2 > call.tensors["x"].numel():
+            raise torch.OutOfMemoryError("as it were")
+        return step(*args)
+
+    monkeypatch.setattr(*place, of_a_small_machine)
+    monkeypatch.setattr(verify, "_room", lambda call: 2 * verify.LIVE * whole)
+    (implementation,) = variants("torch_ref", "softmax").values()
+    checked = Oracle(call).check(implementation.fn(*call.arguments.values()), implementation)
+    assert checked.sampled and checked.budget <= 1.0
+
+
 @pytest.mark.parametrize("op", CALLS)
 def test_one_wrong_element_is_found(op):
     call = call_of(op, **CALLS[op])
