@@ -118,7 +118,7 @@ def backend(name: str) -> Backend:
     if name in (wrong := plugins.find().wrong):
         raise BackendUnavailable(f'backend "{name}" cannot be used: {wrong[name]}')
     module = _module(_packages()[name], f'backend "{name}" is registered but')
-    return check_backend(_packages()[name], getattr(module, "BACKEND", None))
+    return check_backend(name, _packages()[name], getattr(module, "BACKEND", None))
 
 
 def _module(name: str, who: str) -> ModuleType:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 LAYOUTS = ("any", "last", "matrix", "contiguous")
 
 
-def check_backend(package: str, found: Any) -> Backend:
-    """The BACKEND of a package; SpecError if it is none."""
+def check_backend(name: str, package: str, found: Any) -> Backend:
+    """The BACKEND of a package that is announced by this name; SpecError if it is none."""
     from kernelmux.registry.backend import Backend
 
     if not isinstance(found, Backend):
@@ -28,6 +28,8 @@ def check_backend(package: str, found: Any) -> Backend:
     ):
         if not isinstance(value := getattr(found, field), kind):
             raise SpecError(f"{package}: BACKEND.{field}: expected {text}, got {value!r}")
+    if found.name != name:
+        raise SpecError(f"{package}: BACKEND.name: expected {name!r}, the name in the entry point, got {found.name!r}")
     for field in ("unavailable", "emulation"):
         if not callable(value := getattr(found, field)):
             raise SpecError(f"{package}: BACKEND.{field}: expected a function, got {value!r}")

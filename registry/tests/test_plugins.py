@@ -39,8 +39,8 @@ def install(tmp_path, monkeypatch):
 
     def add(name: str, package: str, **files: str) -> None:
         (tmp_path / package).mkdir(exist_ok=True)
-        for stem, text in ({"__init__": GOOD.replace("NAME", "a name")} | files).items():
-            (tmp_path / package / f"{stem}.py").write_text(text)
+        for stem, text in ({"__init__": GOOD} | files).items():
+            (tmp_path / package / f"{stem}.py").write_text(text.replace("NAME", name))
         announced.append((name, package))
         found = plugins.add(own, announced)
         monkeypatch.setattr(plugins, "find", lambda: found)
@@ -74,6 +74,7 @@ BAD = {
     "SyntaxError": "def",
     "no BACKEND": "x = 1",
     "BACKEND of another type": "BACKEND = 'theirs'",
+    "another name": GOOD.replace("NAME", "ours"),
     "priority": GOOD.replace("priority=99", "priority='high'"),
     "summary": GOOD.replace('"a plugin"', "None"),
     "unavailable is no function": GOOD.replace("lambda device: None", "None"),
