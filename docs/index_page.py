@@ -25,7 +25,7 @@ and its times. A cell below has the variants of a backend in ladder order.
 | - | neither |
 
 The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice. It has its time and
-its [share of the floor](../roofline.md). Times of sources that have changed since are left out.
+its [share of the floor](../roofline.md), and is stale if a source of that backend has changed since.
 """
 
 
@@ -33,8 +33,8 @@ def page() -> str:
     """The whole page."""
     gpus = ", ".join(book["gpu"] for book in ledger.books()) or "no GPU yet"
     parts = [HEAD.format(marks=ledger.MARKS, gpus=gpus).rstrip()]
-    fresh = [row for record in records.recorded() for row in rungs.rows(record) if not row.stale]
-    speeds = {group.op: _speed(group) for group in large_groups(fresh)}
+    timed = [row for record in records.recorded() for row in rungs.rows(record)]
+    speeds = {group.op: _speed(group) for group in large_groups(timed)}
     for family, ops in by_family(catalog.names()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]
         parts += [f"## {family}", tables.markdown(("operator", *backends(), "best, us"), rows)]
@@ -48,4 +48,8 @@ def _cell(op: str, backend: str) -> str:
 
 def _speed(group: ResultGroup) -> str:
     best = group.best
-    return f"{wording.microseconds(best.median_us)}, {wording.share(best)} {best.label}" if best else "-"
+    if not best:
+        return "-"
+    return (
+        f"{wording.microseconds(best.median_us)}, {wording.share(best)} {best.label}{', stale' if best.stale else ''}"
+    )

@@ -178,7 +178,7 @@ def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) ->
 
     None where the backend of highest priority has no time at all: it is not passed over for want of one.
     """
-    if not preferred.copies and not any(registered.split(name)[0] == preferred.backend for name in near.times):
+    if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
     able = {v.name: v for v in judged if v.able and not v.copies}
     name = near.fastest(list(able))
