@@ -110,7 +110,7 @@ def _running(made: argparse.ArgumentParser) -> None:
 def _instead(made: Any) -> None:
     """What is done beside, or in place of, a run of the suite; one of these."""
     made.add_argument("--record", action="store_true", help="write what passed on this GPU into the verified ledger")
-    table = "print the support matrix, or update it in FILE; runs nothing"
+    table = "print the support matrix, of all operators or those of --op, or update it in FILE; runs nothing"
     made.add_argument("--matrix", nargs="?", const="", metavar="FILE", help=table)
     mutants = "test the suite itself: run it on kernels that are broken on purpose"
     made.add_argument("--mutants", action="store_true", help=mutants)

@@ -8,6 +8,7 @@ ever ran it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -129,12 +130,12 @@ def verified() -> tuple[str, ...]:
     return tuple("/".join(name) for name in names if status(*name)[0] == "verified")
 
 
-def table() -> str:
-    """The support matrix in Markdown: per operator and backend every variant with its mark."""
+def table(ops: Sequence[str] = ()) -> str:
+    """The support matrix in Markdown, of all operators unless some are named: per backend every variant with its mark."""
     names = registered.backends()
     gpus = ", ".join(b["gpu"] for b in books()) or "no GPU yet"
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
-    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in catalog.names()]
+    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
     key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
     return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; - neither."])
 
@@ -144,11 +145,13 @@ def _cell(op: str, backend: str) -> str:
     return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in found) or "-"
 
 
-def command(file: str, console: Console) -> int:
+def command(file: str, ops: Sequence[str], console: Console) -> int:
     """Print the matrix, or write it between its markers in a file."""
     if not file:
-        console.print(table(), markup=False, soft_wrap=True)
+        console.print(table(ops), markup=False, soft_wrap=True)
         return 0
+    if ops:
+        raise ArgumentError(f"--matrix {file}: a file holds all operators, got --op {' '.join(ops)}")
     path = Path(file).resolve()
     text = _text(path, file)
     content = table()

@@ -276,7 +276,7 @@ def test_only_a_complete_run_on_a_gpu_is_recorded() -> None:
 def test_the_support_matrix_replaces_what_stands_between_its_markers(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     path.write_text("before\n<!-- matrix -->\nold\n<!-- /matrix -->\nafter\n")
-    assert ledger.command(str(path), Console()) == 0
+    assert ledger.command(str(path), (), Console()) == 0
     text = path.read_text()
     assert (
         text.startswith("before\n<!-- matrix -->\n| operator |")
