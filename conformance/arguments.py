@@ -130,6 +130,9 @@ def options_of(args: argparse.Namespace) -> Options:
         raise ArgumentError("--device cuda: torch sees no GPU here")
     for name in chosen.dtypes:
         dtypes.parse(name)
+    if args.matrix is not None:
+        _check_matrix(chosen, args.matrix)
+        return chosen
     if chosen.mutants:
         _check_mutants(chosen)
         return chosen
@@ -157,6 +160,21 @@ def _with_impl(chosen: Options, args: argparse.Namespace) -> Options:
     path, name = guests.located(args.impl)
     program = f"{chosen.program} --impl {shlex.quote(f'{args.impl}')}"
     return replace(chosen, backends=chosen.backends or (guests.NAME,), program=program, impl=f"{path}:{name}")
+
+
+def _check_matrix(chosen: Options, file: str) -> None:
+    """The support matrix has all backends and says of variants what the whole suite said."""
+    for name, given in (
+        ("--backend", chosen.backends),
+        ("--check", chosen.checks),
+        ("--case", chosen.cases),
+        ("--dtype", chosen.dtypes),
+    ):
+        if given:
+            raise ArgumentError(f"--matrix: expected no selection but --op, got {name}")
+    if file and chosen.ops:
+        raise ArgumentError(f"--matrix {file}: a file holds all operators, got --op {' '.join(chosen.ops)}")
+    plan.check_names(chosen)
 
 
 def _check_mutants(chosen: Options) -> None:

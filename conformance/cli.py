@@ -17,7 +17,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
 from kernelmux.registry import conduct, guests
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
 
@@ -49,8 +49,6 @@ def _main(given: Sequence[str] | None, console: Console) -> int:
     args = arguments.parser().parse_args(given)
     chosen = arguments.options_of(args)
     if args.matrix is not None:
-        if lost := [o for o in ("backend", "check", "case", "dtype") if getattr(args, o)]:
-            raise ArgumentError(f"--matrix: expected no selection but --op, got --{lost[0]}")
         return ledger.command(args.matrix, chosen.ops, console)
     if args.record:
         ledger.check_recordable(chosen)

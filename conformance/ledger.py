@@ -146,12 +146,10 @@ def _cell(op: str, backend: str) -> str:
 
 
 def command(file: str, ops: Sequence[str], console: Console) -> int:
-    """Print the matrix, or write it between its markers in a file."""
+    """Print the matrix of these operators, or of all; or write that of all between its markers in a file."""
     if not file:
         console.print(table(ops), markup=False, soft_wrap=True)
         return 0
-    if ops:
-        raise ArgumentError(f"--matrix {file}: a file holds all operators, got --op {' '.join(ops)}")
     path = Path(file).resolve()
     text = _text(path, file)
     content = table()

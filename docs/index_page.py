@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelmux.conformance import ledger
 from kernelmux.docs import rungs
 from kernelmux.docs.families import by_family
+from kernelmux.docs.record_tables import mark
 from kernelmux.docs.rungs import backends
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
@@ -48,8 +49,4 @@ def _cell(op: str, backend: str) -> str:
 
 def _speed(group: ResultGroup) -> str:
     best = group.best
-    if not best:
-        return "-"
-    return (
-        f"{wording.microseconds(best.median_us)}, {wording.share(best)} {best.label}{', stale' if best.stale else ''}"
-    )
+    return f"{wording.microseconds(best.median_us)}, {wording.share(best)} {mark(best)}" if best else "-"

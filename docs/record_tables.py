@@ -31,7 +31,8 @@ def _everywhere(made: Callable[[GpuRecord], str]) -> str:
     return "\n\n".join(parts) or "No GPU is on record yet."
 
 
-def _mark(row: Timed) -> str:
+def mark(row: Timed) -> str:
+    """The variant of a row, and whether its time is stale."""
     return f"{row.label}{', stale' if row.stale else ''}"
 
 
@@ -40,7 +41,7 @@ def states(record: GpuRecord) -> str:
     best = {group.op: group.best for group in large_groups(rungs.rows(record))}
     rows = [row for op in SHOWN if (row := best.get(op)) and row.held_us and row.mhz and row.held_mhz]
     head = ("largest workload", "variant", "rested, us", "MHz", "held, us", "MHz", "longer by")
-    return tables.markdown(head, ([f"`{r.op}` {r.dtype}", _mark(r), *_state(r)] for r in rows))
+    return tables.markdown(head, ([f"`{r.op}` {r.dtype}", mark(r), *_state(r)] for r in rows))
 
 
 def _state(row: Timed) -> list[str]:
@@ -61,7 +62,7 @@ def _graphs(record: GpuRecord) -> Iterator[list[str]]:
     timed = sorted((row for row in best if row and row.host_us and row.graph_us), key=lambda row: row.median_us)
     for row in timed[:SHORTEST]:
         us = (row.median_us, row.host_us, row.graph_us)
-        yield [f"`{row.op}` {row.workload} {row.dtype}", _mark(row), *map(wording.microseconds, us)]
+        yield [f"`{row.op}` {row.workload} {row.dtype}", mark(row), *map(wording.microseconds, us)]
 
 
 def ceilings(record: GpuRecord) -> str:

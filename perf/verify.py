@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -16,7 +14,6 @@ from kernelmux.registry.spec import Call, exact_arguments
 
 LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
 ATTEMPTS = 3
-T = TypeVar("T")
 
 
 class WrongOutput(AssertionError):
@@ -34,24 +31,11 @@ class Checked:
 class Oracle:
     """The float64 reference of one call, computed once for all variants of a group."""
 
-    arguments: tuple[Any, ...]
-    references: tuple[torch.Tensor, ...]
-
     def __init__(self, call: Call) -> None:
         self.call = call
         self.limit = _room(call) / LIVE
-        self._fitting(self._prepare)
-
-    def _fitting(self, step: Callable[[], T]) -> T:
-        """What a step gives. Where memory is too small it runs again, on samples of a quarter each time."""
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return step()
-            except torch.OutOfMemoryError:
-                self.limit = min(self.limit, sampling.work(self.call)) / 4
-                self.arguments = self.references = ()
-            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the step
-        return step()
+        self.arguments: tuple[Any, ...] = ()
+        self.references: tuple[torch.Tensor, ...] = ()
 
     def _prepare(self) -> None:
         self.cuts = sampling.choose(self.call, self.limit)
@@ -64,10 +48,20 @@ class Oracle:
         self.references = result if isinstance(result, tuple) else (result,)
 
     def check(self, result: Any, implementation: Implementation, slack: float = 1.0) -> Checked:
-        """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it."""
+        """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it.
+
+        Where memory is too small it is asked again, on samples of a quarter each time.
+        """
         outputs = result if isinstance(result, tuple) else (result,)
         self._check_form(outputs)
-        return self._fitting(partial(self._checked, outputs, implementation, slack))
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._checked(outputs, implementation, slack)
+            except torch.OutOfMemoryError:
+                self.limit = min(self.limit, sampling.work(self.call)) / 4
+                self.arguments = self.references = ()
+            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the attempt
+        return self._checked(outputs, implementation, slack)
 
     def _checked(self, outputs: tuple[Any, ...], implementation: Implementation, slack: float) -> Checked:
         if not self.references:

@@ -107,7 +107,7 @@ def differentiable(spec: OpSpec) -> bool:
 
 def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
     """Store in the context of a node what `gradients` needs of a call and its outputs."""
-    needs = _needs(spec.name, ctx.needs_input_grad[-len(spec.inputs) :])
+    needs = _needs(spec.name, ctx.needs_input_grad[1:])
     known = (*values, *result) if isinstance(result, tuple) else (*values, result)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*[known[i] for i in needs.tensors])
@@ -265,8 +265,7 @@ def _outline(x: torch.Tensor | None) -> Outline | None:
 
 @cache
 def kept(op: str, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments and outputs that the wanted gradients of an operator read, and those of which an `Outline` is
-    enough."""
+    """The arguments and outputs that the wanted gradients read, and those of which an `Outline` is enough."""
     spec = catalog.spec(op)
     if isinstance(spec.gradient, Gradient):
         own = {t.name for t in spec.tensors} | set(spec.gradient.saves)
