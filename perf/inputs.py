@@ -81,7 +81,7 @@ def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) 
     rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
     kinds = spec.dtypes_for(dtype, formats)
     given = (t for t in spec.tensors if t.name in shapes)
-    values = {t.name: case.laid(_draw(t, shapes[t.name], kinds[t.name], rng)) for t in given}
+    values = {t.name: case.laid(t.name, _draw(t, shapes[t.name], kinds[t.name], rng)) for t in given}
     return spec.bind(**domains.lawful(spec, values, scalars), **scalars)
 
 

@@ -33,7 +33,8 @@ class Case:
     """One call by its shapes: `text` holds name=MxN for tensors ("scalar" for 0-d) and name=value for scalars.
 
     An optional tensor that is None is left out, or given as name=none. A scalar of several numbers is name=2x3. The word
-    channels-last says how tensors of four axes lie, for an operator on images.
+    channels-last says how tensors of four axes lie, for an operator on images; name=KxN.mT is a tensor that lies as the
+    transposed view of a contiguous one, as a weight [N K] is given to a product.
 
     tier: the smallest run that includes it (smoke < ci < full < huge). dtypes: only these, or None for all of the spec.
     inputs: the distribution of the values (`DISTRIBUTIONS`). spec: whose arguments the names are; a spec sets it in its
@@ -68,23 +69,37 @@ class Case:
     def scalars(self) -> dict[str, Any]:
         return self.parsed[1]
 
-    @property
-    def order(self) -> torch.memory_format:
-        """How tensors of four axes lie in memory."""
-        return torch.channels_last if CHANNELS_LAST in re.split(SEPARATOR, self.text) else torch.contiguous_format
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether tensors of four axes lie channels-last."""
+        return CHANNELS_LAST in re.split(SEPARATOR, self.text)
 
-    def order_of(self, axes: int) -> torch.memory_format:
-        """How tensors of so many axes lie in memory."""
-        return self.order if axes == 4 else torch.contiguous_format
+    @cached_property
+    def turned(self) -> frozenset[str]:
+        """The tensors that lie as transposed views."""
+        return frozenset(re.findall(rf"(\w+)=[\dx]+{re.escape(TURNED)}", self.text))
 
-    def laid(self, x: torch.Tensor) -> torch.Tensor:
-        """The tensor in the order of the case: a copy if it has to move."""
-        return x.contiguous(memory_format=self.order_of(x.dim()))
+    def laid(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """The tensor of that name in the order of the case: a copy if it has to move."""
+        if name in self.turned:
+            return x.mT.contiguous().mT
+        return x.contiguous(memory_format=self._order(x.dim()))
+
+    def empty(self, name: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A tensor for the argument of that name, in the order of the case; its values are not set."""
+        shape = self.shapes[name]
+        if name in self.turned:
+            return torch.empty((*shape[:-2], shape[-1], shape[-2]), dtype=dtype, device=device).mT
+        return torch.empty(shape, dtype=dtype, device=device, memory_format=self._order(len(shape)))
+
+    def _order(self, axes: int) -> torch.memory_format:
+        return torch.channels_last if self.channels_last and axes == 4 else torch.contiguous_format
 
 
 SEPARATOR = r"[\s,]+"
 CHANNELS_LAST = "channels-last"
-FORM = "name=4x1000[:fp16] for a tensor, name=value for a scalar"
+TURNED = ".mT"
+FORM = "name=4x1000[.mT][:fp16] for a tensor, name=value for a scalar"
 _SHAPE = re.compile(r"\d+(x\d+)*|scalar")
 MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
 
@@ -141,6 +156,7 @@ def spelt(spec: OpSpec, values: tuple[Any, ...]) -> str:
     for item, value in zip(spec.inputs, values, strict=True):
         if isinstance(value, torch.Tensor):
             form = "x".join(map(str, value.shape)) or "scalar"
+            form += TURNED if value.dim() > 1 and value.mT.is_contiguous() and not value.is_contiguous() else ""
             parts.append(f"{item.name}={form}:{dtypes.SHORT.get(value.dtype, value.dtype)}")
         elif value is not None and value != item.default:
             parts.append(f"{item.name}={written(value)}")
@@ -153,9 +169,12 @@ INPUTS = "inputs"  # the name of a distribution in the text of a case, beside th
 
 def _shape(name: str, value: str) -> Shape:
     """The lengths of "4x1000"; ArgumentError for another form, and for more elements than can be counted in bytes."""
-    if not _SHAPE.fullmatch(value):
+    form = value.removesuffix(TURNED)
+    if not _SHAPE.fullmatch(form):
         raise ArgumentError(f"shape: {name}: expected lengths such as 4x1000, or scalar for none, got {value!r}")
-    lengths = [] if value == "scalar" else value.split("x")
+    lengths = [] if form == "scalar" else form.split("x")
+    if form != value and len(lengths) < 2:
+        raise ArgumentError(f"shape: {name}: expected two lengths or more before {TURNED}, got {value!r}")
     # Python reads no number of thousands of digits; and so many elements are too many even beside a length of 0.
     shape = tuple(int(n) if len(n) < 20 else MOST_ELEMENTS + 1 for n in lengths)
     if max(shape, default=0) > MOST_ELEMENTS or math.prod(shape) > MOST_ELEMENTS:

@@ -204,12 +204,8 @@ class OpSpec:
 
     def untouched(self, case: Case, dtype: torch.dtype, device: torch.device = CPU) -> dict[str, torch.Tensor]:
         """Tensors of a case whose values are not set: large ones take no memory on a CPU until they are written."""
-        shapes, _, formats = case.parsed
-        kinds = self.dtypes_for(dtype, formats)
-        return {
-            name: torch.empty(shape, dtype=kinds[name], device=device, memory_format=case.order_of(len(shape)))
-            for name, shape in shapes.items()
-        }
+        kinds = self.dtypes_for(dtype, case.parsed[2])
+        return {name: case.empty(name, kinds[name], device) for name in case.shapes}
 
     def drawn(self, case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """Random tensors of a case in its distribution, each with values that it may have; optional ones if it has them."""
@@ -217,7 +213,7 @@ class OpSpec:
         if missing := [t.name for t in self.tensors if not t.optional and t.name not in case.shapes]:
             raise SpecError(f"{self.name}: case {case.name} gives no shape for {', '.join(missing)}")
         given = (t.name for t in self.tensors if t.name in case.shapes)
-        found = {name: case.laid(draw(case.shapes[name], kinds[name], rng, how)) for name in given}
+        found = {name: case.laid(name, draw(case.shapes[name], kinds[name], rng, how)) for name in given}
         return lawful(self, found, case.scalars)
 
     def hypothetical(

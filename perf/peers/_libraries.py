@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.perf.peers import ABSENT
 from kernelmux.registry.backend import Implementation
@@ -77,17 +76,9 @@ def _named(call: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., An
     return call
 
 
-_columns_first: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
 def columns_first(b: torch.Tensor) -> torch.Tensor:
-    """b [K N] with K contiguous, copied once: libraries of 8-bit products want a weight so, and it stays what it is."""
-    if b.stride(0) == 1:
-        return b
-    if b not in _columns_first:
-        _columns_first[b] = b.t().contiguous()
-    kept: torch.Tensor = _columns_first[b].t()
-    return kept
+    """b [K N] with K contiguous, as libraries of 8-bit products want it: a copy in every call where it is not."""
+    return b if b.stride(0) == 1 else b.mT.contiguous().mT
 
 
 _single: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

@@ -1,7 +1,4 @@
-"""Products of 8-bit floats in other libraries: cuBLAS and CUTLASS through torch._scaled_mm.
-
-b is turned once, so that its K is contiguous as they want it: in a model it is a weight.
-"""
+"""Products of 8-bit floats in other libraries: cuBLAS and CUTLASS through torch._scaled_mm."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Products of 8-bit integers in other libraries: cuBLAS through torch, and a pass for the scales.
-
-b is turned once, so that its K is contiguous as cuBLAS wants it: in a model it is a weight.
-"""
+"""Products of 8-bit integers in other libraries: cuBLAS through torch, and a pass for the scales."""
 
 import torch
 

@@ -12,7 +12,7 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.sweeps.grammar import Sweep
 from kernelmux.registry import catalog, dtypes
-from kernelmux.registry.cases import CHANNELS_LAST, Case, written
+from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, written
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import OpSpec
 
@@ -173,6 +173,7 @@ def _text(case: Case, places: Places, length: int | str) -> str:
     for name, shape in shapes.items():
         at = places.get(name, ())
         lengths = "x".join(str(length if i in at else n) for i, n in enumerate(shape)) or "scalar"
-        words.append(f"{name}={lengths}" + (f":{dtypes.SHORT[formats[name]]}" if name in formats else ""))
+        lies = TURNED if name in case.turned else ""
+        words.append(f"{name}={lengths}{lies}" + (f":{dtypes.SHORT[formats[name]]}" if name in formats else ""))
     words += [f"{name}={written(value)}" for name, value in scalars.items()]
-    return " ".join([*words, *([CHANNELS_LAST] if case.order == torch.channels_last else [])])
+    return " ".join([*words, *([CHANNELS_LAST] if case.channels_last else [])])

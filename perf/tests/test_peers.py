@@ -337,8 +337,8 @@ def test_what_memory_efficient_attention_gets_and_gives(monkeypatch: pytest.Monk
     assert all(torch.equal(g, w) for g, w in zip(got, wanted, strict=True))
 
 
-def test_a_weight_is_turned_once() -> None:
+def test_a_weight_stays_and_other_matrices_are_turned() -> None:
     b = torch.randn(4, 6)
     turned = columns_first(b)
-    assert turned.stride() == (1, 4) and torch.equal(turned, b) and columns_first(b).data_ptr() == turned.data_ptr()
+    assert turned.stride() == (1, 4) and torch.equal(turned, b)
     assert columns_first(turned) is turned

@@ -68,12 +68,17 @@ def cost(call: Call) -> Cost:
     return Cost(bytes=m * k + k * n + m * n * size + scales, flops=2 * m * n * k, unit="tensor")
 
 
-def _case(m: int, k: int, n: int, scales: str, more: str = "", **options: Any) -> Case:
-    """scales: "one", "line" or "block" of both."""
+def _case(m: int, k: int, n: int, scales: str, more: str = "", lies: str = "", **options: Any) -> Case:
+    """scales: "one", "line" or "block" of both. lies: ".mT" where b is the view of a weight [N K]."""
     groups, columns = math.ceil(k / BLOCK), math.ceil(n / BLOCK)
     shapes = {"one": ("scalar",) * 2, "line": (f"{m}x1", f"1x{n}"), "block": (f"{m}x{groups}", f"{groups}x{columns}")}
     a, b = shapes[scales]
-    return Case(f"a={m}x{k} b={k}x{n} scale_a={a} scale_b={b} {more}".strip(), **options)
+    return Case(f"a={m}x{k} b={k}x{n}{lies} scale_a={a} scale_b={b} {more}".strip(), **options)
+
+
+def _layer(m: int, k: int, n: int, scales: str, more: str = "") -> Case:
+    """A product with a weight as layers of models hold it, K contiguous."""
+    return _case(m, k, n, scales, more, lies=".mT")
 
 
 SPEC = OpSpec(
@@ -115,12 +120,12 @@ SPEC = OpSpec(
         _case(1024, 4096, 512, "line", inputs="positive", tier="full"),
     ),
     workloads=(
-        _case(8192, 8192, 8192, "one"),
-        _case(8192, 8192, 8192, "one", "accumulation=fast"),
-        _case(8192, 8192, 8192, "line"),
-        _case(4096, 7168, 4096, "block"),
-        _case(4096, 4096, 4096, "one"),
-        _case(128, 4096, 14336, "line"),
+        _layer(8192, 8192, 8192, "one"),
+        _layer(8192, 8192, 8192, "one", "accumulation=fast"),
+        _layer(8192, 8192, 8192, "line"),
+        _layer(4096, 7168, 4096, "block"),
+        _layer(4096, 4096, 4096, "one"),
+        _layer(128, 4096, 14336, "line"),
     ),
     cost=cost,
     gradient=NoGradient("rounding to 8 bits has no useful derivative; what learns holds its weights in wider floats"),

@@ -90,9 +90,9 @@ SPEC = OpSpec(
         Case("a=70000x33 b=33x65", tier="full"),
     ),
     workloads=(
-        Case("a=8192x8192 b=8192x8192"),
-        Case("a=8192x8192 b=8192x8192 scale_a=8192x1 scale_b=1x8192"),
-        Case("a=4096x4096 b=4096x4096 scale_a=4096x1 scale_b=1x4096"),
+        Case("a=8192x8192 b=8192x8192.mT"),
+        Case("a=8192x8192 b=8192x8192.mT scale_a=8192x1 scale_b=1x8192"),
+        Case("a=4096x4096 b=4096x4096.mT scale_a=4096x1 scale_b=1x4096"),
     ),
     cost=cost,
     gradient=NoGradient("integers have no derivative; what learns holds its weights in floats"),

@@ -49,6 +49,9 @@ def test_text_is_parsed_into_shapes_scalars_and_dtypes():
         ("x=3x4:fp12", "dtype: expected"),
         ("x=4xx5", "x: expected lengths such as 4x1000, or scalar for none, got '4xx5'"),
         ("x=4x", "x: expected lengths"),
+        ("x=4x5.T", "x: expected lengths"),
+        ("w=4.mT", "w: expected two lengths or more before .mT, got '4.mT'"),
+        ("scale=3.mT", "scale: expected a number"),
         ("x=4x5y", "x: expected lengths"),
         ("x=-3x4:fp16", "x: expected lengths"),
         ("x=1e3:fp16", "x: expected lengths"),
@@ -155,3 +158,17 @@ def test_images_of_a_case_may_lie_channels_last():
     ].is_contiguous()
     with pytest.raises(ArgumentError, match="channels-last"):
         _ = catalog.spec("softmax").case("x=3x3 channels-last").parsed
+
+
+def test_a_tensor_may_lie_as_a_transposed_view():
+    spec = catalog.spec("fp8_matmul")
+    case = spec.case("a=4x32 b=32x16.mT scale_a=scalar scale_b=scalar")
+    drawn = spec.drawn(case, torch.float8_e4m3fn, cases.generator("lies"))
+    untouched = spec.untouched(case, torch.float8_e4m3fn)
+    for made in (drawn, untouched, spec.hypothetical(case).arguments):
+        assert made["a"].shape == (4, 32) and made["a"].is_contiguous()
+        assert made["b"].shape == (32, 16) and made["b"].stride() == (1, 32)
+    values = spec.hypothetical(case).arguments
+    assert "b=32x16.mT:e4m3" in cases.spelt(spec, tuple(values[i.name] for i in spec.inputs))
+    swept = cases.parse("a=4x32 b=32x16.mT:e5m2 scale_a=scalar scale_b=scalar", spec)
+    assert swept[0]["b"] == (32, 16) and swept[2]["b"] == torch.float8_e5m2

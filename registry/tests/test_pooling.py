@@ -97,6 +97,6 @@ def test_a_saved_index_that_the_suites_draw_lies_as_the_gradient_does(form: torc
     """Else a call of channels-last tensors would be timed with an index that is not."""
     spec = catalog.spec("max_pool2d_backward")
     case = spec.case(f"grad_out=2x8x3x4 index=2x8x3x4 size=6x8 kernel=2{' channels-last' if form == LAST else ''}")
-    drawn = {name: case.laid(torch.zeros(shape)) for name, shape in case.shapes.items()}
+    drawn = {name: case.laid(name, torch.zeros(shape)) for name, shape in case.shapes.items()}
     made = domains.lawful(spec, {**drawn, "index": drawn["index"].int()}, case.scalars)["index"]
     assert made.is_contiguous(memory_format=form) and len(made.unique()) > 1
