@@ -8,7 +8,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton.conv2d._problem import Images, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
 NUMBERS = 1024  # of a program that copies line by line
@@ -35,7 +35,8 @@ def conv2d_order_kernel(
 @plan
 def _plan(device: int, images: int, channels: int, places: int, last: bool) -> Launch:
     """The launch, of y and x. last: of channels-last images y from contiguous ones x, otherwise the reverse."""
-    block: Config = {"BLOCK_C": min(BLOCK, next_power(channels)), "BLOCK_P": min(BLOCK, next_power(places))}
+    wide = BLOCK if channels % VECTOR == 0 else BLOCK // 2  # registers hold an address for each element there
+    block: Config = {"BLOCK_C": min(BLOCK, next_power(channels)), "BLOCK_P": min(wide, next_power(places))}
     tiles = images * cdiv(channels, block["BLOCK_C"]) * cdiv(places, block["BLOCK_P"])
     size, first, second = channels * places, (places, 1), (1, channels)
     strides = (size, *first, size, *second) if last else (size, *second, size, *first)
