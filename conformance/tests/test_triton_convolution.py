@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import torch
 
 pytest.importorskip("triton")
 
+from kernelmux import emulator
 from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
 from kernelmux.backends.triton.conv2d import _order, _specialised
 from kernelmux.backends.triton.conv2d._problem import images
 from kernelmux.backends.triton.conv2d._specialised import TILES, readable
+from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
@@ -31,6 +34,11 @@ def exact(op: str, rung: str, *given: Any) -> bool:
     with registered.backend("triton").emulation():
         got = OPERATORS[op].VARIANTS[rung].fn(*given)
     return torch.equal(got.double(), want)
+
+
+def requests(trace: Trace, argument: str) -> set[int]:
+    """The sizes, in bytes, of what threads read or write of an argument."""
+    return {t.size for launch in trace.launches for t in launch.traffic if t.argument == argument}
 
 
 @pytest.mark.parametrize("op", list(OPERATORS))
@@ -65,17 +73,21 @@ def test_every_tile_writes_lines(tile: tuple[int, int, float], filters: int, mon
     monkeypatch.setattr(_specialised, "rule", lambda p: _specialised._tile(*tile[:2], 32, 2))
     _specialised.specialised.cache_clear()
     given = integers(3, 32, 6, 6), integers(filters, 32, 1, 1), None, STRIDE, (0, 0), DILATION
-    assert exact("conv2d", "specialised", *given)
+    with emulator.trace() as trace:
+        assert exact("conv2d", "specialised", *given)
+    assert requests(trace, "y") == {2 * gcd(filters, 8)}
     _specialised.specialised.cache_clear()  # of plans that another rule made
 
 
 @pytest.mark.parametrize(
-    ("channels", "again", "copied"), [(40, True, 64), (40, False, 40), (48, True, 48), (100, False, 128)]
+    ("channels", "again", "copied"),
+    [(40, True, 64), (40, False, 40), (48, True, 48), (50, True, 64), (100, False, 128)],
 )
 def test_what_is_read_again_is_copied_into_whole_boxes(channels: int, again: bool, copied: int) -> None:
     x = integers(1, channels, 8, 8)
-    with registered.backend("triton").emulation():
+    with registered.backend("triton").emulation(), emulator.trace() as trace:
         got = readable(x, again=again)
+    assert requests(trace, "x_ptr") == ({2 * gcd(channels, 8)} if copied > channels else set())
     assert got.shape[1] == copied and torch.equal(got[:, :channels], x) and not got[:, channels:].any()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
@@ -66,11 +68,11 @@ def channels_first(x: torch.Tensor) -> torch.Tensor:
 @triton.jit(do_not_specialize=range(2, 9))
 def conv2d_fold_kernel(
     y_ptr, x_ptr, channels, rows, height, width, left, columns, blocks, x_n, x_c, x_h, x_w,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    CHANNELS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing.
 
-    blocks: programs of a row.
+    blocks: programs of a row. UNIT: channels that are read at once; `channels`, x_n, x_h and x_w are in units of so many.
     """
     row = tl.program_id(0) // blocks
     n = (row // rows).to(tl.int64)
@@ -79,8 +81,9 @@ def conv2d_fold_kernel(
     length = columns.to(tl.int64) * CHANNELS
     w = offs // CHANNELS - left
     c = offs % CHANNELS
-    inside = (c < channels) & (w >= 0) & (w < width) & (h < height)
-    x = tl.load(x_ptr + n * x_n + c * x_c + h.to(tl.int64) * x_h + w * x_w, mask=inside, other=0.0)
+    inside = (c < channels * UNIT) & (w >= 0) & (w < width) & (h < height)
+    place = (n * x_n + h.to(tl.int64) * x_h + w * x_w) * UNIT
+    x = tl.load(x_ptr + (place + c * x_c), mask=inside, other=0.0)
     tl.store(y_ptr + row.to(tl.int64) * length + offs, x, mask=offs < length)
 
 
@@ -88,10 +91,12 @@ def conv2d_fold_kernel(
 def _copying(x: Images, rows: int, left: int, columns: int, channels: int) -> Launch:
     """The launch, of the copy and of x."""
     count, real, height, width = x.shape
+    by_n, by_c, by_h, by_w = x.strides
     blocks = cdiv(columns * channels, NUMBERS)
+    unit = gcd(VECTOR, real, *(by_n, by_h, by_w) if x.channels_last else (1,))
     return Launch(
-        conv2d_fold_kernel, (count * rows * blocks,), real, rows, height, width, left, columns, blocks, *x.strides,
-        CHANNELS=channels, BLOCK=NUMBERS,
+        conv2d_fold_kernel, (count * rows * blocks,), real // unit, rows, height, width, left, columns, blocks,
+        by_n // unit, by_c, by_h // unit, by_w // unit, CHANNELS=channels, UNIT=unit, BLOCK=NUMBERS,
     )  # fmt: skip
 
 

@@ -64,9 +64,9 @@ def store_lines(
     units = out_channels // UNIT
     line = ((n.to(gl.int64) * rows + p) * columns + q) * units * UNIT
     inside = (n < images) & (p < rows) & (q < columns)
-    left, right = _sides(sums)
+    left, right = _sides(sums.to(half.dtype))
     for side in gl.static_range(2):
-        half.store((left if side == 0 else right).to(half.dtype))
+        half.store(left if side == 0 else right)
         c = o + side * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
         at = y_ptr + (line[:, None] + c[None, :])  # [PLACES, WIDTH]
         gl.store(at, half.load(layout), mask=inside[:, None] & (c // UNIT < units)[None, :])
