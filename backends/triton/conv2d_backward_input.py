@@ -46,6 +46,6 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("grad_out", OneOf("stride", (1, 1)), lines="C", read="O"), arithmetic="mma",
+        _specialised.requires("grad_out", OneOf("stride", (1, 1)), read="O"), arithmetic="mma",
     ),
 }  # fmt: skip

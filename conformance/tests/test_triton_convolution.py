@@ -1,16 +1,21 @@
-"""conv2d and its gradients on images of channels that Triton's boxes cannot read, or read slowly: they are copied."""
+"""conv2d and its gradients on channels that Triton's boxes cannot read, or slowly, or cannot write."""
 
 from __future__ import annotations
+
+from math import gcd
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from kernelmux import emulator
 from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
-from kernelmux.backends.triton.conv2d import _order
+from kernelmux.backends.triton.conv2d import _order, _specialised
 from kernelmux.backends.triton.conv2d._problem import images
-from kernelmux.backends.triton.conv2d._specialised import readable
+from kernelmux.backends.triton.conv2d._specialised import TILES, readable
+from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 
@@ -21,6 +26,19 @@ STRIDE = PADDING = DILATION = (1, 1)
 
 def integers(*shape: int) -> torch.Tensor:
     return torch.randint(-1, 2, shape).half().to(memory_format=torch.channels_last)
+
+
+def exact(op: str, rung: str, *given: Any) -> bool:
+    """Whether a rung gives the reference's very numbers."""
+    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
+    with registered.backend("triton").emulation():
+        got = OPERATORS[op].VARIANTS[rung].fn(*given)
+    return torch.equal(got.double(), want)
+
+
+def requests(trace: Trace, argument: str) -> set[int]:
+    """The sizes, in bytes, of what threads read or write of an argument."""
+    return {t.size for launch in trace.launches for t in launch.traffic if t.argument == argument}
 
 
 @pytest.mark.parametrize("op", list(OPERATORS))
@@ -34,19 +52,42 @@ def test_channels_of_no_whole_sectors_are_exact(op: str) -> None:
         "conv2d_backward_input": (grad_out, weight, *along, (0, 0)),
         "conv2d_backward_weight": (grad_out, x, (3, 3), *along),
     }[op]
-    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
-    with registered.backend("triton").emulation():
-        got = OPERATORS[op].VARIANTS["specialised"].fn(*given)
-    assert torch.equal(got.double(), want)
+    assert exact(op, "specialised", *given)
 
 
 @pytest.mark.parametrize(
-    ("channels", "again", "copied"), [(40, True, 64), (40, False, 40), (48, True, 48), (100, False, 128)]
+    ("filters", "count", "rows", "columns"), [(1, 2, 7, 9), (12, 70, 1, 2), (50, 2, 7, 9), (130, 1, 5, 6)]
+)
+def test_any_number_of_channels_is_written_exactly(filters: int, count: int, rows: int, columns: int) -> None:
+    x, few = integers(count, 24, rows, columns), integers(count, 3, rows, columns)
+    weight, bias = integers(filters, 24, 3, 3), integers(filters, 1, 1, 1).flatten()
+    assert exact("conv2d", "specialised", x, weight, bias, STRIDE, PADDING, DILATION)
+    assert exact("conv2d", "folded", few, weight[:, :3], None, STRIDE, PADDING, DILATION)
+    assert exact(
+        "conv2d_backward_input", "specialised", x, integers(24, filters, 3, 3), STRIDE, PADDING, DILATION, (0, 0)
+    )
+
+
+@pytest.mark.parametrize(("tile", "filters"), list(zip(TILES, (33, 50, 100) * 2, strict=True)))
+def test_every_tile_writes_lines(tile: tuple[int, int, float], filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised._tile(*tile[:2], 32, 2))
+    _specialised.specialised.cache_clear()
+    given = integers(3, 32, 6, 6), integers(filters, 32, 1, 1), None, STRIDE, (0, 0), DILATION
+    with emulator.trace() as trace:
+        assert exact("conv2d", "specialised", *given)
+    assert requests(trace, "y") == {2 * gcd(filters, 8)}
+    _specialised.specialised.cache_clear()  # of plans that another rule made
+
+
+@pytest.mark.parametrize(
+    ("channels", "again", "copied"),
+    [(40, True, 64), (40, False, 40), (48, True, 48), (50, True, 64), (100, False, 128)],
 )
 def test_what_is_read_again_is_copied_into_whole_boxes(channels: int, again: bool, copied: int) -> None:
     x = integers(1, channels, 8, 8)
-    with registered.backend("triton").emulation():
+    with registered.backend("triton").emulation(), emulator.trace() as trace:
         got = readable(x, again=again)
+    assert requests(trace, "x_ptr") == ({2 * gcd(channels, 8)} if copied > channels else set())
     assert got.shape[1] == copied and torch.equal(got[:, :channels], x) and not got[:, channels:].any()
 
 

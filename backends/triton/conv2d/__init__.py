@@ -65,6 +65,6 @@ VARIANTS = {
     ),
     "specialised": _by_boxes(
         _specialised.convolution, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("x", *PIXELS, _specialised.Phases(16), lines="O", read="C"),
+        _specialised.requires("x", *PIXELS, _specialised.Phases(16), read="C"),
     ),
 }  # fmt: skip

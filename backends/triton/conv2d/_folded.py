@@ -21,7 +21,7 @@ LINE = Window(1, 1, 0)  # over lines
 
 def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
-    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide(), lines="O")
+    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide())
 
 
 def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> tuple[torch.Tensor, Images]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton.conv2d._problem import Images, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
 NUMBERS = 1024  # of a program that copies line by line
@@ -35,7 +37,8 @@ def conv2d_order_kernel(
 @plan
 def _plan(device: int, images: int, channels: int, places: int, last: bool) -> Launch:
     """The launch, of y and x. last: of channels-last images y from contiguous ones x, otherwise the reverse."""
-    block: Config = {"BLOCK_C": min(BLOCK, next_power(channels)), "BLOCK_P": min(BLOCK, next_power(places))}
+    wide = BLOCK if channels % VECTOR == 0 else BLOCK // 2  # registers hold an address for each element there
+    block: Config = {"BLOCK_C": min(BLOCK, next_power(channels)), "BLOCK_P": min(wide, next_power(places))}
     tiles = images * cdiv(channels, block["BLOCK_C"]) * cdiv(places, block["BLOCK_P"])
     size, first, second = channels * places, (places, 1), (1, channels)
     strides = (size, *first, size, *second) if last else (size, *second, size, *first)
@@ -65,11 +68,11 @@ def channels_first(x: torch.Tensor) -> torch.Tensor:
 @triton.jit(do_not_specialize=range(2, 9))
 def conv2d_fold_kernel(
     y_ptr, x_ptr, channels, rows, height, width, left, columns, blocks, x_n, x_c, x_h, x_w,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    CHANNELS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y [N, rows, columns, CHANNELS], dense, from x [N, channels, height, width]; zero where x has nothing.
 
-    blocks: programs of a row.
+    blocks: programs of a row. UNIT: channels that are read at once; `channels`, x_n, x_h and x_w are in units of so many.
     """
     row = tl.program_id(0) // blocks
     n = (row // rows).to(tl.int64)
@@ -78,8 +81,9 @@ def conv2d_fold_kernel(
     length = columns.to(tl.int64) * CHANNELS
     w = offs // CHANNELS - left
     c = offs % CHANNELS
-    inside = (c < channels) & (w >= 0) & (w < width) & (h < height)
-    x = tl.load(x_ptr + n * x_n + c * x_c + h.to(tl.int64) * x_h + w * x_w, mask=inside, other=0.0)
+    inside = (c < channels * UNIT) & (w >= 0) & (w < width) & (h < height)
+    place = (n * x_n + h.to(tl.int64) * x_h + w * x_w) * UNIT
+    x = tl.load(x_ptr + (place + c * x_c), mask=inside, other=0.0)
     tl.store(y_ptr + row.to(tl.int64) * length + offs, x, mask=offs < length)
 
 
@@ -87,10 +91,12 @@ def conv2d_fold_kernel(
 def _copying(x: Images, rows: int, left: int, columns: int, channels: int) -> Launch:
     """The launch, of the copy and of x."""
     count, real, height, width = x.shape
+    by_n, by_c, by_h, by_w = x.strides
     blocks = cdiv(columns * channels, NUMBERS)
+    unit = gcd(VECTOR, real, *(by_n, by_h, by_w) if x.channels_last else (1,))
     return Launch(
-        conv2d_fold_kernel, (count * rows * blocks,), real, rows, height, width, left, columns, blocks, *x.strides,
-        CHANNELS=channels, BLOCK=NUMBERS,
+        conv2d_fold_kernel, (count * rows * blocks,), real // unit, rows, height, width, left, columns, blocks,
+        by_n // unit, by_c, by_h // unit, by_w // unit, CHANNELS=channels, UNIT=unit, BLOCK=NUMBERS,
     )  # fmt: skip
 
 

@@ -11,26 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
+from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._epilogue import Vector, biased
-from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import InVectors, Window
@@ -70,12 +66,10 @@ class Phases:
         return None if fits else f"C = {c} with stride = {stride}, needs {self.text}"
 
 
-def requires(x: str, *more: Condition, lines: str, read: str = "") -> tuple[Condition, ...]:
-    """What a call must meet. x: the name of the images that are read. lines: axes that are written by whole vectors. read:
-    those that are read by them."""
-    halves = Dtypes(x, torch.float16, torch.bfloat16)
-    whole = (c for axis in lines for c in (Multiple(axis, VECTOR), AtLeast(axis, VECTOR)))
-    return Capability((9, 0), below=(10, 0)), halves, *whole, *(InVectors(axis, VECTOR, COPIED) for axis in read), *more
+def requires(x: str, *more: Condition, read: str = "") -> tuple[Condition, ...]:
+    """What a call must meet. x: the name of the images that are read. read: axes that are read by whole vectors."""
+    dtypes = Dtypes(x, torch.float16, torch.bfloat16)
+    return Capability((9, 0), below=(10, 0)), dtypes, *(InVectors(axis, VECTOR, COPIED) for axis in read), *more
 
 
 @gluon.jit
@@ -127,22 +121,10 @@ def _load(
 
 
 @gluon.jit
-def _store(y_desc, n, p, q, o, sums, half, BLOCK_O: gl.constexpr):
-    """Sums [PLACES, BLOCK_O] to a box of y, half at a time: the rest of that memory is worth more in the ring."""
-    flat = half.reshape([PLACES, BLOCK_O // 2])
-    left, right = gl.split(gl.permute(gl.reshape(sums, (PLACES, 2, BLOCK_O // 2)), (0, 2, 1)))
-    for side in gl.static_range(2):
-        copy_out_wait(0)
-        flat.store((left if side == 0 else right).to(half.dtype))
-        fence_async_shared()
-        copy_out(y_desc, [n, p, q, o + side * (BLOCK_O // 2)], half)
-
-
-@gluon.jit
 def _multiply(
-    y_desc, bias_ptr, x_ring, weight_ring, y_half, full, empty, tiles, steps, images, rows, columns, out_channels,
-    PART: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    y, bias_ptr, x_ring, weight_ring, y_half, full, empty, tiles, steps, images, rows, columns, out_channels,
+    PART: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr,
+    BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box, which are a box of y as large as y_half."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
@@ -167,37 +149,41 @@ def _multiply(
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
         n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
-        n += 0 if y_half.shape[0] == BOX[0] else PART * y_half.shape[0]
-        p += 0 if y_half.shape[1] == BOX[1] else PART * y_half.shape[1]
-        q += 0 if y_half.shape[2] == BOX[2] else PART * y_half.shape[2]
         acc = biased(acc, bias_ptr, o + gl.arange(0, BLOCK_O, layout=gl.SliceLayout(0, layout)), out_channels, BIAS)
-        _store(y_desc, n, p, q, o, acc, y_half, BLOCK_O)
+        if UNIT:
+            store_lines(y, n, p, q, o, acc, y_half, images, rows, columns, out_channels, PART, BOX, UNIT)
+        else:
+            n += 0 if y_half.shape[0] == BOX[0] else PART * y_half.shape[0]
+            p += 0 if y_half.shape[1] == BOX[1] else PART * y_half.shape[1]
+            q += 0 if y_half.shape[2] == BOX[2] else PART * y_half.shape[2]
+            store_box(y, n, p, q, o, acc, y_half)
     copy_out_wait(0)
 
 
 @gluon.jit(do_not_specialize=range(4, 19))
 def conv2d_specialised_kernel(
-    y_desc, x_desc, weight_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+    y, x_desc, weight_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
     first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
-    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
-    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr,
+    BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
-    first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there."""
+    first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there. y comes as a
+    descriptor, or as a pointer with the UNIT of `store_lines`."""
     PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
     tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
     steps = taps_h * taps_w * gl.cdiv(channels, BLOCK_K)
     x_ring = ring(x_desc, STAGES)
     weight_ring = ring(weight_desc, STAGES)
-    y_halves = ring(y_desc, PARTS)
+    y_halves = halves(y, PARTS, PLACES, BLOCK_O, UNIT)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
                          out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
                          lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
@@ -208,10 +194,10 @@ def conv2d_specialised_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
-                (_multiply, (y_desc, bias_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 1, TRANSPOSED, BIAS, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, steps, images,
+                             rows, columns, out_channels, 1, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
                          out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
                          lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
@@ -224,7 +210,7 @@ def conv2d_specialised_kernel(
 def rule(p: Problem) -> Config:
     """The tile with which whole rounds of all SMs take the least time. H200, fp16, 32x256x56x56 by 256x256x3x3: 157 us,
     178 with boxes that do not end where the rows do, cuDNN 161."""
-    out_channels, channels, *_ = p.weight.shape
+    out_channels, channels = p.y.shape[1], p.weight.shape[1]
     sms = processors(p.device)
 
     def microseconds(tile: tuple[int, int, float]) -> float:
@@ -263,11 +249,12 @@ def covering(box: Ints, lengths: Ints) -> int:
 def specialised(p: Problem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
     config = dict(rule(p))
-    out_channels, channels, *taps = p.weight.shape
+    out_channels, (_, channels, *taps) = p.y.shape[1], p.weight.shape
+    unit = gcd(out_channels, VECTOR) % VECTOR  # 0 where boxes of y are written
     places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
     box = config.pop("BOX", None) or box_of(places, p.lengths)
     maps: tuple[Any, ...] = (
-        map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        Vector() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
         map_of(p.weight, (block_k, 1, 1, block_o) if transposed else (block_o, 1, 1, block_k), p.dtype, transposed),
         Vector(),
@@ -275,8 +262,8 @@ def specialised(p: Problem, transposed: bool = False) -> Launch:
     tiles = covering(box, p.lengths) * cdiv(out_channels, block_o)
     return Launch(
         conv2d_specialised_kernel, (min(processors(p.device), tiles),), *p.lengths, out_channels, channels, *taps,
-        *walk(p, transposed), maps=maps, STRIDED=strided(p), TRANSPOSED=transposed, BIAS=p.bias, BOX=box, GROUP=8,
-        num_warps=4, **config,
+        *walk(p, transposed), maps=maps, STRIDED=strided(p), TRANSPOSED=transposed, BIAS=p.bias, UNIT=unit,
+        BOX=box, GROUP=8, num_warps=4, **config,
     )  # fmt: skip
 
 
