@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +16,7 @@ from kernelmux.registry.spec import Call, exact_arguments
 
 LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
 ATTEMPTS = 3
+Found = TypeVar("Found")
 
 
 class WrongOutput(AssertionError):
@@ -29,13 +32,26 @@ class Checked:
 
 
 class Oracle:
-    """The float64 reference of one call, computed once for all variants of a group."""
+    """The float64 reference of one call, computed once for all variants of a group, before any of them runs."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.limit = _room(call) / LIVE
+        self.cuts: tuple[sampling.Cut, ...] = ()
         self.arguments: tuple[Any, ...] = ()
         self.references: tuple[torch.Tensor, ...] = ()
+        self._within(self._prepare)
+
+    def _within(self, work: Callable[[], Found]) -> Found:
+        """What the work gives; where memory is too small it is done again, each time on a sample of a quarter."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work()
+            except torch.OutOfMemoryError:
+                self.limit = min(self.limit, sampling.work(self.call)) / 4
+                self.arguments = self.references = ()
+            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the attempt
+        return work()
 
     def _prepare(self) -> None:
         self.cuts = sampling.choose(self.call, self.limit)
@@ -48,20 +64,10 @@ class Oracle:
         self.references = result if isinstance(result, tuple) else (result,)
 
     def check(self, result: Any, implementation: Implementation, slack: float = 1.0) -> Checked:
-        """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it.
-
-        Where memory is too small it is asked again, on samples of a quarter each time.
-        """
+        """The share of `slack` times the bound that a result uses; WrongOutput if it is more than all of it."""
         outputs = result if isinstance(result, tuple) else (result,)
         self._check_form(outputs)
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._checked(outputs, implementation, slack)
-            except torch.OutOfMemoryError:
-                self.limit = min(self.limit, sampling.work(self.call)) / 4
-                self.arguments = self.references = ()
-            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the attempt
-        return self._checked(outputs, implementation, slack)
+        return self._within(partial(self._checked, outputs, implementation, slack))
 
     def _checked(self, outputs: tuple[Any, ...], implementation: Implementation, slack: float) -> Checked:
         if not self.references:
@@ -91,8 +97,10 @@ class Oracle:
             return 0.0
         how = numerics.arithmetic(implementation.accumulates(name), self.call.dtype, self.call.scalars)
         model = self.call.spec.errors[i]
-        bound = numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes)
-        limit = slack * bound.total
+        limit = (
+            slack
+            * numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes).total
+        )  # whose parts are released before the comparison: each is as large as the output
         comparison = numerics.compare(out, reference, limit)
         if not comparison.passed:
             at, share = comparison.index, float(comparison.wrong.double().mean())

@@ -61,6 +61,15 @@ def test_where_memory_is_too_small_a_sample_is_checked(short, monkeypatch):
     assert checked.sampled and checked.budget <= 1.0
 
 
+def test_a_call_that_changes_its_inputs_changes_no_reference():
+    call = call_of("softmax", **CALLS["softmax"])
+    oracle = Oracle(call)
+    call.tensors["x"].mul_(2)
+    (implementation,) = variants("torch_ref", "softmax").values()
+    with pytest.raises(WrongOutput, match="wrong at"):
+        oracle.check(implementation.fn(*call.arguments.values()), implementation)
+
+
 @pytest.mark.parametrize("op", CALLS)
 def test_one_wrong_element_is_found(op):
     call = call_of(op, **CALLS[op])
