@@ -12,6 +12,7 @@ from kernelmux.perf import files
 from kernelmux.perf.json_form import encode
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Overhead, Results, read, text
+from kernelmux.perf.roofline import NOISY
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, measured
 from kernelmux.registry.errors import ArgumentError
@@ -30,7 +31,7 @@ DIGITS = 6
 
 
 def record(results: Results, folder: Path | None = None) -> Path:
-    """Merge the timed rows of a run into the record of its GPU; a variant that failed loses its row."""
+    """Merge the timed rows of a run into the record of its GPU; what failed loses its row, what was noisy keeps it."""
     if results.machine.kind != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded")
     path = (folder or FOLDER) / f"{file_stem(results.machine.name)}.json"
@@ -42,12 +43,12 @@ def record(results: Results, folder: Path | None = None) -> Path:
 
 
 def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
-    """The rows on record with those of a run in place of older ones, in the order of a report."""
+    """The rows on record with those of a run in place of older ones, but for noisy ones, in the order of a report."""
     rows = {row.key: row for row in known}
     for row in results.rows:
         if row.status == "failed":
             rows.pop(row.key, None)
-        elif isinstance(row, Timed):
+        elif isinstance(row, Timed) and row.spread <= NOISY:
             rows[row.key] = replace(row, date=results.date)
     return tuple(sorted(rows.values(), key=_rank))
 

@@ -59,6 +59,13 @@ def test_a_variant_that_fails_loses_its_row(folder):
     assert {row.variant for row in records.recorded()[0].rows} == {"eager", "resident", "registers"}
 
 
+def test_a_noisy_time_takes_no_rows_place(folder):
+    records.record(synthetic.results([synthetic.row(variant="naive", us=100.0)]))
+    noisy = [synthetic.row(variant=name, us=200.0, spread=0.3) for name in ("naive", "registers")]
+    records.record(synthetic.results(noisy))
+    assert [(row.variant, row.median_us) for row in records.recorded()[0].rows] == [("naive", 100.0)]
+
+
 def test_rows_stand_in_ladder_order_whatever_the_order_of_the_runs(folder):
     records.record(synthetic.results(synthetic.ladder()[::-1]))
     assert [row.variant for row in records.recorded()[0].rows] == ["eager", "resident", "naive", "registers"]
