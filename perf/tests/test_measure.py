@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +137,19 @@ def test_resources_of_kernels_are_known_without_running():
 def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
     (need,) = resources.needs(resources.Candidate("softmax", "cuda", "", broken="ImportError: no"), Options())
     assert need.error == "ImportError: no"
+
+
+def test_every_set_of_inputs_is_seen_before_anything_is_timed():
+    seen = []
+    made = inputs.Inputs(tuple(inputs.one(ROW, "cpu", i) for i in range(3)))
+    eager = registered.variants("torch_ref", "softmax")["eager"]
+
+    def softmax(x, axis, scale):
+        seen.append(x.data_ptr())
+        return eager.fn(x, axis, scale)
+
+    prepared = measure.ready(made, replace(eager, fn=softmax), VirtualClock())
+    assert seen[:3] == [call.tensors["x"].data_ptr() for call in made.calls] and prepared.copies == 3
 
 
 def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
