@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "--shape",
         required=True,
         metavar="NAME=MxN[:dtype],...",
-        help="tensors by shape, scalars by value: x=37x1000:fp16,axis=0; b=64x48.mT is the transposed view of a [48, 64]",
+        help="tensors by shape, scalars by value: x=37x1000:fp16,axis=0; 64x48.mT lies as the view of a [48, 64]",
     )
     explain.add_argument("--backend", help="as in a call: cuda, cuda/tiled, or a list to try in order: cuda,triton")
     explain.add_argument("--device", default=None, help=DEVICE)

@@ -109,7 +109,7 @@ def test_products_in_fewer_bytes_stand_beside_those_in_bf16(tmp_path, monkeypatc
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     records.recorded.cache_clear()
     wide = {"op": "matmul", "workload": "a=8192x8192 b=8192x8192", "backend": "triton", "us": 1400.0}
-    narrow = {**wide, "op": "int8_matmul", "dtype": "i8", "us": 900.0}
+    narrow = {**wide, "op": "int8_matmul", "workload": "a=8192x8192 b=8192x8192.mT", "dtype": "i8", "us": 900.0}
     slower = synthetic.row(**{**wide, "variant": "slower", "us": 1500.0})
     current = {"source": registered.source_hash("triton", "matmul"), "bytes": 3 * 2 * 8192**2, "flops": 2 * 8192**3}
     made = [synthetic.row(**wide, **current), slower, synthetic.row(**narrow, source="0" * 12)]
@@ -118,7 +118,7 @@ def test_products_in_fewer_bytes_stand_beside_those_in_bf16(tmp_path, monkeypatc
     assert "| `matmul` | bf16 x bf16 = bf16 | 402.7 | 100% | 0.3% | 1400 triton/online | 1.00x |" in text
     assert "| `int8_matmul` | i8 x i8 = i32 | 402.7 | 100% | 1.3% | 900.0 triton/online (stale) | 1.56x |" in text
     assert "| `matvec` | bf16 x i8 = bf16 | 58.8 | 50% | 0.9% | not recorded |  |" in text
-    assert "--op int8_matmul --dtype i8 --workload 'a=4096x4096 b=4096x4096 scale_a=" in text
+    assert "--op int8_matmul --dtype i8 --workload 'a=4096x4096 b=4096x4096.mT scale_a=" in text
     records.recorded.cache_clear()
 
 
