@@ -5,12 +5,14 @@ tiled                grad_out and weights in shared memory, a product on the FP3
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; stride 1, channels-last, other images are copied first
+implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
 from functools import lru_cache
 
 import torch
 
+from kernelmux.backends.cuda import _phases
 from kernelmux.backends.cuda._convolution import BACKWARD_INPUT, Axis, Convolution, swapped
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda._epilogue import PLAIN
@@ -69,10 +71,24 @@ def implicit_gemm_tma(
     return result(made.run(images, kernels, PLAIN), c)
 
 
+def implicit_gemm_phases(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
+    if 0 in c.shape:
+        return grad_out.new_empty(c.shape)
+    images = ready(grad_out)
+    return _phases.implicit_gemm_phases(c._replace(image=layout(images)), multiprocessors(grad_out)).run(images, weight)
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NHW", "ORS", channels="OC", transposed=True), arithmetic="mma",
+    ),
+    "implicit_gemm_phases": Implementation(
+        implicit_gemm_phases, "pixels of all phases side by side, grad_out is read once into shared memory",
+        _phases.asks("grad_out", "NHW", "ORS"), arithmetic="mma",
     ),
 }  # fmt: skip

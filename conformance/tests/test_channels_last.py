@@ -20,6 +20,8 @@ CALLS: dict[str, Call] = {
 UNIT = ("triton/specialised", "cuda/implicit_gemm_tma")  # take stride 1 alone
 PLAIN: Call = (((1, 64, 4, 3), (64, 64, 2, 3)), {"dilation": (1, 2)})  # of conv2d_backward_input, for who has no stride
 ROWS = "cuda/implicit_gemm_rows"
+PHASES = "cuda/implicit_gemm_phases"
+FEW: Call = (((1, 64, 4, 3), (64, 3, 2, 3)), {"stride": (2, 1)})  # of conv2d_backward_input, for who has few channels
 SHALLOW: Call = (
     ((1, 16, 5, 6), (64, 16, 3, 3)),
     {"padding": 1, "stride": (1, 2)},
@@ -39,7 +41,7 @@ def _variants() -> Iterator[tuple[str, str]]:
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
     shapes, along = PLAIN if op == "conv2d_backward_input" and variant in UNIT else CALLS[op]
-    shapes, along = SHALLOW if variant == ROWS else (shapes, along)
+    shapes, along = {ROWS: SHALLOW, PHASES: FEW}.get(variant, (shapes, along))
     rng = torch.Generator().manual_seed(0)
     plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)

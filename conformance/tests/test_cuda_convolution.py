@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelmux import emulator
 from kernelmux.backends.cuda import _convolution_plans as plans
-from kernelmux.backends.cuda import _im2col, _image_rows, conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.cuda import _im2col, _image_rows, _phases, conv2d, conv2d_backward_input, conv2d_backward_weight
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import Tile
 from kernelmux.backends.cuda._epilogue import PLAIN
@@ -15,7 +16,8 @@ from kernelmux.backends.cuda._matmul_wgmma import WgmmaTiling
 from kernelmux.backends.cuda._pixels import copied
 from kernelmux.backends.cuda._runtime import Source
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, dispatch
+from kernelmux.registry.windows import Window
 
 MULTIPROCESSORS = 132
 MMA = (plans.IMPLICIT_GEMM, "conv2d_implicit_gemm")
@@ -146,6 +148,57 @@ def test_whole_vectors_of_rows_are_exact(channels: int) -> None:
             plan = _image_rows.plan(c, _image_rows.block_of(c), MULTIPROCESSORS)
             assert plan.launch._kernel.defines["WHOLE_PIXELS"] == int(image is x)
             assert torch.equal(plan.run(image, kernels).double(), want)
+
+
+FEW: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]] = {
+    "two tiles along each axis, of which the last are not whole": ((1, 24, 17, 17), (24, 3, 3, 3), ((2, 2), (1, 1))),
+    "two stages of channels": ((1, 72, 4, 5), (72, 2, 7, 7), ((2, 2), (3, 3))),
+    "more columns than 32, runs of odd length": ((1, 16, 9, 3), (16, 5, 3, 4), ((3, 3), (0, 2))),
+    "rows that no tap meets": ((2, 8, 3, 4), (8, 24, 1, 2), ((2, 1), (0, 0))),
+    "channels that are no vectors": ((1, 11, 6, 5), (11, 1, 5, 1), ((1, 1), (2, 0))),
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+@pytest.mark.parametrize("shape", FEW)
+def test_phases_side_by_side_are_exact(shape: str, order: torch.memory_format) -> None:
+    """Every block that fits, of one, two or four rows of squares for each warp and 16, 32 or 64 channels at once."""
+    images, filters, (stride, padding) = FEW[shape]
+    grad_out, weight = (integers(*s, order=order) for s in (images, filters))
+    along = (stride, padding, (1, 1), (0, stride[1] - 1))
+    want = catalog.spec("conv2d_backward_input").reference(grad_out.double(), weight.double(), *along)
+    ready = _im2col.ready(grad_out)
+    c = conv2d_backward_input.problem(layout(ready), layout(weight), order, *along)
+    blocks = _phases.blocks(c.h.window, c.w.window, filters[1], filters[0])
+    for block in blocks:
+        with emulator.checks("full"):  # races among them
+            got = _phases.plan(c, block, 1).run(ready, weight)  # at most three blocks, each with several tiles
+        assert torch.equal(got.double(), want), block
+    assert {b.depth for b in blocks} > {16} or filters[0] <= 16
+
+
+def test_phases_of_the_first_layer_of_a_network_share_a_multiprocessor() -> None:
+    """Each place near a square is read once: 16 for 7 x 7 and a stride of 2, whose phases meet 49."""
+    first = Window(7, 2, 3)
+    assert _phases.near(first) ** 2 == 16
+    block, *_ = _phases.blocks(first, first, 3, 64)
+    assert (block.columns, block.resident, block.height, block.depth) == (12, 2, 4, 32)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_few_channels_are_left_to_phases(last: bool) -> None:
+    """With any stride; what has 25 channels, more columns than there are sums for, or many filters for little, is not."""
+    order = torch.channels_last if last else torch.contiguous_format
+
+    def chosen(channels: int, taps: int, stride: int, deep: int = 64) -> str:
+        grad_out, weight = (torch.empty(s).half() for s in ((1, deep, 9, 9), (deep, channels, taps, taps)))
+        given = grad_out.contiguous(memory_format=order), weight, stride, taps // 2
+        return dispatch.which("conv2d_backward_input", *given, backend="cuda")
+
+    rung, few = "cuda/implicit_gemm_phases", [(c, 3, stride) for c in (1, 3, 16, 24) for stride in (1, 2)]
+    assert {chosen(*call) for call in [*few, (3, 7, 2)]} == {rung}
+    assert rung not in {chosen(25, 3, 1), chosen(7, 4, 4), chosen(16, 3, 1, deep=256)}
 
 
 def test_bands_leave_few_positions_unused() -> None:
