@@ -1,9 +1,9 @@
 """attention_backward: gradients of q, k and v, from the output and lse of the forward call (Dao, FlashAttention-2, 2023).
 
-A first kernel sums grad_out * y of each query; then keys and queries get their gradients in a kernel each, so that every
-sum is one program's and the same call gives the same bits.
+Keys and queries get their gradients in a kernel each, so that every sum is one program's and the same call gives the same
+bits. Both need the sum of grad_out * y of each query.
 
-pointers     loads by pointers
+pointers     loads by pointers; a first kernel takes that sum
 descriptors  loads and stores by the copy engine (TMA)
 """
 

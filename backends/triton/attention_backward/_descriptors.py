@@ -1,4 +1,7 @@
-"""The same two kernels over tensor descriptors: the copy engine (TMA) brings the next block while this one is used."""
+"""The same two kernels over tensor descriptors: the copy engine (TMA) brings the next block while this one is used.
+
+The kernel of the queries comes first and sums grad_out * y itself, for the kernel of the keys too.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,20 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton._strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule
 from kernelmux.backends.triton.attention_backward._problem import (
-    ROWS,
     Problem,
     load_lse,
+    load_queries,
     probabilities,
     query_range,
     row_terms,
     visible,
 )
-
-
-@triton.jit
-def attention_rows_kernel(
-    rows_ptr, g_ptr, y_ptr, lse_ptr, H, M, PITCH, g_strides, y_strides,
-    D: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Of each query, lse in units of log(2) and, PITCH further, sum(grad_out * y); inf and 0 behind the last."""
-    blocks = tl.cdiv(PITCH, ROWS)
-    line = (tl.program_id(0) // blocks).to(tl.int64)
-    offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
-    at = rows_ptr + line * 2 * PITCH + offs_m
-    tl.store(at, load_lse(lse_ptr + line * M, offs_m, M))
-    tl.store(at + PITCH, row_terms(g_ptr, y_ptr, line // H, line % H, offs_m, M, g_strides, y_strides, D, COLUMNS))
 
 
 @triton.jit
@@ -124,21 +113,26 @@ def _walk_keys(
 
 @triton.jit
 def attention_queries_descriptors_kernel(
-    rows_ptr, grad_q_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2, PITCH,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
+    rows_ptr, y_ptr, lse_ptr, grad_q_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2,
+    PITCH, y_strides, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    """rows_ptr: gets lse of each query in units of log(2) and, PITCH further, sum(grad_out * y); behind the last inf, 0."""
     start_m, line = query_block(M, BLOCK_M)
     batch = line // H
     head = line % H
     group = head // SHARE
     offs_m = start_m + tl.arange(0, BLOCK_M)
     # [BLOCK_M, COLUMNS]
+    line = line.to(tl.int64)
+    y = load_queries(y_ptr + line // H * y_strides[0] + line % H * y_strides[1], offs_m, M, y_strides[2], D, COLUMNS)
     q = q_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
     g = g_desc.load([batch, head, start_m, 0]).reshape(BLOCK_M, COLUMNS)
-    rows = rows_ptr + line.to(tl.int64) * 2 * PITCH + offs_m
-    lse = tl.load(rows)
-    delta = tl.load(rows + PITCH)
+    lse = load_lse(lse_ptr + line * M, offs_m, M)
+    delta = row_terms(g, y)
+    rows = rows_ptr + line * 2 * PITCH + offs_m
+    tl.store(rows, lse)
+    tl.store(rows + PITCH, delta)
     grad_q = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
     begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
@@ -159,18 +153,8 @@ def attention_queries_descriptors_kernel(
 
 
 def pitch(p: Problem) -> int:
-    """Queries of a head as `attention_rows_kernel` lays them out: in whole blocks of 128, or one of 64 that holds all."""
-    return ROWS if p.M <= ROWS else cdiv(p.M, 2 * ROWS) * 2 * ROWS
-
-
-@plan
-def rows_plan(p: Problem) -> Launch:
-    """Launched with the rows [B * H, 2, pitch], grad_out, y and lse."""
-    grid = (cdiv(pitch(p), ROWS) * p.B * p.H,)
-    strides = p.g_strides[:3], p.y_strides[:3]
-    # A product that is fused with the sum of another thread rounds differently in the two of them.
-    meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
-    return Launch(attention_rows_kernel, grid, p.H, p.M, pitch(p), *strides, **meta)
+    """Queries of a head as the kernels lay them out: in whole blocks of 128, or one of 64 that holds all."""
+    return 64 if p.M <= 64 else cdiv(p.M, 128) * 128
 
 
 def maps(p: Problem, names: str, m: int, n: int) -> tuple[Map, ...]:
@@ -195,7 +179,8 @@ def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Laun
         ),
         Launch(
             attention_queries_descriptors_kernel, (cdiv(p.M, queries["BLOCK_M"]) * p.B * p.H,), *p.sizes, pitch(p),
-            maps=(POINTER, *maps(p, "Qgqkv", queries["BLOCK_M"], queries["BLOCK_N"])), **p.constants, **queries,
+            p.y_strides[:3], maps=(POINTER, POINTER, POINTER, *maps(p, "Qgqkv", queries["BLOCK_M"], queries["BLOCK_N"])),
+            **p.constants, **queries,
         ),
     )  # fmt: skip
 
@@ -206,7 +191,6 @@ def descriptors(
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""
     rows = lse.new_empty(p.B * p.H, 2, pitch(p))
-    rows_plan(p)(rows, grad_out, y, lse)
     for_keys, for_queries = plans(p, keys_rule, queries_rule)
+    for_queries(rows, y, lse, grads[0], grad_out, q, k, v)
     for_keys(rows, grads[1], grads[2], grad_out, q, k, v)
-    for_queries(rows, grads[0], grad_out, q, k, v)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._rows import rounded_product
 
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
@@ -123,16 +124,17 @@ def load_lse(lse_ptr, offs_m, M):
 
 
 @triton.jit
-def row_terms(g_ptr, y_ptr, batch, head, offs_m, M, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr):
-    """sum(grad_out * y) of some queries of a head; 0 for those that do not exist."""
+def load_queries(ptr, offs_m, M, row_stride, D: tl.constexpr, COLUMNS: tl.constexpr):
+    """[queries, COLUMNS] of a head; 0 for queries that do not exist, and beyond D."""
     offs_d = tl.arange(0, COLUMNS)
     there = (offs_m < M)[:, None] & (offs_d < D)[None, :]
-    rows = offs_m.to(tl.int64)[:, None]
-    g_ptrs = g_ptr + batch * g_strides[0] + head * g_strides[1] + rows * g_strides[2] + offs_d[None, :]
-    y_ptrs = y_ptr + batch * y_strides[0] + head * y_strides[1] + rows * y_strides[2] + offs_d[None, :]
-    g = tl.load(g_ptrs, mask=there, other=0.0).to(tl.float32)
-    y = tl.load(y_ptrs, mask=there, other=0.0).to(tl.float32)
-    return tl.sum(g * y, 1)
+    return tl.load(ptr + offs_m.to(tl.int64)[:, None] * row_stride + offs_d[None, :], mask=there, other=0.0)
+
+
+@triton.jit
+def row_terms(g, y):
+    """sum(grad_out * y) of each query."""
+    return tl.sum(rounded_product(g.to(tl.float32), y.to(tl.float32)), 1)
 
 
 @triton.jit
@@ -142,16 +144,17 @@ def attention_delta_kernel(
     """sum(grad_out * y) of each query [B H M]."""
     blocks = tl.cdiv(M, ROWS)
     line = (tl.program_id(0) // blocks).to(tl.int64)
+    batch = line // H
+    head = line % H
     offs_m = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
-    delta = row_terms(g_ptr, y_ptr, line // H, line % H, offs_m, M, g_strides, y_strides, D, COLUMNS)
-    tl.store(delta_ptr + line * M + offs_m, delta, mask=offs_m < M)
+    g = load_queries(g_ptr + batch * g_strides[0] + head * g_strides[1], offs_m, M, g_strides[2], D, COLUMNS)
+    y = load_queries(y_ptr + batch * y_strides[0] + head * y_strides[1], offs_m, M, y_strides[2], D, COLUMNS)
+    tl.store(delta_ptr + line * M + offs_m, row_terms(g, y), mask=offs_m < M)
 
 
 @plan
 def delta_plan(p: Problem) -> Launch:
     """Launched with delta, grad_out and y."""
     grid = (cdiv(p.M, ROWS) * p.B * p.H,)
-    strides = p.g_strides[:3], p.y_strides[:3]
-    # A product that is fused with the sum of another thread rounds differently in the two of them.
-    meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4, "enable_fp_fusion": False}
-    return Launch(attention_delta_kernel, grid, p.H, p.M, *strides, **meta)
+    meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4}
+    return Launch(attention_delta_kernel, grid, p.H, p.M, p.g_strides[:3], p.y_strides[:3], **meta)
