@@ -101,10 +101,13 @@ def _rewrite(
 def loss_rows_kernel(
     lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, column_step, target_step,
     ignore_index, smoothing, batches,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, BATCH: tl.constexpr, TAIL: tl.constexpr, UNIT: tl.constexpr,
-    WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, DENSE: tl.constexpr, SMOOTHED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BATCH: tl.constexpr, TAIL: tl.constexpr, FULL: tl.constexpr,
+    UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, DENSE: tl.constexpr,
+    SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """Chunks of a row: the first one if it is peeled, batches of BATCH, TAIL ones. row_step is in units of UNIT elements.
+    """Chunks of a row: the first one if it is peeled, batches of BATCH, TAIL ones, FULL of these without a mask.
+
+    row_step is in units of UNIT elements.
 
     mean_ptr: the mean of each row's logits, for SMOOTHED; count_ptr: how many rows count, if the loss is their mean.
     """
@@ -132,7 +135,9 @@ def loss_rows_kernel(
     valid = ()
     for k in tl.static_range(HEAD + TAIL):
         first = zero + k * BLOCK + (0 if k < HEAD else batches * STRIDE)
-        masks = chunk_masks(chunk_columns(first, BLOCK, tl.int64), begin, begin + V, False, WIDTH, SPLIT)
+        masks = chunk_masks(
+            chunk_columns(first, BLOCK, tl.int64), begin, begin + V, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT
+        )
         x = _chunk(ptrs, first, place, column_step, "evict_first", DENSE, of_rows(masks, mask_rows, ROWS > 1))
         held += (x,)  # type: ignore[assignment]
         values += ((x.to(tl.float32),),)  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """The loss of long rows and its gradient, in Gluon: programs stay and walk down rows, the next one on its way meanwhile.
 
-Shared memory holds the first chunks of a row; once they are looked at for the second time, those of the next row take their
-places. What does not fit is read again from L2.
+Shared memory holds the first chunks of a row, behind the one that is peeled; once they are looked at for the second time,
+those of the next row take their places. What does not fit is read again from L2.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from kernelmux.backends.triton._loss_rows import gradients, log_sum_and_mean, lo
 from kernelmux.backends.triton._row_shared import copy_in
 from kernelmux.backends.triton._row_tiles import chunk_masks, load_chunk, store_chunk
 from kernelmux.backends.triton._targets import targets_of
+
+
+@gluon.jit
+def _start(index, row_step, UNIT: gl.constexpr, PEELED: gl.constexpr):
+    """Of a row: its first element, or the last aligned one before it, so that the compiler knows it to be aligned."""
+    start = index.to(gl.int64) * row_step * UNIT
+    return start // PEELED * PEELED if PEELED else start
 
 
 @gluon.jit
@@ -61,64 +68,69 @@ def _in_layout(values, LAYOUT: gl.constexpr):
 def loss_shared_kernel(
     lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, target_step, ignore_index,
     smoothing, batches,
-    BLOCK: gl.constexpr, BATCH: gl.constexpr, BATCHES: gl.constexpr, TAIL: gl.constexpr, WIDTH: gl.constexpr,
-    SPLIT: gl.constexpr, SMOOTHED: gl.constexpr,
+    BLOCK: gl.constexpr, BATCH: gl.constexpr, BATCHES: gl.constexpr, TAIL: gl.constexpr, FULL: gl.constexpr,
+    UNIT: gl.constexpr, WIDTH: gl.constexpr, PEELED: gl.constexpr, SPLIT: gl.constexpr, SMOOTHED: gl.constexpr,
 ):  # fmt: skip
-    """Chunks of a row: BATCHES batches in the ring, `batches` that are read twice, TAIL in registers.
+    """Chunks of a row: the first one if it is peeled, BATCHES batches in the ring, `batches` that are read twice, TAIL.
 
-    row_step is in units of WIDTH elements, at which every row starts.
+    The first one and those of TAIL, FULL of them without a mask, are in registers. row_step is in units of UNIT elements.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDTH], [1, 32], [1, gl.num_warps()], [1, 0])
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     STRIDE: gl.constexpr = BATCH * BLOCK
+    HEAD: gl.constexpr = 1 if PEELED else 0
+    RING: gl.constexpr = HEAD * BLOCK
+    AGAIN: gl.constexpr = RING + BATCHES * STRIDE
     ring = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [BATCHES * BATCH, 1, BLOCK], SHARED)
     cols = gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))[None, :]
     one = gl.arange(0, 1, gl.SliceLayout(0, LAYOUT))[None, :]
     h = 1.0
     if count_ptr is not None:
         h = 1.0 / gl.load(count_ptr)
-    tail = (BATCHES + batches) * STRIDE
-    _ask(ring, logits_ptr + gl.program_id(0).to(gl.int64) * row_step * WIDTH, cols, BATCHES, BATCH, BLOCK)
+    tail = AGAIN + batches * STRIDE
+    _ask(ring, logits_ptr + _start(gl.program_id(0), row_step, UNIT, PEELED) + RING, cols, BATCHES, BATCH, BLOCK)
     for index in range(gl.program_id(0), M, gl.num_programs(0)):
         row = index + one.to(gl.int64)  # [1, 1]
-        targets = targets_of(target_ptr, row, row < M, V, target_step, ignore_index)
-        ptr = logits_ptr + index.to(gl.int64) * row_step * WIDTH  # type: ignore[attr-defined]
-        out = grad_ptr + index.to(gl.int64) * (V // WIDTH) * WIDTH  # type: ignore[attr-defined]
+        target, counts, is_class = targets_of(target_ptr, row, row < M, V, target_step, ignore_index)
+        ptr = logits_ptr + _start(index, row_step, UNIT, PEELED)
+        out = grad_ptr + _start(index, V // UNIT, UNIT, PEELED)
+        begin = (index.to(gl.int64) * V % PEELED).to(gl.int32) if PEELED else 0  # type: ignore[attr-defined]
         held = ()
         values = ()
         valid = ()
-        for k in gl.static_range(TAIL):
-            masks = chunk_masks(tail + k * BLOCK + cols, 0, V, False, WIDTH, SPLIT)
-            x = load_chunk(ptr + tail + k * BLOCK + cols, masks, "evict_first")
+        for k in gl.static_range(HEAD + TAIL):
+            first = k * BLOCK if k < HEAD else tail + (k - HEAD) * BLOCK
+            masks = chunk_masks(first + cols, begin, begin + V, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT)
+            x = load_chunk(ptr + first + cols, masks, "evict_first")
             held += (x,)  # type: ignore[assignment]
             values += ((x.to(gl.float32),),)  # type: ignore[assignment]
             valid += (masks,)  # type: ignore[assignment]
         state = logit_lanes(values, valid, V, WIDTH, SMOOTHED)
         for b in range(batches):
-            part = _batch(ptr + (BATCHES + b) * STRIDE, cols, V, WIDTH, BATCH, BLOCK, SMOOTHED)
+            part = _batch(ptr + AGAIN + b * STRIDE, cols, V, WIDTH, BATCH, BLOCK, SMOOTHED)
             state = logit_merge(state, part)
         for b in gl.static_range(BATCHES):
             async_copy.wait_group(BATCHES - 1 - b)
             state = logit_merge(state, _from_ring(ring, b * BATCH, V, LAYOUT, WIDTH, BATCH, SMOOTHED))
         found, known = log_sum_and_mean(state, V)
         found = _in_layout(found, LAYOUT)
-        grads = slope(_in_layout(known, LAYOUT), targets, h, smoothing, V)
+        grads = slope(_in_layout(known, LAYOUT), (target + begin, counts, is_class), h, smoothing, V)
         following = index + gl.num_programs(0)
-        after = logits_ptr + following.to(gl.int64) * row_step * WIDTH
+        after = logits_ptr + _start(following, row_step, UNIT, PEELED) + RING
         for k in gl.static_range(BATCHES * BATCH):
             x = ring.index(k).load(LAYOUT)
             if following < M:
                 copy_in(ring.index(k), after + k * BLOCK + cols)
             if (k + 1) % BATCH == 0:
                 async_copy.commit_group()
-            store_chunk(out + k * BLOCK + cols, gradients(x, k * BLOCK + cols, grads), ())
+            store_chunk(out + RING + k * BLOCK + cols, gradients(x, RING + k * BLOCK + cols, grads), ())
         for b in range(batches):
             for k in gl.static_range(BATCH):
-                first = (BATCHES + b) * STRIDE + k * BLOCK
+                first = AGAIN + b * STRIDE + k * BLOCK
                 x = load_chunk(ptr + first + cols, (), "evict_first")
                 store_chunk(out + first + cols, gradients(x, first + cols, grads), ())
-        for k in gl.static_range(TAIL):
-            first = tail + k * BLOCK
+        for k in gl.static_range(HEAD + TAIL):
+            first = k * BLOCK if k < HEAD else tail + (k - HEAD) * BLOCK
             store_chunk(out + first + cols, gradients(held[k], first + cols, grads), valid[k])
         gl.store(lse_ptr + row, found[0])
         if SMOOTHED:

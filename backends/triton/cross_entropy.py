@@ -6,8 +6,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_op import RowOp, rows
+from kernelmux.backends.triton._launch import plan, shared_bytes
+from kernelmux.backends.triton._row_op import PEELED, RowLaunch, RowOp, launch_of
+from kernelmux.backends.triton._row_plan import Demand, access_of, hints, row_rule
 from kernelmux.backends.triton._row_statistics import EXPONENTIALS, SUMS, Statistic
+from kernelmux.backends.triton._rows import walk
+from kernelmux.backends.triton._strides import Ints, contiguous
 from kernelmux.backends.triton._targets import losses, reduced
 from kernelmux.registry.backend import Implementation
 
@@ -55,13 +59,30 @@ PLAIN = RowOp(_logit, EXPONENTIALS, _log_sum, _no_output)
 SMOOTHED = RowOp(_logit, Statistic(_lanes, _merge, _total, VALUES), _log_sum_and_mean, _no_output)
 
 
+@plan
+def _plan(op: RowOp, shape: Ints, strides: Ints, dtype: torch.dtype, saved: int, room: int) -> RowLaunch:
+    """One walk over the rows, which saves what it finds; those that start misaligned are peeled.
+
+    room: bytes of shared memory that a program may have.
+    """
+    w = walk(-1, shape, contiguous(shape), strides)
+    if w.sizes == (1,):  # as one row of many, so that its bits are the same
+        w = w._replace(strides=tuple((w.length,) for _ in w.strides))
+    size = dtype.itemsize
+    access, demand = access_of(w, size), Demand(1, 0, w.length, op.statistic.values, room)
+    config = {**hints(w, size, demand, False), **row_rule(w, access, size, demand, False)}
+    return launch_of(op, w, (), access, 0, config, saved)
+
+
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     lse = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     mean = torch.empty_like(lse) if label_smoothing else None
     saved = (lse,) if mean is None else (lse, mean)
-    rows(PLAIN if mean is None else SMOOTHED, -1, (logits,), outputs=0, saved=saved, resident=False)
+    if logits.numel():
+        op, room = PLAIN if mean is None else SMOOTHED, shared_bytes(logits.get_device())
+        _plan(op, logits.shape, logits.stride(), logits.dtype, len(saved), room)(*saved, logits)
     if reduction != "none":
         return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), lse
     loss = torch.empty_like(lse)
@@ -71,5 +92,7 @@ def cross_entropy(
 
 
 VARIANTS = {
-    "online": Implementation(fn=cross_entropy, idea="a running maximum and sum per lane: the logits are read once"),
+    "online": Implementation(
+        fn=cross_entropy, idea="a running maximum and sum per lane: the logits are read once", exempt=PEELED
+    ),
 }

@@ -7,6 +7,7 @@ staying   programs stay and walk down rows, most of which wait in shared memory,
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -23,11 +24,18 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
-RING_WARPS, RING_VECTORS, SHORTEST = (
-    32,
-    1,
-    65536,
-)  # of a program that stays, and of its threads in a chunk; bytes of a row
+
+
+class Ring(NamedTuple):
+    """A program that stays. shares: of a multiprocessor; shortest: bytes of a row; rows: whether they fit whole."""
+
+    warps: int
+    shares: int
+    shortest: int
+    whole: bool
+
+
+RINGS = Ring(16, 2, 32768, True), Ring(32, 1, 65536, False)  # the first one that takes a row
 
 
 def cross_entropy_with_gradient(
@@ -40,10 +48,10 @@ def cross_entropy_with_gradient(
     if grad.numel():
         count = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
         work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
-        launcher = _staying if way == "staying" and _may_stay(logits) else _two_pass
-        launcher(*work, not count, _room(logits.get_device()))(
-            lse, grad, logits, target, lse if mean is None else mean, *count
-        )
+        room = _room(logits.get_device())
+        launch = _staying(*work, not count, room) if way == "staying" and _aligned(logits) else None
+        launch = launch or _two_pass(*work, not count, room)
+        launch(lse, grad, logits, target, lse if mean is None else mean, *count)
     if reduction != "none":
         return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), grad
     loss = torch.empty_like(lse)
@@ -52,12 +60,8 @@ def cross_entropy_with_gradient(
     return loss, grad
 
 
-def _may_stay(logits: torch.Tensor) -> bool:
-    """Rows of whole vectors, all of which start aligned, and long enough for a ring."""
-    unit = ACCESS_BYTES // logits.dtype.itemsize
-    (_, V), (step, along) = logits.shape, logits.stride()
-    aligned = along == 1 and V % unit == 0 and step % unit == 0 and logits.data_ptr() % ACCESS_BYTES == 0
-    return aligned and V * logits.dtype.itemsize >= SHORTEST
+def _aligned(logits: torch.Tensor) -> bool:
+    return logits.data_ptr() % ACCESS_BYTES == 0
 
 
 def _room(device: int) -> Ints:
@@ -81,7 +85,8 @@ def _two_pass(
     return Launch(
         loss_rows_kernel, (cdiv(M, rows),), *absent, M, V, strides[0] // access.unit, strides[1],
         target_step, ignore_index, smoothing, batches,
-        ROWS=rows, BLOCK=block, BATCH=BATCH, TAIL=chunks - batches * BATCH, UNIT=access.unit, WIDTH=access.width,
+        ROWS=rows, BLOCK=block, BATCH=BATCH, TAIL=chunks - batches * BATCH,
+        FULL=max(0, V - head * block) // block - batches * BATCH, UNIT=access.unit, WIDTH=access.width,
         PEELED=access.width if access.peeled else 0, SPLIT=access.width > 1 and (access.peeled or V % access.width != 0),
         DENSE=strides[1] == 1, SMOOTHED=smoothing != 0, num_warps=min(32, max(1, rows * block // 256)), maxnreg=64,
     )  # fmt: skip
@@ -91,18 +96,32 @@ def _two_pass(
 def _staying(
     shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
     room: Ints,
-) -> Launch:  # fmt: skip
+) -> Launch | None:  # fmt: skip
+    """None for rows that are short, or that cannot be read in whole vectors but for their ends."""
     (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
-    block = 32 * RING_WARPS * RING_VECTORS * width
-    chunks = cdiv(V, block)
-    ring = min((room[1] - SPARE) // (block * dtype.itemsize), chunks - 1) // BATCH
-    batches = max(0, V // block - ring * BATCH - 1) // BATCH
+    access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
+    if access.width != width:
+        return None
+    head, slack = (1, width - 1) if access.peeled else (0, 0)
     absent = (None,) if plain else ()
-    return Launch(
-        loss_shared_kernel, (min(M, room[0]),), *absent, M, V, strides[0] // width, target_step, ignore_index, smoothing,
-        batches, BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=chunks - (ring + batches) * BATCH, WIDTH=width,
-        SPLIT=V % width != 0, SMOOTHED=smoothing != 0, num_warps=RING_WARPS,
-    )  # fmt: skip
+    for form in RINGS:
+        block = 32 * form.warps * width
+        chunks = cdiv(V + slack, block) - head  # behind the first one of a peeled row
+        full = (V - head * block) // block  # of these, that lie inside every row
+        ring = min((room[1] - SPARE) // form.shares // (block * dtype.itemsize), full, chunks - 1) // BATCH
+        left = chunks - ring * BATCH
+        if V * dtype.itemsize < form.shortest or ring < 1 or (form.whole and left > BATCH):
+            continue
+        batches = max(0, full - ring * BATCH - 1) // BATCH
+        return Launch(
+            loss_shared_kernel, (min(M, form.shares * room[0]),), *absent, M, V, strides[0] // access.unit, target_step,
+            ignore_index, smoothing, batches,
+            BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=left - batches * BATCH, FULL=full - (ring + batches) * BATCH,
+            UNIT=access.unit, WIDTH=width, PEELED=width if access.peeled else 0,
+            SPLIT=access.peeled, SMOOTHED=smoothing != 0, num_warps=form.warps,
+            **({"maxnreg": 64} if form.shares > 1 else {}),
+        )  # fmt: skip
+    return None
 
 
 VARIANTS = {
@@ -113,7 +132,7 @@ VARIANTS = {
     ),
     "staying": Implementation(
         fn=partial(cross_entropy_with_gradient, "staying"),
-        idea="of long aligned rows all but the end waits in shared memory, and the next row takes its place meanwhile",
+        idea="of long rows all but the ends waits in shared memory, and the next row takes its place meanwhile",
         requires=(Capability((9, 0)),),
         exempt=PEELED,
     ),
