@@ -1,0 +1,53 @@
+"""Cross entropy in Triton on rows that start misaligned: peeled, and in shared memory while programs walk down rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernelmux import emulator
+from kernelmux.backends.triton import cross_entropy as forward
+from kernelmux.backends.triton import cross_entropy_with_gradient as losses
+from kernelmux.registry import backend as registered
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
+LONG = [(11, 20481, torch.bfloat16), (11, 16384, torch.float16), (5, 40003, torch.float32), (5, 32768, torch.float32)]
+
+
+@pytest.mark.parametrize(("rows", "n", "dtype"), LONG)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_programs_that_stay_walk_down_rows(rows: int, n: int, dtype: torch.dtype, smoothing: float) -> None:
+    """More rows than programs: two for each of the four multiprocessors where a row fits into half of one, else one."""
+    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    target = torch.arange(rows) * 1489
+    target[0], target[1] = n - 1, -100
+    with registered.backend("triton").emulation(), emulator.checks("full"):
+        loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, smoothing, "mean")
+    exact = x.double().requires_grad_()
+    want = F.cross_entropy(exact, target, label_smoothing=smoothing)
+    want.backward()
+    assert exact.grad is not None
+    assert torch.allclose(loss.double(), want, rtol=1e-6)
+    assert torch.allclose(grad.double(), exact.grad, rtol=2**-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(n, dtype) for _, n, dtype in LONG])
+def test_long_rows_stay(n: int, dtype: torch.dtype) -> None:
+    """Whether they start aligned or not."""
+    launch = losses._staying((5, n), (n, 1), dtype, 1, -100, 0.0, True, (4, 232448))
+    assert launch is not None
+    assert launch.meta["PEELED"] == (0 if n % 8 == 0 else 16 // dtype.itemsize)
+    assert losses._staying((5, 2 * n), (2 * n, 2), dtype, 1, -100, 0.0, True, (4, 232448)) is None
+
+
+def test_the_loss_reads_whole_vectors_of_misaligned_rows() -> None:
+    """But for the ends of a row; a request of a warp has 256 elements then, and 32 if it reads them one by one."""
+    n = 50257
+    x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).bfloat16()
+    target = torch.tensor([0, n - 1, 77])
+    with registered.backend("triton").emulation(), emulator.trace() as trace:
+        loss, lse = forward.cross_entropy(x, target, -100, 0.0, "none")
+    assert torch.allclose(loss, F.cross_entropy(x.float(), target, reduction="none"), rtol=1e-5)
+    assert torch.allclose(lse, x.float().logsumexp(1), rtol=1e-6)
+    assert trace.launches[0].total("requests", "global", "load") < 1.5 * x.numel() / 256
