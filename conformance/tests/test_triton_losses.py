@@ -12,7 +12,7 @@ from kernelmux.backends.triton import cross_entropy_with_gradient as losses
 from kernelmux.registry import backend as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
-LONG = [(11, 20481, torch.bfloat16), (11, 16384, torch.float16), (5, 40003, torch.float32), (5, 32768, torch.float32)]
+LONG = [(11, 20481, torch.bfloat16), (11, 16384, torch.bfloat16), (5, 40003, torch.float32), (5, 32768, torch.float32)]
 
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), LONG)
