@@ -22,7 +22,7 @@ from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import THREADS, MatmulPlan, operand, problem, simple_kernel, simple_plan
 from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
-from kernelmux.backends.cuda._matmul_wgmma import wgmma
+from kernelmux.backends.cuda._matmul_tf32 import reads_in_place, wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.batching import readable
@@ -87,20 +87,34 @@ class Tf32Allowed:
 class Tf32Layout:
     """K is the contiguous index of fp32 operands, or the product is large enough to repay a transposed copy.
 
+    A right operand that is one row-major matrix needs no copy, unless a bias or an activation follows.
+
     k_axes: of the operands that may have it strided, which axis K is.
     """
 
     k_axes: tuple[tuple[str, int], ...]
+    right: str = "b"
     rows: str = "M"
-    text: str = "fp32 with K strided only if K is a multiple of 4 and rows, N >= 512"
+
+    @property
+    def text(self) -> str:
+        """The condition in a few words."""
+        needed = "fp32 with K strided only if K is a multiple of 4 and rows, N >= 512"
+        return f"{needed}, but for one {self.right} with lines aligned to 16 bytes in a plain product"
 
     def check(self, call: Any) -> str | None:
         """None, or which operand is fp32 with K strided in a product too small to copy it."""
         M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
-        strided = [n for n, axis in self.k_axes if not operand(layout(call.arguments[n]), axis).k_major]
+        strided = [name for name, axis in self.k_axes if self._is_copied(call, name, axis)]
         if call.dtype != torch.float32 or not strided or (K % 4 == 0 and min(M, N) >= 512):
             return None
         return f"{strided[0]} is fp32 with K strided, needs K contiguous, or K a multiple of 4 and rows, N >= 512"
+
+    def _is_copied(self, call: Any, name: str, axis: int) -> bool:
+        x = call.arguments[name]
+        found = operand(layout(x), axis)
+        plain = call.arguments.get("bias") is None and call.arguments.get("activation", "none") == "none"
+        return not found.k_major and not (name == self.right and x.dim() == 2 and plain and reads_in_place(found))
 
 
 class Operands(NamedTuple):
@@ -138,7 +152,7 @@ def _on_ampere(names: Operands) -> tuple[Condition, ...]:
 def _on_hopper(names: Operands) -> tuple[Condition, ...]:
     """Lines that TMA cannot read are copied first."""
     return (
-        Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.rows), Capability((9, 0), below=(10, 0)),
+        Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.right, names.rows), Capability((9, 0), below=(10, 0)),
     )  # fmt: skip
 
 
