@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.triton._elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch import Launch, cdiv, like, plan, processors, shared_bytes
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, like, plan, processors, shared_bytes
 from kernelmux.backends.triton._loss_rows import loss_rows_kernel
 from kernelmux.backends.triton._loss_shared import loss_shared_kernel
 from kernelmux.backends.triton._row_op import PEELED
@@ -113,13 +113,14 @@ def _staying(
         if V * dtype.itemsize < form.shortest or ring < 1 or (form.whole and left > BATCH):
             continue
         batches = max(0, full - ring * BATCH - 1) // BATCH
+        limit: Config = {"maxnreg": 64} if form.shares > 1 else {}
         return Launch(
             loss_shared_kernel, (min(M, form.shares * room[0]),), *absent, M, V, strides[0] // access.unit, target_step,
             ignore_index, smoothing, batches,
             BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=left - batches * BATCH, FULL=full - (ring + batches) * BATCH,
             UNIT=access.unit, WIDTH=width, PEELED=width if access.peeled else 0,
             SPLIT=access.peeled, SMOOTHED=smoothing != 0, num_warps=form.warps,
-            **({"maxnreg": 64} if form.shares > 1 else {}),
+            **limit,
         )  # fmt: skip
     return None
 
