@@ -27,15 +27,17 @@ ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
 
 
 class Ring(NamedTuple):
-    """A program that stays. shares: of a multiprocessor; shortest: bytes of a row; rows: whether they fit whole."""
+    """Programs that stay, `shares` on a multiprocessor; a row of at most `longest` bytes fits whole if they are several."""
 
     warps: int
     shares: int
-    shortest: int
-    whole: bool
+    longest: int
 
 
-RINGS = Ring(16, 2, 32768, True), Ring(32, 1, 65536, False)  # the first one that takes a row
+SHORTEST, ANY = 32768, 2**63  # bytes of a row that stays
+# The first one that takes a row. H200, bf16, us in this order, two_pass last: 8192 x 16384 177, 205, 185, -; 352;
+# 8192 x 20480 257, 242, 273, 328; 337; 8192 x 32768 -, 372, 346, 429; 447; 4096 x 50257 -, 323, -, 378; 462.
+RINGS = Ring(8, 4, 36864), Ring(16, 2, 49152), Ring(8, 3, 69632), Ring(16, 2, ANY), Ring(32, 1, ANY)
 
 
 def cross_entropy_with_gradient(
@@ -100,7 +102,8 @@ def _staying(
     """None for rows that are short, or that cannot be read in whole vectors but for their ends."""
     (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
     access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
-    if access.width != width:
+    size = V * dtype.itemsize
+    if access.width != width or size < SHORTEST:
         return None
     head, slack = (1, width - 1) if access.peeled else (0, 0)
     absent = (None,) if plain else ()
@@ -110,7 +113,7 @@ def _staying(
         full = (V - head * block) // block  # of these, that lie inside every row
         ring = min((room[1] - SPARE) // form.shares // (block * dtype.itemsize), full, chunks - 1) // BATCH
         left = chunks - ring * BATCH
-        if V * dtype.itemsize < form.shortest or ring < 1 or (form.whole and left > BATCH):
+        if size > form.longest or ring < 1 or (form.shares > 1 and left > BATCH):
             continue
         batches = max(0, full - ring * BATCH - 1) // BATCH
         limit: Config = {"maxnreg": 64} if form.shares > 1 else {}

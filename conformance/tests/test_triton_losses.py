@@ -12,15 +12,18 @@ from kernelmux.backends.triton import cross_entropy_with_gradient as losses
 from kernelmux.registry import backend as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
-LONG = [(11, 20481, torch.bfloat16), (11, 16384, torch.bfloat16), (5, 40003, torch.float32), (5, 32768, torch.float32)]
+LONG = [
+    (17, 16385, torch.bfloat16), (11, 20480, torch.bfloat16), (13, 30003, torch.bfloat16), (11, 20481, torch.float32),
+    (5, 40003, torch.float32), (5, 60000, torch.float32),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), LONG)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_programs_that_stay_walk_down_rows(rows: int, n: int, dtype: torch.dtype, smoothing: float) -> None:
-    """More rows than programs: two for each of the four multiprocessors where a row fits into half of one, else one."""
+    """More rows than programs: four, three, two or one for each of the four multiprocessors."""
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
-    target = torch.arange(rows) * 1489
+    target = torch.arange(rows) * 1489 % n
     target[0], target[1] = n - 1, -100
     with registered.backend("triton").emulation(), emulator.checks("full"):
         loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, smoothing, "mean")
