@@ -24,7 +24,8 @@ def sources(home: Path, package: str, stem: str) -> set[Path]:
     """The files of the package in `home` that its module `stem` consists of.
 
     The module, or the files of a package of that name; the CUDA source of the same stem and those whose names stand in
-    it (`"softmax_registers.cu"`); the headers that these include; what the modules import of the same package, and so on.
+    it (`"softmax_registers.cu"`); the headers that these include; what the modules import of the same package, and so on:
+    of `from package.matmul._blocked import tile_of` that file, and not the others of its folder.
     """
     found: set[Path] = set()
     waiting = _module(home, stem)
@@ -45,8 +46,9 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def _module(home: Path, name: str) -> list[Path]:
-    """A module, or the files of a package of that name."""
-    return [home / f"{name}.py", *(home / name).glob("*")]
+    """A module, "transpose" or "matmul._blocked", or the files of a package of that name."""
+    path = home.joinpath(*name.split("."))
+    return [path.with_name(f"{path.name}.py"), *path.glob("*")]
 
 
 def _used(home: Path, package: str, file: Path, text: str) -> Iterator[Path]:
@@ -74,4 +76,4 @@ def _imported(node: ast.AST, package: str) -> list[str]:
     if node.module == package:
         return [alias.name for alias in node.names]
     inner = (node.module or "").startswith(f"{package}.")
-    return [str(node.module).removeprefix(f"{package}.").partition(".")[0]] if inner else []
+    return [str(node.module).removeprefix(f"{package}.")] if inner else []
