@@ -18,7 +18,7 @@
     }
 #define NAMES_32 TEN() "%10, %11, %12, %13, %14, %15"
 #define SUMS_32 SIXTEEN_SUMS(0)
-SHARED_PRODUCT(32, 8, "tf32", float, 16, 17, 18, "")  // named by the header below, called by nobody
+SHARED_PRODUCT(32, 8, "tf32", float, 16, 17, 18, "")  // named by the header below, never called
 SHARED_PRODUCT(64, 8, "tf32", float, 32, 33, 34, "")
 
 #include "matmul_wgmma.cuh"
