@@ -7,23 +7,27 @@ by_shape    the tile, depth, warps and shares of K by a rule over the shape, set
 persistent  the copy engine (TMA) does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
+from_registers  rows of an fp32 b become the left factor of c^T = b^T a^T, which may lie in registers: b is not copied
 
-Every rung takes batches, whose tiles it counts through, and can end in an epilogue, which linear uses.
+Every rung but the last takes batches, whose tiles it counts through, and can end in an epilogue, which linear uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from kernelmux.backends.triton._launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
+from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
 from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import GROUPED, ODD, PIPELINED, SIMPLE
@@ -72,9 +76,17 @@ def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
-    a = a if a.stride(-1) == 1 else turned(a.mT).mT
     b = b if b.stride(-2) == 1 else turned(b)
-    return persistent(a, b, precision, K_MAJOR.choice, epilogue)
+    return persistent(_k_contiguous(a), b, precision, K_MAJOR.choice, epilogue)
+
+
+def matmul_from_registers(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    flat = _k_contiguous(a.reshape(-1, a.shape[-1]) if a.dim() > 2 else a)
+    return from_registers(flat, b, FROM_REGISTERS.choice).view(*a.shape[:-1], b.shape[1])
+
+
+def _k_contiguous(a: torch.Tensor) -> torch.Tensor:
+    return a if a.stride(-1) == 1 else turned(a.mT).mT
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
@@ -130,13 +142,44 @@ RUNGS = {
 }
 
 
+@dataclass(frozen=True)
+class OneMatrix:
+    """A right operand that is one matrix, not a batch, with N contiguous."""
+
+    operand: str
+
+    @property
+    def text(self) -> str:
+        """The condition in a few words."""
+        return f"{self.operand} one matrix with N contiguous"
+
+    def check(self, call: Any) -> str | None:
+        """None, or what the operand is."""
+        x = call.arguments[self.operand]
+        if x.dim() != 2:
+            return f"{self.operand} is a batch of matrices, needs one"
+        return None if x.stride(1) == 1 else f"{self.operand} has N strided, needs N contiguous"
+
+
+BATCHES = AtMost("batches", 2**31 - 1)  # programs that a grid has
+NAMES = Operands("a", "b", "rows")
+
+
 def _variant(rung: Rung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
-    requires = (*rung.requires(Operands("a", "b", "rows")), AtMost("batches", 2**31 - 1))  # programs that a grid has
+    requires = (*rung.requires(NAMES), BATCHES)
     layout = {"a": "matrix", "b": "matrix"} if requires[1:] else {}
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}
+VARIANTS["from_registers"] = Implementation(
+    matmul_from_registers,
+    "a row-major b is read into registers, the left factor of c^T",
+    (OneMatrix("b"), Capability((9, 0), below=(10, 0)), *_tf32(NAMES)[1:], BATCHES),
+    {"a": "matrix", "b": "matrix"},
+    arithmetic="mma",
+    space=FROM_REGISTERS,
+)
