@@ -72,7 +72,9 @@ def test_the_inner_of_two_levels_hands_on_what_the_outer_one_differentiates(matm
 
         return torch.func.grad(inner)(X)
 
-    torch.testing.assert_close(outer(lambda u, v: matmul(u, v, backend=backend)), outer(torch.matmul))
+    want = outer(torch.matmul)  # sums of large terms that cancel, in an order that depends on the CPU
+    got = outer(lambda u, v: matmul(u, v, backend=backend))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * want.abs().max().item())
 
 
 @pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
