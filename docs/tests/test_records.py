@@ -32,7 +32,8 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     held |= {us for run in ("first", "second", "third") for *_, us, _, _ in trials[f"{run} run"]}
     held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in flat(found.values())}
     runs_of_perf = record("later_runs_beside_others")["runs"]
-    held |= {row["median_us"] for run in (perf, *runs_of_perf) for row in run["rows"] if row.get("median_us")}
+    timed = [row for run in (perf, *runs_of_perf) for row in run["rows"]]
+    held |= {row[kind] for row in timed for kind in ("median_us", "graph_us") if row.get(kind)}
     wanted = [time for table in tables(section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
     assert len(wanted) > 10 and not missing
