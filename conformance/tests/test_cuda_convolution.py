@@ -42,7 +42,9 @@ def convolution(x: torch.Tensor, weight: torch.Tensor) -> Convolution:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=lambda x: str(x) if isinstance(x, Tile) else x[1]
+)
 @pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
 def test_every_tile_is_exact(kernel: tuple[Source, str], tile: Tile, order: torch.memory_format) -> None:
     x, weight = integers(1, 8, 9, 15, order=order), integers(136, 8, 3, 3, order=order)
