@@ -82,10 +82,14 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
     measured = results_of(outcome, command)
     introduce(console, measured, options)
     tables.show(console, measured.rows, options.device == "cuda")
-    if not outcome.interrupted:
-        measured = _further(console, measured, options)
+    interrupted = outcome.interrupted
+    if not interrupted:
+        try:
+            measured = _further(console, measured, options)
+        except KeyboardInterrupt:  # the rows are timed, and are kept
+            interrupted = True
     _write(console, measured, earlier, args)
-    return _conclude(console, measured, earlier, args.aa, outcome.interrupted)
+    return _conclude(console, measured, earlier, args.aa, interrupted)
 
 
 def overheads(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
@@ -168,10 +172,10 @@ def _write(console: Console, measured: Results, earlier: Results | None, args: a
     if kept := results.keep(measured, folder / "results.json"):
         console.print(f"\nkept: {kept}, with rows that this run did not time", markup=False, soft_wrap=True)
     results.write(measured, folder / "results.json")
+    if args.record:  # before anything is drawn: a run may be stopped while it is
+        _record(console, measured)
     markdown.write(measured, folder, "report")
     page.write(measured, earlier, Path(args.html) if args.html else folder / "report.html")
-    if args.record:
-        _record(console, measured)
     console.print(
         f"\nresults: {args.html or folder / 'report.html'}; {folder}/results.json, report.md, benchmark.json"
         " (pytest-benchmark compare)",
@@ -182,8 +186,8 @@ def _write(console: Console, measured: Results, earlier: Results | None, args: a
 
 def _record(console: Console, measured: Results) -> None:
     path = records.record(measured)
-    markdown.write(results.read(path), path.parent, path.stem)
     records.derive(path)
+    markdown.write(results.read(path), path.parent, path.stem)
     console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 

@@ -241,6 +241,17 @@ def test_ctrl_c_before_the_first_row_writes_nothing(here, monkeypatch, capsys):
     assert not list((here / "out").iterdir())
 
 
+def test_ctrl_c_behind_the_rows_keeps_them(here, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.overhead, "measure", interrupted)
+    words = "--device cpu --op add --backend torch_ref --dtype fp32 --samples 3 --out out".split()
+    status, lines = told(capsys, *words)
+    assert (status, lines) == (130, ["perf: interrupted; the rows that were timed are kept"])
+    assert json.loads((here / "out/results.json").read_text())["rows"]
+
+
 def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch):
     """As `| head` does: the pipe breaks while a row is reported."""
     started = []
