@@ -68,18 +68,25 @@ def _precision() -> str:
 
 
 @contextmanager
-def _flags(device: torch.device) -> Iterator[None]:
-    """Every flag the other way: a call that sets one and forgets it has set it to this value, or to the usual one."""
+def flags_kept() -> Iterator[None]:
+    """Whatever happens to torch's flags inside the `with` is undone behind it."""
     old, precision = [getattr(home, name) for home, name in FLAGS], _precision()
-    torch.set_float32_matmul_precision("high" if precision == "highest" else "highest")
-    for (home, name), value in zip(FLAGS, old, strict=True):
-        setattr(home, name, not value)
     try:
         yield
     finally:
         for (home, name), value in zip(FLAGS, old, strict=True):
             setattr(home, name, value)
         torch.set_float32_matmul_precision(precision if precision in ("highest", "high", "medium") else "highest")
+
+
+@contextmanager
+def _flags(device: torch.device) -> Iterator[None]:
+    """Every flag the other way: a call that sets one and forgets it has set it to this value, or to the usual one."""
+    with flags_kept():
+        torch.set_float32_matmul_precision("high" if _precision() == "highest" else "highest")
+        for home, name in FLAGS:
+            setattr(home, name, not getattr(home, name))
+        yield
 
 
 ANOMALY = "anomaly detection"

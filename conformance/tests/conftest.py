@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from kernelmux.conformance import ambience, mutation
 
@@ -16,10 +15,5 @@ def mutants() -> Iterator[None]:
 
     Some set flags of torch and leave them: those are put back behind the test.
     """
-    flags = [(home, name, getattr(home, name)) for home, name in ambience.FLAGS]
-    precision = torch.get_float32_matmul_precision()
-    with mutation.registration():
+    with ambience.flags_kept(), mutation.registration():
         yield
-    for home, name, value in flags:
-        setattr(home, name, value)
-    torch.set_float32_matmul_precision(precision)

@@ -21,10 +21,7 @@ pytestmark = pytest.mark.usefixtures("joined")
 
 @pytest.mark.parametrize("variant", ["cudnn", "torch_compile"])
 @pytest.mark.parametrize(("order", "taken"), [("", torch.contiguous_format), ("channels-last", torch.channels_last)])
-def test_gradients_of_convolution_by_torch_are_those_of_the_specs(
-    variant: str, order: str, taken: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+def test_gradients_of_convolution_by_torch_are_those_of_the_specs(variant: str, order: str, taken: Any) -> None:
     along = "stride=2x1 padding=1x0 dilation=1x2"
     for text in (
         f"conv2d_backward_input grad_out=2x5x5x4 weight=5x3x3x3 {along} output_padding=1x0 {order}",
