@@ -39,6 +39,7 @@ examples:
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --against main                         which rows became slower or faster since
+  python -m kernelmux.perf --stale --record                       the rows on record whose source has changed since
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
@@ -80,6 +81,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
         made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     impl = "a function from any file, as the one operator of --op, beside torch and the best variant of each backend"
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
+    again = "the rows on record whose source has changed since, and nothing else; --record brings them up to date"
+    made.add_argument("--stale", action="store_true", help=again)
     made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
 
 
@@ -175,6 +178,12 @@ def options_of(args: argparse.Namespace) -> Options:
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
+    if args.stale and device != "cuda" and not args.list:
+        raise ArgumentError(
+            "--stale: the rows on record are of a GPU, and torch sees none here; --list shows which they are"
+        )
+    if args.stale and (args.peers or args.impl):
+        raise ArgumentError("--stale: the rows on record alone; leave out --peers and --impl")
     if args.plot is not None and not args.sweep and args.show_sweeps is None:
         raise ArgumentError("--plot: expected --sweep or --show-sweeps beside it, whose curves it draws")
     if args.record and args.peers and not args.sweep:
@@ -192,7 +201,7 @@ def options_of(args: argparse.Namespace) -> Options:
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
-        quick=args.quick, samples=samples, device=device, out=args.out, row_limit=args.limit,
+        quick=args.quick or args.stale, samples=samples, device=device, out=args.out, row_limit=args.limit,
         jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
         peers=args.peers, rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
@@ -229,9 +238,14 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
 
 
 def _timed(console: Console, options: Options, args: argparse.Namespace, words: list[str]) -> int:
-    rows = aa.twice(plan.rows(options)) if args.aa or args.peers else plan.rows(options)
+    rows = plan.stale(options) if args.stale else plan.rows(options)
+    if args.aa or args.peers:
+        rows = aa.twice(rows)
     if args.list:
         return _list(console, rows)
+    if args.stale and not rows:
+        console.print("nothing of it is stale: the rows on record are of the sources as they are")
+        return OK
     _check_some(rows)
     return command.run(console, rows, options, args, _told(words))
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 
 import torch
 
-from kernelmux.perf import peers, room
+from kernelmux.perf import peers, records, room
 from kernelmux.perf.options import Options
 from kernelmux.perf.result import Contestant
 from kernelmux.registry import backend as registered
@@ -47,6 +47,26 @@ def rows(options: Options) -> list[Row]:
         given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
         raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
     return rows
+
+
+def stale(options: Options) -> list[Row]:
+    """The rows on record for this GPU whose source has changed since; without a GPU, those of the first record.
+
+    ArgumentError for a GPU without a record.
+    """
+    check_names(options)
+    known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "")
+    return [Row(**row.identity) for row in known.rows if row.stale and _asked_for(row, options)]
+
+
+def _asked_for(row: Contestant, options: Options) -> bool:
+    backends = {row.backend, row.label, "all"}
+    return (
+        row.op in (options.ops or (row.op,))
+        and (not options.backends or not backends.isdisjoint(options.backends))
+        and (not options.workloads or any(fnmatch(Case(row.workload).name, Case(t).name) for t in options.workloads))
+        and (not options.dtypes or not {row.dtype, "all"}.isdisjoint(options.dtypes))
+    )
 
 
 FORMS = 'a name or pattern of a workload, "large", or shapes such as "x=64x32768", and a dtype that it has'

@@ -113,6 +113,8 @@ def test_pytest_benchmark_can_read_the_run(run):
         (["--dtype", "bf17"], "expected one of"),
         (["--device", "cuda"], "torch sees no GPU"),
         (["--record", "--device", "cpu"], "real GPU"),
+        (["--stale"], "--stale: the rows on record are of a GPU"),
+        (["--stale", "--list", "--peers"], "--stale: the rows on record alone"),
         (["--op", "softmax", "--workload", "nothing*"], "no workload fits --op softmax, --workload nothing*"),
         (["--compare", "/nonexistent.json"], "expected results of kernelmux.perf"),
     ],

@@ -1,9 +1,12 @@
 """Which rows a selection gives."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from kernelmux.perf import plan
+from kernelmux.perf import plan, records
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
@@ -81,3 +84,27 @@ def test_an_unmet_condition_is_a_reason_and_a_broken_module_a_defect(gpu, monkey
 def test_options_survive_json():
     options = Options(ops=("add",), quick=True, samples=3)
     assert from_dict({**options.as_dict(), "ops": ["add"]}) == options
+
+
+@pytest.fixture
+def record(gpu, monkeypatch):
+    """A record of two rows, of which one is stale whatever the sources are."""
+    known = records.find("")
+    rows = [replace(r, stale=r.variant == "online") for r in known.rows if r.op == "softmax" and r.backend == "cuda"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: known.gpu)
+    monkeypatch.setattr(records, "find", lambda name: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None)
+    return rows
+
+
+def test_what_is_stale_is_planned_alone(record):
+    stale = [row for row in record if row.stale]
+    assert stale and len(stale) < len(record)
+    assert [row.key for row in plan.stale(Options(device="cuda"))] == [row.key for row in stale]
+    chosen = Options(("softmax",), ("cuda/online",), ("x=32768*",), ("bf16",), device="cuda")
+    found = plan.stale(chosen)
+    assert {(row.workload, row.dtype) for row in found} == {("x=32768x16384", "bf16")}
+
+
+@pytest.mark.parametrize("other", [Options(("add",)), Options(backends=("triton",)), Options(dtypes=("fp64",))])
+def test_a_selection_that_has_no_stale_row_is_empty(record, other):
+    assert plan.stale(replace(other, device="cuda")) == []
