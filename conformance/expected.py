@@ -30,6 +30,7 @@ class Expected:
     """An entry: patterns over item ids and over trials ("case dtype note"), the device ("" = both), and why.
 
     trial: one of these patterns fits, and none of those behind a "!". tier: the smallest tier in which it shows ("" = all).
+    sometimes: on which of these devices ("" = all); that the item passes fails no run then.
     """
 
     item: str
@@ -37,6 +38,7 @@ class Expected:
     trial: tuple[str, ...] = ("*",)
     device: str = ""
     tier: str = ""
+    sometimes: str = ""
 
     def applies(self, device: str, tier: str) -> bool:
         return self.device in ("", device) and (not self.tier or TIERS.index(tier) >= TIERS.index(self.tier))
@@ -83,12 +85,13 @@ def entries(path: Path = FILE) -> tuple[Expected, ...]:
 
 
 def _entry(entry: Any, path: Path) -> Expected:
-    known = isinstance(entry, dict) and set(entry) - {"device", "tier", "trial"} == {"item", "reason"}
+    known = isinstance(entry, dict) and set(entry) - {"device", "tier", "trial", "sometimes"} == {"item", "reason"}
     trial = entry.get("trial", "*") if known else "*"
     patterns = trial if isinstance(trial, list) and trial else [trial]
     texts = [*patterns, *(entry[key] for key in entry if key != "trial")] if known else [None]
     if not all(isinstance(v, str) for v in texts) or not entry["reason"].strip():
-        raise SpecError(f"{path.name}: an entry needs item and reason (may have trial, device, tier), got {entry}")
+        also = "trial, device, tier, sometimes"
+        raise SpecError(f"{path.name}: an entry needs item and reason (may have {also}), got {entry}")
     if entry.get("device", "cpu") not in DEVICES or entry.get("tier", "ci") not in TIERS:
         raise SpecError(f"{path.name}: expected a device in {DEVICES} and a tier in {TIERS}, got {entry}")
     return Expected(**{**entry, "trial": tuple(patterns)})
@@ -126,7 +129,7 @@ def applied(outcome: Outcome, options: Options, known: list[Book] | None = None)
 def _passes(entry: Expected, outcome: Outcome, options: Options) -> bool:
     """Whether trials that the entry covers ran, all of them that there are, for the only seed: then it is wrong."""
     part = options.cases or options.dtypes or options.seeds  # a part of an item, or another seed, may well pass
-    return not part and any(entry.covers(r) for r in outcome.records if r.status == "passed")
+    return not (part or entry.sometimes) and any(entry.covers(r) for r in outcome.records if r.status == "passed")
 
 
 def stale(names: Iterable[str], options: Options, known: list[Book] | None = None) -> list[str]:

@@ -103,7 +103,8 @@ def _check_variant(name: str, variant: str | None, options: Options) -> None:
 def workloads(spec: OpSpec, options: Options) -> list[Case]:
     """The workloads of a spec that the run asks for; on a CPU its largest `ci` case stands in for them."""
     known = spec.workloads if options.device == "cuda" else (_largest_case(spec),)
-    wanted = options.workloads or ((LARGE,) if options.quick else ())
+    given = tuple(" ".join(text.split()) for text in options.workloads)  # a record knows a workload by its text
+    wanted = given or ((LARGE,) if options.quick else ())
     if not wanted:
         return list(known)
     chosen = [c for c in known for text in wanted if _matches(spec, c, text, known)]

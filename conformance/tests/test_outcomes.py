@@ -36,6 +36,8 @@ def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> 
     assert report.counts([failed]) == {"passed": 0, "failed": 0, "skipped": 1}
     passed = Outcome(ITEM, "passed", records=RAN)
     assert expected.applied(passed, Options(), KNOWN).status == "failed"
+    sometimes = [Book(expected.FILE, (Expected("softmax-*-accuracy", "a reason", sometimes="some CPUs"),))]
+    assert expected.applied(passed, Options(), sometimes).status == "passed"
     assert expected.applied(passed, Options(dtypes=("fp16",)), KNOWN).status == "passed"
     assert expected.applied(passed, Options(seeds=(1, 2)), KNOWN).status == "passed"
     assert expected.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
