@@ -81,7 +81,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
         made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     impl = "a function from any file, as the one operator of --op, beside torch and the best variant of each backend"
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
-    again = "the rows on record whose source has changed since, and nothing else; --record brings them up to date"
+    again = "the rows on record whose source has changed since, beside torch; --record brings them up to date"
     made.add_argument("--stale", action="store_true", help=again)
     made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
 

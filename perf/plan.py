@@ -50,13 +50,15 @@ def rows(options: Options) -> list[Row]:
 
 
 def stale(options: Options) -> list[Row]:
-    """The rows on record for this GPU whose source has changed since; without a GPU, those of the first record.
+    """The rows on record for this GPU whose source has changed since, with torch beside them as in any run.
 
-    ArgumentError for a GPU without a record.
+    Without a GPU, those of the first record. ArgumentError for a GPU without a record.
     """
     check_names(options)
-    known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "")
-    return [Row(**row.identity) for row in known.rows if row.stale and _asked_for(row, options)]
+    known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "").rows
+    wanted = {row.key: row.group for row in known if row.stale and _asked_for(row, options)}
+    beside = {row.key for row in known if row.backend == BASELINE and row.group in wanted.values()}
+    return [Row(**row.identity) for row in known if row.key in wanted or row.key in beside]
 
 
 def _asked_for(row: Contestant, options: Options) -> bool:

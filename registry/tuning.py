@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,9 +133,10 @@ def _entry(row: Any) -> Entry:
 TABLES = Tables(Path(__file__).with_name("tuned"), "tuned configurations", "entries", _entry)
 
 
-def merged(table: Table[Entry], more: Iterable[Entry]) -> Table[Entry]:
-    """The table with entries in place of those for the same sizes."""
-    found = {entry.place: entry for entry in (*table.rows, *more)}
+def merged(table: Table[Entry], more: Iterable[Entry], refuted: Collection[tuple[str, ...]] = ()) -> Table[Entry]:
+    """The table with entries in place of those for the same sizes, and without stale ones of the refuted places."""
+    before = (entry for entry in table.rows if entry.place not in refuted or not entry.stale)
+    found = {entry.place: entry for entry in (*before, *more)}
     return Table(table.gpu, tuple(found[place] for place in sorted(found)))
 
 

@@ -169,7 +169,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
     run.check_winners(searches, settings, progress)
     report.show(console, searches)
     entries = list(run.entries(searches))
-    path = run.write(entries, gpu, Path(args.out))
+    path = run.write(entries, gpu, Path(args.out), run.refuted(searches))
     console.print(f"{len(entries)} of {len(searches)} searches found a faster configuration: {path}", markup=False)
     return FAILED if any(s.measured and s.measured.wrong for s in searches) else OK
 

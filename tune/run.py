@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -139,13 +139,22 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
             )  # fmt: skip
 
 
-def write(found: Sequence[Entry], gpu: str, folder: Path) -> Path:
-    """Put entries into the table of a GPU in a folder; a table that cannot be read is replaced."""
+def refuted(searches: Iterable[Search]) -> set[tuple[str, ...]]:
+    """The places of entries whose searches find the rule as fast."""
+    stays = (s for s in searches if s.measured is not None and not s.measured.gains)
+    return {(s.job.op, s.job.backend, s.job.variant, s.found.key.kind, *map(str, s.found.key.sizes)) for s in stays}
+
+
+def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tuple[str, ...]] = ()) -> Path:
+    """Put entries into the table of a GPU in a folder, and take stale ones out whose places are in `without`.
+
+    A table that cannot be read is replaced.
+    """
     tables = replace(tuning.TABLES, folder=folder)
     try:
         before = tables.of(gpu)
     except KernelmuxError:
         before = Table(gpu)
-    files.write(path := tables.path(gpu), tables.text(tuning.merged(before, found)))
+    files.write(path := tables.path(gpu), tables.text(tuning.merged(before, found, without)))
     tuning.forget()
     return path

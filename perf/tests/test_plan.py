@@ -88,21 +88,25 @@ def test_options_survive_json():
 
 @pytest.fixture
 def record(gpu, monkeypatch):
-    """A record of two rows, of which one is stale whatever the sources are."""
+    """A record in which one variant is stale, whatever the sources are."""
     known = records.find("")
-    rows = [replace(r, stale=r.variant == "online") for r in known.rows if r.op == "softmax" and r.backend == "cuda"]
+    rows = [replace(r, stale=r.label == "cuda/online") for r in known.rows if r.op == "softmax"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: known.gpu)
     monkeypatch.setattr(records, "find", lambda name: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None)
     return rows
 
 
-def test_what_is_stale_is_planned_alone(record):
-    stale = [row for row in record if row.stale]
-    assert stale and len(stale) < len(record)
-    assert [row.key for row in plan.stale(Options(device="cuda"))] == [row.key for row in stale]
+def test_what_is_stale_is_planned_with_torch_beside_it(record):
+    groups = {row.group for row in record if row.stale}
+    beside = [row for row in record if row.group in groups and row.label in ("cuda/online", "torch_ref/eager")]
+    expected = [row.key for row in beside]
+    assert len(groups) < len(expected) < len(record)
+    assert [row.key for row in plan.stale(Options(device="cuda"))] == expected
     chosen = Options(("softmax",), ("cuda/online",), ("x=32768*",), ("bf16",), device="cuda")
     found = plan.stale(chosen)
-    assert {(row.workload, row.dtype) for row in found} == {("x=32768x16384", "bf16")}
+    assert [(r.workload, r.dtype, r.label) for r in found] == [
+        ("x=32768x16384", "bf16", label) for label in ("torch_ref/eager", "cuda/online")
+    ]
 
 
 @pytest.mark.parametrize("other", [Options(("add",)), Options(backends=("triton",)), Options(dtypes=("fp64",))])

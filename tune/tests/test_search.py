@@ -126,6 +126,18 @@ def test_a_gain_within_noise_is_not_written(tmp_path, monkeypatch):
     assert "the rule stays" in told(found)
 
 
+def test_a_stale_entry_goes_once_the_rule_is_as_fast(tmp_path, monkeypatch):
+    (entry,) = run.entries([search(tmp_path)])
+    stale = replace(entry, source="another")
+    monkeypatch.setattr(fakes, "TIMES", dict.fromkeys(fakes.TIMES, 10.0))
+    (tmp_path / "log.jsonl").unlink()
+    refuted = run.refuted([search(tmp_path)])
+    assert refuted == {entry.place}
+    for before, after in ((stale, ()), (entry, (entry,))):
+        run.write([before], GPU, tmp_path / before.source)
+        assert tuning.TABLES.read(run.write([], GPU, tmp_path / before.source, refuted)).rows == after
+
+
 def test_what_the_suite_refuses_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "refusals", lambda asked, *rest: [f"accuracy: {config}" for _, config, _ in asked])
     found = search(tmp_path)
