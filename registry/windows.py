@@ -76,7 +76,7 @@ class Fold(NamedTuple):
     def of(cls, window: Window, places: int, channels: int, vector: int) -> Fold:
         """The least copy for the windows of an image; vector: elements that are read together, a power of two."""
         few = (n for n in _powers(vector) if n >= channels and n * window.stride % vector == 0)
-        return cls._whole(window, places, next(few, _up(channels, vector)), vector)
+        return cls._whole(window, places, next(few, _up(max(channels, 1), vector)), vector)
 
     def of_kernel(self, window: Window, vector: int) -> Fold:
         """That of the kernels, of as many channels, whose columns are one window."""

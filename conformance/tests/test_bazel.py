@@ -1,4 +1,4 @@
-"""What the BUILD files of the backends leave to people: which operators read the source of others."""
+"""What the BUILD files of specs and backends leave to people: which operators read the source of others."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from kernelmux.registry.fingerprint import sources
 TOP = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("backend", ["torch_ref", "triton", "cuda"])
-def test_a_target_has_all_that_its_operator_reads(backend: str) -> None:
-    home, uses = TOP / "backends" / backend, used(backend)
+@pytest.mark.parametrize("folder", ["registry/ops", "backends/torch_ref", "backends/triton", "backends/cuda"])
+def test_a_target_has_all_that_its_operator_reads(folder: str) -> None:
+    home, uses = TOP / folder, used(folder)
+    package = f"kernelmux.{folder.replace('/', '.')}"
     ops = [path.stem for path in (TOP / "registry/ops").glob("[a-z]*.py")]
     missing = {}
     for op in ops:
-        read = {owner(path.relative_to(home), ops) for path in sources(home, f"kernelmux.backends.{backend}", op)}
+        read = {owner(path.relative_to(home), ops) for path in sources(home, package, op)}
         if lacking := sorted(read - {op, ""} - reached(op, uses)):
             missing[op] = lacking
-    assert not missing, f"uses = {{...}} in backends/{backend}/BUILD lacks {missing}"
+    assert not missing, f"uses = {{...}} in {folder}/BUILD lacks {missing}"
 
 
-def used(backend: str) -> dict[str, list[str]]:
-    """The argument `uses` in the BUILD file of a backend."""
-    found = re.search(r"\buses = (\{.*?\n    \})", (TOP / "backends" / backend / "BUILD").read_text(), re.DOTALL)
+def used(folder: str) -> dict[str, list[str]]:
+    """The argument `uses` in the BUILD file of a folder."""
+    found = re.search(r"\buses = (\{.*?\n    \})", (TOP / folder / "BUILD").read_text(encoding="utf-8"), re.DOTALL)
     assert found
     uses: dict[str, list[str]] = ast.literal_eval(found[1])
     return uses

@@ -55,6 +55,7 @@ def test_few_channels_stay_few_where_the_stride_allows() -> None:
     assert Fold.of(first, 112, 3, 8) == Fold(channels=4, columns=230)
     assert Fold.of(first, 112, 3, 8).of_kernel(first, 8) == Fold(channels=4, columns=8)
     assert Fold.of(Window(3, 1, 1), 56, 3, 8).channels == 8
+    assert Fold.of(Window(3, 1, 1), 56, 0, 8).channels == 8  # asked of images without channels, which it does not take
     assert Fold.of(Window(3, 1, 1), 56, 12, 8).channels == 16
 
 
