@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import contrast, failures, origins, rungs
+from kernelmux.conformance import budget, contrast, failures, origins, rungs
+from kernelmux.conformance.budget import Share
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
 from kernelmux.conformance.probe import MUTANTS, Enough, Probe, raised
@@ -16,24 +17,23 @@ from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
 
-# What is asked, emulated, of a variant that passed on a GPU: where the emulator sees more than that, or compilers and
-# torch of this machine decide.
-EMULATED_TOO = frozenset(
-    "accuracy memory repeatability compile_only claims signature selection gradients torch parity".split()
-)
-VERIFIED = "passed on a GPU as it stands; --tier ci asks it here too"
+WHOLE, IN_PART, NOT = "whole", "in part", "not"  # asked
 SHOWN = 3  # failures of an item that are shown in full
 
 
 @dataclass
 class Outcome:
-    """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record)."""
+    """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record).
+
+    asked: "whole", "in part" or "not" where a run has a limit of time (`budget`).
+    """
 
     item: Item
     status: str
     text: str = ""
     seconds: float = 0.0
     records: list[Record] = field(default_factory=list)
+    asked: str = WHOLE
 
     @property
     def passed(self) -> int:
@@ -62,14 +62,14 @@ class Outcome:
 def from_dict(fields: dict[str, Any]) -> Outcome:
     """The outcome that `as_dict` took apart."""
     records = [Record(**r) for r in fields["records"]]
-    return Outcome(Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records)
+    return Outcome(Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records, fields["asked"])
 
 
-def execute(item: Item, options: Options) -> Outcome:
-    """Run an item; nothing is raised but KeyboardInterrupt."""
+def execute(item: Item, options: Options, share: Share | None = None) -> Outcome:
+    """Run an item within its share of the run's time; nothing is raised but KeyboardInterrupt."""
     start = time.perf_counter()
     own = options if item.seed is None else replace(options, seed=item.seed)
-    outcome = _without_running(item, own) if item.problem else _run(item, own)
+    outcome = _without_running(item, own) if item.problem else _run(item, own, share or Share())
     outcome.seconds = time.perf_counter() - start
     return outcome
 
@@ -83,14 +83,14 @@ def _without_running(item: Item, options: Options) -> Outcome:
     return Outcome(item, "failed", f"{item.op}[{item.backend}] {verb}: {item.problem}")
 
 
-def _run(item: Item, options: Options) -> Outcome:
+def _run(item: Item, options: Options, share: Share) -> Outcome:
+    if budget.passed_over(item, options) and not share.required:
+        return Outcome(item, "skipped", budget.VERIFIED)
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
-    verified = f"{item.op}/{item.label}" in options.verified
-    if verified and (item.check not in EMULATED_TOO if probe.emulated else item.check == "extent"):
-        return Outcome(item, "skipped", VERIFIED)  # what is not emulated has no grids on a CPU
-    if verified or (item.variant and probe.brief and _by_name_alone(item)):
+    probe.ends = time.perf_counter() + share.seconds
+    if budget.verified(item, options) or (item.variant and probe.brief and _by_name_alone(item)):
         probe.options = replace(options, tier="smoke")
     try:
         check.run(probe)
@@ -101,7 +101,9 @@ def _run(item: Item, options: Options) -> Outcome:
     if found := conduct.patched(item.backend):
         text = f"patches {', '.join(found)}: what judges a call must stay as it is (it was put back)"
         probe.records.insert(0, _outside(probe, text))
-    return _judge(item, probe)
+    outcome = _judge(item, probe)
+    outcome.asked = IN_PART if probe.cut else WHOLE
+    return outcome
 
 
 def _by_name_alone(item: Item) -> bool:

@@ -41,6 +41,11 @@ def check_recordable(options: Options) -> None:
     books()  # a damaged one is better known before the run than behind it
 
 
+def capability(device: torch.device) -> str:
+    """sm_90 of an H100 and of an H200."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
 def path_for(gpu: str) -> Path:
     """NVIDIA H200 -> verified/nvidia_h200.json."""
     return FOLDER / f"{file_stem(gpu)}.json"
@@ -53,9 +58,8 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
     """
     gpu = torch.cuda.get_device_name(options.where)
     path = path_for(gpu)
-    book: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"schema": report.SCHEMA, "gpu": gpu, "entries": {}}
-    )
+    new = {"schema": report.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
+    book: dict[str, Any] = json.loads(path.read_text()) if path.exists() else new
     passed, reported = 0, {o.item.id for o in outcomes}
     unknown = {(i.op, i.label) for i in items if i.id not in reported}
     for row in matrix.rows(outcomes):
@@ -118,8 +122,9 @@ def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
 
 
-def verified() -> tuple[str, ...]:
-    """Every variant that passed on a GPU as it stands, as "op/backend/variant"."""
+def verified(capability: str = "") -> tuple[str, ...]:
+    """Every variant that passed on a GPU as it stands (on one of this capability, "sm_90"), as "op/backend/variant"."""
+    alike = {b["gpu"] for b in books() if capability in ("", b.get("capability"))}
     names = (
         (op, backend, variant)
         for op in catalog.names()
@@ -127,7 +132,8 @@ def verified() -> tuple[str, ...]:
         if registered.implements(backend, op)
         for variant in registered.variants(backend, op)
     )
-    return tuple("/".join(name) for name in names if status(*name)[0] == "verified")
+    found = ((name, status(*name)) for name in names)
+    return tuple("/".join(name) for name, (kind, gpus) in found if kind == "verified" and not alike.isdisjoint(gpus))
 
 
 def table(ops: Sequence[str] = ()) -> str:

@@ -27,7 +27,7 @@ class Options:
     expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
     of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
     less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
-    only: ids of items; nothing else runs. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
+    only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     """
 
     ops: tuple[str, ...] = ()
@@ -46,6 +46,7 @@ class Options:
     verified: tuple[str, ...] = ()
     impl: str = ""
     only: tuple[str, ...] = ()
+    minutes: float = 0.0
     saves: bool = False
     pdb: bool = False
 

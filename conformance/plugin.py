@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import expected, gpus, mutation, options, plan, spread
-from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance import budget, expected, gpus, mutation, options, plan, spread
+from kernelmux.conformance.budget import Share
+from kernelmux.conformance.execute import NOT, Outcome, execute
 from kernelmux.registry import conduct, guests
 
 PLAN = "plan.json"
@@ -26,7 +27,8 @@ COLLECT = (
     20,
     100,
 )  # compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run
-DONE, SECONDS, GPUS = "done", "seconds", "gpus"  # in the plan: finished items, what items took, the GPUs to share
+# In the plan: all items in order, those that are finished, what items took, the GPUs to share, the limit of time.
+ITEMS, DONE, SECONDS, GPUS, BUDGET = "items", "done", "seconds", "gpus", "budget"
 
 
 class Wrong(Exception):
@@ -34,7 +36,9 @@ class Wrong(Exception):
 
 
 class Suite(pytest.File):
-    """A plan."""
+    """A plan. limit: of its time, if it has one."""
+
+    limit: budget.Budget | None = None
 
     def collect(self) -> Iterator[PlanItem]:
         chosen = options.load(self.path)
@@ -47,35 +51,46 @@ class Suite(pytest.File):
         if chosen.device == "cpu":
             self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
             gc.set_threshold(*COLLECT)
-        found = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
+        found = [plan.Item(**fields) for fields in options.saved(self.path, ITEMS)]
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
-        if chosen.device == "cuda":
-            found = spread.mixed(found, seconds)
-        else:
-            found = sorted(found, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0))  # the longest start first
-        for item in found:
+        told = options.saved(self.path, BUDGET)
+        self.limit = budget.Budget(*told[:2], frozenset(told[2])) if told else None
+        for place, item in enumerate(found):
             if item.id not in done:
-                yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen)
+                more = {"remaining": len(found) - place, "expected": spread.expected(item, seconds)}
+                yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen, **more)
 
 
 class PlanItem(pytest.Item):
     """One item of the plan; its outcome travels in the report."""
 
-    def __init__(self, *, item: plan.Item, chosen: options.Options, **more: Any) -> None:
+    def __init__(
+        self, *, item: plan.Item, chosen: options.Options, remaining: int, expected: float, **more: Any
+    ) -> None:
+        """remaining: items from this one to the end. expected: its seconds."""
         super().__init__(**more)
-        self.item, self.chosen = item, chosen
+        self.item, self.chosen, self.remaining, self.expected = item, chosen, remaining, expected
 
     def runtest(self) -> None:
         if self.chosen.mutants:
             outcome = mutation.executed(self.item, self.chosen)
         else:
-            outcome = expected.applied(execute(self.item, self.chosen), self.chosen)
+            outcome = expected.applied(self._executed(), self.chosen)
         self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
         if outcome.status in ("failed", "expected"):
             self._stop_without_gpu()
         elif self.chosen.device == "cuda":
             torch.cuda.empty_cache()  # other processes share the GPU
         self._conclude(outcome)
+
+    def _executed(self) -> Outcome:
+        """What came out within the item's share of the run's time, where that has a limit."""
+        suite = self.getparent(Suite)
+        limit = suite.limit if suite else None
+        share = limit.share(self.item, self.remaining, self.expected) if limit else Share()
+        if share is None:
+            return Outcome(self.item, "skipped", budget.not_asked(self.chosen), asked=NOT)
+        return execute(self.item, self.chosen, share)
 
     def _conclude(self, outcome: Outcome) -> None:
         """Pass, fail or skip; a broken kernel that is caught is no failure."""

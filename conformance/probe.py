@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pdb
 import sys
 import time
@@ -41,7 +42,7 @@ class Failed(Exception):
 
 
 class Enough(Exception):
-    """An item has failed so often that more would teach nothing."""
+    """An item asks no more: it has failed so often that more would teach nothing, or its time is over."""
 
 
 class Judge:
@@ -165,6 +166,8 @@ class Probe:
         self.records: list[Record] = []
         self.saved = ""  # the folder with the tensors of the first failure
         self.earlier: deque[Trial] = deque(maxlen=KEPT)  # trials whose results were right
+        self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
+        self.cut = False  # whether there was one that did not begin
         self._listens = bool(variant) and not (self.emulated or backend.startswith(MUTANTS))
 
     @property
@@ -363,9 +366,12 @@ class Probe:
     @contextmanager
     def judge(self, trial: Trial) -> Iterator[Judge]:
         """Questions about one trial; whatever is raised inside becomes its failure."""
+        start = time.perf_counter()
+        if start > self.ends and any(r.assertions for r in self.records):
+            self.cut = True
+            raise Enough
         record = Record(trial.case, SHORT[trial.dtype], trial.note, trial.seed)
         self.records.append(record)
-        start = time.perf_counter()
         try:
             yield Judge(self, trial, record)
             if not record.assertions:

@@ -31,13 +31,15 @@ ENOUGH = 8  # groups for each worker: with fewer, some would be without work at 
 class ByVariant(LoadScopeScheduling):  # type: ignore[misc]
     """The scheduler of xdist that keeps a group of items in one process, in the order of the plan."""
 
-    def __init__(self, config: Any, log: Any, items: Mapping[str, Item]) -> None:
+    def __init__(self, config: Any, log: Any, items: Mapping[str, Item], first: frozenset[str] = frozenset()) -> None:
+        """first: ids of items that come before all others, and so apart from those of their variant."""
         super().__init__(config, log)
-        self.items = items
+        self.items, self.first = items, first
         config.option.loadscopereorder = False  # the plan is in order: the longest first, where that is known
 
     def _split_scope(self, nodeid: str) -> str:
-        return group(self.items[nodeid.partition("::")[2]])
+        item = self.items[nodeid.partition("::")[2]]
+        return group(item) + (" first" if item.id in self.first else "")
 
 
 class LongestFirst(LoadScheduling):  # type: ignore[misc]
