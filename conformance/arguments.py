@@ -33,7 +33,8 @@ A run of everything writes results.jsonl, matrix.md and report.html into the --o
 another tier than ci). A run of a part, or one that was stopped, writes results-partial.jsonl and so on, so that it never
 replaces the results of a whole one. Each file is replaced at once, when the run ends.
 
-Exit status: 0 all passed, 1 something failed, 2 usage error or nothing ran, 130 interrupted.
+Exit status: 0 all passed; 1 something failed, or a backend that could run here lacks a package (unless --backend leaves it
+out); 2 usage error or nothing ran; 130 interrupted.
 """
 
 
@@ -99,6 +100,8 @@ def _running(made: argparse.ArgumentParser) -> None:
     made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
     made.add_argument("--last-failed", action="store_true", help="only items that failed when they last ran")
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
+    told = "a line for every item, and at the end the matrix by checks"
+    made.add_argument("-v", "--verbose", action="store_true", help=told)
     made.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
     out = "for the reports (default: build/conformance)"
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
@@ -123,7 +126,7 @@ def options_of(args: argparse.Namespace) -> Options:
     chosen = Options(
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
         args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
-        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants,
+        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants, verbose=args.verbose,
     )  # fmt: skip
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if chosen.device == "cuda" and not torch.cuda.is_available():

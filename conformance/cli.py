@@ -74,7 +74,7 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     found = run.run(chosen, items, args.workers or "", args.exitfirst, console)
     try:
         if args.junit:
-            junit.write(Path(args.junit), found.outcomes, found.seconds)
+            junit.write(Path(args.junit), found.outcomes, found.seconds, found.tested, found.errors)
         status = (
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )

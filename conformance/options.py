@@ -28,6 +28,7 @@ class Options:
     of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
     less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
     only: ids of items; nothing else runs. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
+    verbose: a line per item is printed, and the matrix by checks.
     """
 
     ops: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Options:
     only: tuple[str, ...] = ()
     saves: bool = False
     pdb: bool = False
+    verbose: bool = False
 
     @property
     def where(self) -> torch.device:

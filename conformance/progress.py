@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: a line with a bar in a terminal, a line per item elsewhere; failures at once."""
+"""What is seen while a run goes on: a bar in a terminal, now and then a line elsewhere; failures at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.conformance import mutation, spread
+from kernelmux.conformance import mutation, report, spread
 from kernelmux.conformance.execute import Outcome, from_dict
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import PROPERTY, WORKER
 
-MARKS = {"passed": "green", "failed": "bold red", "skipped": "dim", "expected": "yellow"}
+FAILED = "bold red"
+PAUSE, PART = 10.0, 30  # seconds between two lines of a log at least, and this part of the time so far
 
 
 class Closed(KeyboardInterrupt):
@@ -85,11 +86,12 @@ class Reporter:
         workers: int = 1,
         together: bool = False,
         quiet: bool = False,
+        verbose: bool = False,
     ) -> None:
         """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
         is so without a GPU.
 
-        quiet: no bar, which would stand in the way of a debugger.
+        quiet: no bar, which would stand in the way of a debugger. verbose: a line for every item.
         """
         self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers)
@@ -101,7 +103,8 @@ class Reporter:
         self.interrupted = self.closed = False
         self.scratch: Path | None = None  # where worker processes leave their ids
         self.causes: dict[tuple[str, str, str], Item] = {}  # operator, variant, cause -> the item that showed it first
-        self.start = time.monotonic()
+        self.verbose = verbose
+        self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
         self.bar = Progress(
             TextColumn("conformance"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
             TimeElapsedColumn(), TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[last]}", markup=True),
@@ -178,13 +181,27 @@ class Reporter:
         return outcome.status == "failed"
 
     def show(self, outcome: Outcome) -> None:
-        """A failure at once and in full, unless its cause was shown before; other items only where there is no bar."""
+        """A failure at once and in full, unless its cause was shown before; of other items a line if that is asked for."""
         if outcome.status == "failed":
-            self.console.print(f"FAILED {outcome.item.id}", style=MARKS["failed"], highlight=False)
+            self.console.print(f"FAILED {outcome.item.id}", style=FAILED, highlight=False)
             known = self._known(outcome)
             self.console.print(known or outcome.text + "\n", markup=False, highlight=False, soft_wrap=True)
-        elif not self.console.is_terminal:
+        elif self.verbose:
             self.log(line(outcome))
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Where there is no bar, now and then, a line that says how far the run has got."""
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.told >= max(PAUSE, (now - self.start) / PART):
+            self.told = now
+            self.log(self.state())
+
+    def state(self) -> str:
+        """What came out so far."""
+        counts = report.counts(list(self.outcomes.values()))
+        return ", ".join(f"{number} {status}" for status, number in counts.items())
 
     def log(self, text: str) -> None:
         """A line of a log, with how far the run has got."""
@@ -228,5 +245,11 @@ class MutantReporter(Reporter):
         wrong = self._wrong(outcome)
         if wrong and outcome.status == "failed":
             super().show(outcome)
-        elif wrong or not self.console.is_terminal:
+        elif wrong or self.verbose:
             self.log(("NOT CAUGHT: " if wrong else "") + mutation.line(outcome))
+        else:
+            self.tick()
+
+    def state(self) -> str:
+        """How many of them were not what they are to be."""
+        return f"{self.failed} wrong"
