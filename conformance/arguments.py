@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 
-from kernelmux.conformance import expected, ledger, plan, report, spelt
+from kernelmux.conformance import budget, expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
 from kernelmux.registry import catalog, dtypes, guests
 from kernelmux.registry.cases import TIERS
@@ -33,7 +34,8 @@ A run of everything writes results.jsonl, matrix.md and report.html into the --o
 another tier than ci). A run of a part, or one that was stopped, writes results-partial.jsonl and so on, so that it never
 replaces the results of a whole one. Each file is replaced at once, when the run ends.
 
-Exit status: 0 all passed, 1 something failed, 2 usage error or nothing ran, 130 interrupted.
+Exit status: 0 all passed; 1 something failed, or a backend that could run here lacks a package (unless --backend leaves it
+out); 2 usage error or nothing ran; 130 interrupted.
 """
 
 
@@ -49,6 +51,17 @@ def workers(text: str) -> str:
     if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_WORKERS):
         raise argparse.ArgumentTypeError(f"expected auto or a number from 1 to {MOST_WORKERS}, got {text!r}")
     return text
+
+
+def minutes_of(text: str) -> float:
+    """A number of minutes, more than 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"expected minutes such as 3 or 0.5, got {text!r}")
+    return found
 
 
 def seed(text: str) -> int:
@@ -84,8 +97,14 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
     made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
-    tier = "how large the cases may be (default: ci, but less, without a GPU, of variants that passed on one)"
+    tier = "how large the cases may be (default: ci); without a limit of time where --tier ci or larger is given"
     made.add_argument("--tier", choices=TIERS, help=tier)
+    minutes = (
+        "what the run may take; within it no operator, backend or check is left out, and the report says what was not asked"
+        " (default: 3 in tier smoke and 5 without --tier; on a GPU 1.5 and 8, a third of a minute for one operator; none"
+        " with --check, --case, --dtype, --seed)"
+    )
+    made.add_argument("--minutes", type=minutes_of, metavar="N", help=minutes)
     seeds = "of all random inputs (default: 0); several: every item runs once for each"
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"
@@ -99,6 +118,8 @@ def _running(made: argparse.ArgumentParser) -> None:
     made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
     made.add_argument("--last-failed", action="store_true", help="only items that failed when they last ran")
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
+    told = "a line for every item, and at the end the matrix by checks"
+    made.add_argument("-v", "--verbose", action="store_true", help=told)
     made.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
     out = "for the reports (default: build/conformance)"
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
@@ -123,7 +144,7 @@ def options_of(args: argparse.Namespace) -> Options:
     chosen = Options(
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
         args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
-        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants,
+        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants, verbose=args.verbose,
     )  # fmt: skip
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if chosen.device == "cuda" and not torch.cuda.is_available():
@@ -141,8 +162,19 @@ def options_of(args: argparse.Namespace) -> Options:
         plan.check_names(chosen)
     _check_cases(chosen)
     expected.books(chosen)
-    plain = chosen.everything and not (args.tier or args.seed or args.list)
-    return replace(chosen, verified=ledger.verified()) if plain and chosen.device == "cpu" else chosen
+    return chosen if args.list else _limited(chosen, args)
+
+
+def _limited(chosen: Options, args: argparse.Namespace) -> Options:
+    """With the minutes that the run may take; then less is asked of what a GPU (of the same kind) has verified."""
+    if args.minutes and args.record:
+        raise ArgumentError("--record: a variant is on record if everything was asked; leave out --minutes")
+    plain = args.tier in (None, "smoke") and not (args.seed or args.record or args.pdb)
+    minutes = args.minutes or (budget.usual(chosen) if plain else 0.0)
+    if not minutes:
+        return chosen
+    kind = ledger.capability(chosen.where) if chosen.device == "cuda" else ""
+    return replace(chosen, minutes=minutes, verified=ledger.verified(kind))
 
 
 def _last_failed(chosen: Options) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from kernelmux.conformance import rungs, spread
@@ -42,6 +42,11 @@ def usual(options: Options) -> float:
     return min(whole, ONE[options.device] * len(options.ops)) if options.ops else whole
 
 
+def end(options: Options) -> float:
+    """When the run is over, in seconds since the epoch."""
+    return options.begun + 60 * options.minutes if options.minutes else math.inf
+
+
 @dataclass(frozen=True)
 class Share:
     """What an item may take. seconds: no trial begins after so many; required: it is asked in any case."""
@@ -70,7 +75,7 @@ class Budget:
 
 
 def not_asked(options: Options) -> str:
-    return f"not asked: {told(options.minutes)} were too short for it; --tier {options.tier} asks everything"
+    return f"not asked: {told(options.minutes)} were too short for it; --tier ci has no limit"
 
 
 def told(minutes: float) -> str:
@@ -91,7 +96,7 @@ def passed_over(item: Item, options: Options) -> bool:
     return item.check not in EMULATED_TOO if emulated else item.check == "extent"  # which has no grids on a CPU
 
 
-def required(items: Sequence[Item], options: Options, seconds: dict[str, float]) -> set[str]:
+def required(items: Sequence[Item], seconds: dict[str, float]) -> set[str]:
     """The ids of the items that are asked in any case."""
     found = {i.id for i in items if i.problem or i.backend == SPEC or (i.check == "accuracy" and _picked(i))}
     kinds: dict[tuple[str, str], list[Item]] = {}
@@ -113,7 +118,7 @@ def _last(backend: str, op: str) -> str:
     return next(reversed(registered.variants(backend, op)))
 
 
-def ordered(items: Sequence[Item], options: Options, asked: set[str], seconds: dict[str, float]) -> list[Item]:
+def ordered(items: Sequence[Item], options: Options, asked: Set[str], seconds: dict[str, float]) -> list[Item]:
     """The items in the order in which a run with a budget asks them: the required ones first, the longest of these first.
 
     Then as the docstring of this module says, without a GPU those of a variant together; what says no more than the

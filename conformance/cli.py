@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,11 +26,11 @@ __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
 INTERRUPTED, CLOSED = 130, 141
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status; SystemExit for --help alone."""
+def main(given: Sequence[str] | None = None, begun: float = 0.0) -> int:
+    """Run the command line and return the exit status; SystemExit for --help alone. begun: of the process (time.time)."""
     console = output(sys.stdout.isatty())
     try:
-        return _main(given, console)
+        return _main(given, begun or time.time(), console)
     except KernelmuxError as error:
         print(f"conformance: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE
@@ -45,9 +47,9 @@ def _closed() -> int:
     return CLOSED
 
 
-def _main(given: Sequence[str] | None, console: Console) -> int:
+def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
-    chosen = arguments.options_of(args)
+    chosen = replace(arguments.options_of(args), begun=begun)
     if args.matrix is not None:
         return ledger.command(args.matrix, chosen.ops, console)
     if args.record:
@@ -74,7 +76,7 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     found = run.run(chosen, items, args.workers or "", args.exitfirst, console)
     try:
         if args.junit:
-            junit.write(Path(args.junit), found.outcomes, found.seconds)
+            junit.write(Path(args.junit), found.outcomes, found.seconds, found.tested, found.errors)
         status = (
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )

@@ -7,8 +7,8 @@ import traceback
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import budget, contrast, failures, origins, rungs
+from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.budget import Share
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
@@ -62,7 +62,9 @@ class Outcome:
 def from_dict(fields: dict[str, Any]) -> Outcome:
     """The outcome that `as_dict` took apart."""
     records = [Record(**r) for r in fields["records"]]
-    return Outcome(Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records, fields["asked"])
+    return Outcome(
+        Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records, fields["asked"]
+    )
 
 
 def execute(item: Item, options: Options, share: Share | None = None) -> Outcome:

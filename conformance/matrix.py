@@ -1,4 +1,4 @@
-"""The outcome at a glance: a row per operator and backend/variant, a column per check."""
+"""The outcome in full: a row per operator and backend/variant, a column per check."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def cell(outcome: Outcome | None, notes: list[str]) -> str:
     return f"{'xfail' if outcome.status == 'expected' else '-'} {notes.index(outcome.text) + 1}"
 
 
-def show(console: Console, outcomes: list[Outcome], title: str) -> None:
+def show(console: Console, outcomes: list[Outcome]) -> None:
     """Print the matrix with its notes, in several tables one below the other where one is too wide."""
     found, notes = rows(outcomes), list[str]()
     names = columns(found)
     texts = [_cells(row, names, notes) for row in found]
-    console.print(f"\n{title}", style="bold", highlight=False)
+    console.print()
     for part in _parts(found, names, texts, console.width):
         console.print(_table(found, names, texts, part))
         console.print()
@@ -114,18 +114,6 @@ def _legend(console: Console, heads: list[str], names: list[str], notes: list[st
         console.print(f"  - {number}: {note}", style="dim", highlight=False, markup=False)
 
 
-def causes(console: Console, outcomes: list[Outcome]) -> None:
-    """What several checks of one variant failed of, once each."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for outcome in outcomes:
-        for cause in outcome.causes if outcome.status == "failed" else ():
-            found.setdefault((outcome.item.op, outcome.item.label, cause), []).append(outcome.item.check)
-    for (op, label, cause), checks in found.items():
-        if len(every := list(dict.fromkeys(checks))) > 1:
-            text = f"{op}[{label}] {cause}: one cause, {len(every)} checks: {', '.join(every)}"
-            console.print(text, style="red", markup=False, highlight=False)
-
-
 def _cells(row: Row, names: list[str], notes: list[str]) -> list[Text]:
     if row.problem:
         return [Text(cell(row.problem, notes), style=STYLES[row.problem.status])]
@@ -134,11 +122,11 @@ def _cells(row: Row, names: list[str], notes: list[str]) -> list[Text]:
     return [Text(t, style=STYLES[s]) for t, s in zip(texts, states, strict=True)]
 
 
-def markdown(outcomes: list[Outcome], title: str) -> str:
+def markdown(outcomes: list[Outcome]) -> str:
     """The matrix as a Markdown table with its notes and failures."""
     found, notes = rows(outcomes), list[str]()
     names = columns(found)
-    lines = [f"## {title}", "", f"| op | backend/variant | {' | '.join(names)} |", "|---|---|" + "--:|" * len(names)]
+    lines = [f"| op | backend/variant | {' | '.join(names)} |", "|---|---|" + "--:|" * len(names)]
     for row in found:
         texts = [cell(row.problem, notes)] if row.problem else [cell(row.cells.get(n), notes) for n in names]
         lines.append(f"| {row.op} | {row.label} | {' | '.join(texts)} |")

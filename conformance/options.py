@@ -27,7 +27,9 @@ class Options:
     expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
     of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
     less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
-    only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
+    only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit; begun: since when, in
+    seconds since the epoch. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
+    verbose: a line per item is printed, and the matrix by checks.
     """
 
     ops: tuple[str, ...] = ()
@@ -47,8 +49,10 @@ class Options:
     impl: str = ""
     only: tuple[str, ...] = ()
     minutes: float = 0.0
+    begun: float = 0.0
     saves: bool = False
     pdb: bool = False
+    verbose: bool = False
 
     @property
     def where(self) -> torch.device:

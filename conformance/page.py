@@ -1,4 +1,4 @@
-"""The report as one HTML page: matrix, operators, each failing case with its bound, a map of its errors, its pattern."""
+"""The report as one HTML page: marks, matrix, operators, each failing case with its bound and a map of its errors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelmux.conformance import board, causes, errormap, matrix, report, saved
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import errormap, matrix, report, saved
+from kernelmux.conformance.causes import Cause
 from kernelmux.conformance.errormap import ErrorMap
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.matrix import Row
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
+from kernelmux.conformance.tested import Tested
 from kernelmux.registry import catalog, pages
 
 TEMPLATE = Path(__file__).with_name("page.html")
 CASES = 4  # failing cases of an item that are shown in full
 ITEMS = 200  # failing items that are shown in full
+BLOCK = 15  # rows of marks, beside the next block where there is room
 BOUND = re.compile(r"^bound = (?P<total>\S+) = (?P<terms>.*?)\s+\[(?P<how>.*)\]$")
 LABEL = re.compile(r"^(worst|first|pattern|poison|tensors|reproduce)[: ]\s*(.*)")
 
@@ -47,26 +50,36 @@ class Case:
     output: str
 
 
-def html(chosen: Options, outcomes: list[Outcome], title: str) -> str:
+def html(chosen: Options, outcomes: list[Outcome], told: Tested, title: str) -> str:
     """The text of the page of a run."""
-    return pages.rendered(TEMPLATE, _context(chosen, outcomes, title), {})
+    context = {"title": title, "tested": told, **_marks(outcomes), **_context(chosen, outcomes)}
+    return pages.rendered(TEMPLATE, context, {})
 
 
-def _context(chosen: Options, outcomes: list[Outcome], title: str) -> dict[str, Any]:
+def _marks(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Operator x backend, in blocks of so many rows."""
+    found = board.of(outcomes)
+    return {
+        "board": found,
+        "blocks": board.in_parts(list(found.marks), BLOCK),
+        "marks": board.MARKS,
+        "means": [(mark, board.MEANS[mark]) for mark in found.found],
+    }
+
+
+def _context(chosen: Options, outcomes: list[Outcome]) -> dict[str, Any]:
     rows, notes = matrix.rows(outcomes), list[str]()
     names = matrix.columns(rows)
     failed = [o for o in outcomes if o.status == "failed"]
     shown = {o.item.id for o in failed[:ITEMS]}
     return {
-        "title": title,
-        "machine": report.machine(chosen, {o.item.backend for o in outcomes if not o.item.problem}),
         "counts": report.counts(outcomes),
         "facts": _facts(chosen),
         "levels": errormap.LEVELS,
         "columns": [(catalogue.check(n).column, f"{n}: {catalogue.check(n).summary}") for n in names],
         "rows": [_line(row, names, notes, shown) for row in rows],
         "notes": notes,
-        "failed": failed,
+        "causes": [_cause(cause, chosen, shown) for cause in causes.of(failed)],
         "left_out": max(0, len(failed) - ITEMS),
         "ops": [_operator(op, rows, [o for o in failed if o.item.id in shown]) for op in _ops(rows)],
     }
@@ -77,6 +90,13 @@ def _facts(chosen: Options) -> list[tuple[str, str]]:
     seeds = ", ".join(map(str, chosen.seeds or (chosen.seed,)))
     told = [("tier", chosen.tier), ("seed", seeds), *((k, ", ".join(v)) for k, v in asked.items() if v)]
     return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *report.versions().items()]
+
+
+def _cause(cause: Cause, chosen: Options, shown: set[str]) -> dict[str, Any]:
+    """What failed for one reason; item: the first of them, if it is shown below."""
+    first = cause.outcomes[0].item.id
+    told = {"where": cause.where, "what": cause.what, "command": cause.command(chosen)}
+    return {**told, "item": first if first in shown else ""}
 
 
 def _ops(rows: Iterable[Row]) -> list[str]:

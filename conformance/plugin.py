@@ -54,7 +54,7 @@ class Suite(pytest.File):
         found = [plan.Item(**fields) for fields in options.saved(self.path, ITEMS)]
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
         told = options.saved(self.path, BUDGET)
-        self.limit = budget.Budget(*told[:2], frozenset(told[2])) if told else None
+        self.limit = budget.Budget(told[0], told[1], frozenset(told[2])) if told else None
         for place, item in enumerate(found):
             if item.id not in done:
                 more = {"remaining": len(found) - place, "expected": spread.expected(item, seconds)}

@@ -1,8 +1,9 @@
-"""What is seen while a run goes on: a line with a bar in a terminal, a line per item elsewhere; failures at once."""
+"""What is seen while a run goes on: a bar in a terminal, now and then a line elsewhere; failures at once."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
@@ -15,12 +16,13 @@ import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.conformance import mutation, spread
+from kernelmux.conformance import mutation, report, spread
 from kernelmux.conformance.execute import Outcome, from_dict
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import PROPERTY, WORKER
 
-MARKS = {"passed": "green", "failed": "bold red", "skipped": "dim", "expected": "yellow"}
+FAILED = "bold red"
+PAUSE, PART = 10.0, 30  # seconds between two lines of a log at least, and this part of the time so far
 
 
 class Closed(KeyboardInterrupt):
@@ -43,12 +45,13 @@ def output(terminal: bool) -> Output:
 class Clock:
     """How much longer: the seconds that items took before, scaled by how they go now, over the worker processes."""
 
-    def __init__(self, items: list[Item], seconds: dict[str, float], workers: int) -> None:
+    def __init__(self, items: list[Item], seconds: dict[str, float], workers: int, end: float = math.inf) -> None:
+        """end: when the run is over whatever is left, in seconds since the epoch."""
         known = [seconds[i.id] for i in items if i.id in seconds]
         usual = sum(known) / len(known) if known else 1.0
         self.left = {i.id: max(seconds.get(i.id, usual), 1e-3) for i in items}
         self.rest = sum(self.left.values())  # kept up, since it is asked for after every item
-        self.workers, self.guessed, self.taken = workers, 0.0, 0.0
+        self.workers, self.guessed, self.taken, self.end = workers, 0.0, 0.0, end
 
     def finish(self, outcome: Outcome) -> None:
         guessed = self.left.pop(outcome.item.id, 0.0)
@@ -61,7 +64,7 @@ class Clock:
         if not self.guessed or not self.left:
             return ""
         seconds = max(self.rest, 0.0) * self.taken / self.guessed / min(self.workers, len(self.left))
-        return f"about {duration(seconds)} left"
+        return f"about {duration(max(min(seconds, self.end - time.time()), 0.0))} left"
 
 
 def duration(seconds: float) -> str:
@@ -85,23 +88,29 @@ class Reporter:
         workers: int = 1,
         together: bool = False,
         quiet: bool = False,
+        verbose: bool = False,
+        first: frozenset[str] = frozenset(),
+        end: float = math.inf,
     ) -> None:
         """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
         is so without a GPU.
 
-        quiet: no bar, which would stand in the way of a debugger.
+        quiet: no bar, which would stand in the way of a debugger. verbose: a line for every item. first: items that come
+        before all others, in a run that is over at `end`, in seconds since the epoch.
         """
-        self.items = {item.id: item for item in items}
-        self.console, self.clock = console, Clock(items, seconds or {}, workers)
+        self.items, self.first = {item.id: item for item in items}, first
+        self.console, self.clock = console, Clock(items, seconds or {}, workers, end)
         self.together = together and spread.pays(self.items, workers)
         self.apart, self.seconds = not together, seconds or {}
+        self.limited = end < math.inf
         self.outcomes: dict[str, Outcome] = {}
         self.failed = 0
         self.errors: list[str] = []
         self.interrupted = self.closed = False
         self.scratch: Path | None = None  # where worker processes leave their ids
         self.causes: dict[tuple[str, str, str], Item] = {}  # operator, variant, cause -> the item that showed it first
-        self.start = time.monotonic()
+        self.verbose = verbose
+        self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
         self.bar = Progress(
             TextColumn("conformance"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
             TimeElapsedColumn(), TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[last]}", markup=True),
@@ -115,11 +124,12 @@ class Reporter:
     ) -> spread.ByVariant | spread.LongestFirst | None:
         """Items of one variant run in one process, unless some processes would then have too little to do.
 
-        On GPUs any process runs any item, the longest first.
+        On GPUs any process runs any item, the longest first; in a run with a limit of time, in the order of the plan.
         """
         if self.together:
-            return spread.ByVariant(config, log, self.items)
-        return spread.LongestFirst(config, log, self.items, self.seconds) if self.apart else None
+            return spread.ByVariant(config, log, self.items, self.first)
+        expected = {} if self.limited else {i.id: spread.expected(i, self.seconds) for i in self.items.values()}
+        return spread.LongestFirst(config, log, expected) if self.apart or self.limited else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Iterator[None]:
@@ -178,13 +188,27 @@ class Reporter:
         return outcome.status == "failed"
 
     def show(self, outcome: Outcome) -> None:
-        """A failure at once and in full, unless its cause was shown before; other items only where there is no bar."""
+        """A failure at once and in full, unless its cause was shown before; of other items a line if that is asked for."""
         if outcome.status == "failed":
-            self.console.print(f"FAILED {outcome.item.id}", style=MARKS["failed"], highlight=False)
+            self.console.print(f"FAILED {outcome.item.id}", style=FAILED, highlight=False)
             known = self._known(outcome)
             self.console.print(known or outcome.text + "\n", markup=False, highlight=False, soft_wrap=True)
-        elif not self.console.is_terminal:
+        elif self.verbose:
             self.log(line(outcome))
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Where there is no bar, now and then, a line that says how far the run has got."""
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.told >= max(PAUSE, (now - self.start) / PART):
+            self.told = now
+            self.log(self.state())
+
+    def state(self) -> str:
+        """What came out so far."""
+        counts = report.counts(list(self.outcomes.values()))
+        return ", ".join(f"{number} {status}" for status, number in counts.items())
 
     def log(self, text: str) -> None:
         """A line of a log, with how far the run has got."""
@@ -228,5 +252,11 @@ class MutantReporter(Reporter):
         wrong = self._wrong(outcome)
         if wrong and outcome.status == "failed":
             super().show(outcome)
-        elif wrong or not self.console.is_terminal:
+        elif wrong or self.verbose:
             self.log(("NOT CAUGHT: " if wrong else "") + mutation.line(outcome))
+        else:
+            self.tick()
+
+    def state(self) -> str:
+        """How many of them were not what they are to be."""
+        return f"{self.failed} wrong"

@@ -11,29 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kernelmux.conformance import files
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.tested import Tested
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.packages import version
 
 SCHEMA = 1
+FOREVER = 1e9  # seconds
 DURATIONS, LAST_FAILED = "durations.json", "last_failed.json"
 PACKAGES = ("torch", "triton", "cupy", "cupy-cuda13x", "numpy", "nvidia-cuda-nvrtc")
-
-
-def machine(options: Options, ran: set[str] | None = None) -> str:
-    """Where the kernels ran, in words; ran: the backends that did, where that is known."""
-    if options.device == "cuda":
-        return torch.cuda.get_device_name(options.where)
-    return "emulated on the CPU" if ran is None or any(map(_emulates, ran)) else "on the CPU"
-
-
-def _emulates(backend: str) -> bool:
-    return backend in registered.backends() and registered.backend(backend).emulates
 
 
 def versions() -> dict[str, str]:
@@ -63,48 +52,65 @@ def names(options: Options, whole: bool) -> tuple[str, str, str]:
     return f"results{kind}.jsonl", f"matrix{kind}.md", f"report{kind}.html"
 
 
-def write(options: Options, outcomes: list[Outcome], table: str, html: str, seconds: float, whole: bool) -> Path:
+def write(
+    options: Options, outcomes: list[Outcome], told: Tested, table: str, html: str, seconds: float, whole: bool
+) -> None:
     """Write all reports of a run into its folder; whole: every item of the suite has reported."""
     home = folder(options)
-    lines = [_head(options, outcomes), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
+    lines = [_head(options, told), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
     results, matrix, page = names(options, whole)
     files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
     files.write(home / matrix, table)
     known = durations(home, warn=False) | {o.item.id: round(o.seconds, 3) for o in outcomes}
     files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
     ran, now = {o.item.id for o in outcomes}, [o.item.id for o in outcomes if o.status == "failed"]
-    files.write(home / LAST_FAILED, json.dumps([*(i for i in last_failed(home) if i not in ran), *now], indent=0))
+    files.write(
+        home / LAST_FAILED, json.dumps([*(i for i in last_failed(home, warn=False) if i not in ran), *now], indent=0)
+    )
     files.write(home / page, html)
-    return home / results
 
 
-def last_failed(home: Path) -> tuple[str, ...]:
+def last_failed(home: Path, warn: bool = True) -> tuple[str, ...]:
     """The ids of items that failed when they last ran, () where none is known."""
-    try:
-        return tuple(map(str, json.loads((home / LAST_FAILED).read_text(encoding="utf-8"))))
-    except (OSError, ValueError, TypeError):
-        return ()
+    found = _known(home / LAST_FAILED, warn)
+    return tuple(found) if isinstance(found, list) else ()
 
 
 def durations(home: Path, warn: bool = True) -> dict[str, float]:
-    """Seconds per item in earlier runs, {} where there were none; a damaged file is ignored with a warning."""
-    path = home / DURATIONS
+    """Seconds per item in earlier runs, {} where there were none."""
+    found = _known(home / DURATIONS, warn)
+    return {name: float(seconds) for name, seconds in found.items()} if isinstance(found, dict) else {}
+
+
+def _known(path: Path, warn: bool) -> Any:
+    """What an earlier run left in a file, None where there is none; a damaged one is ignored with a warning."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): float(seconds) for name, seconds in found.items()}
+        if _sound(path.name, found):
+            return found
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError):
-        if warn:
-            print(f"conformance: {path} is damaged: ignored, and written anew at the end", file=sys.stderr)
-        return {}
+        return None
+    except (OSError, ValueError, RecursionError):
+        pass
+    if warn:
+        print(f"conformance: {path} is damaged: ignored, and written anew at the end", file=sys.stderr)
+    return None
 
 
-def _head(options: Options, outcomes: list[Outcome]) -> dict[str, Any]:
+def _sound(name: str, found: Any) -> bool:
+    """Whether a file of that name holds what it should: seconds by item, or a list of items."""
+    if name == LAST_FAILED:
+        return isinstance(found, list) and all(isinstance(one, str) for one in found)
+    numbers = list(found.values()) if isinstance(found, dict) else [None]
+    return all(isinstance(n, int | float) and 0 <= n < FOREVER for n in numbers)
+
+
+def _head(options: Options, told: Tested) -> dict[str, Any]:
     return {
         "kind": "run",
         "schema": SCHEMA,
-        "machine": machine(options, {o.item.backend for o in outcomes if not o.item.problem}),
+        "machine": str(told),
+        **told.as_dict(),
         "versions": versions(),
         "options": asdict(options),
     }

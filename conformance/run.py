@@ -6,35 +6,44 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
-from kernelmux.conformance import expected, gpus, matrix, mutation, page, report
+from kernelmux.conformance import board, budget, causes, expected, gpus, matrix, mutation, page, report, spread, tested
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.conformance.plugin import DONE, GPUS, PLAN, SECONDS
+from kernelmux.conformance.plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
 from kernelmux.conformance.progress import MutantReporter, Reporter, duration
+from kernelmux.conformance.tested import Tested
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
-SHARE_GPU = 8  # processes on each GPU: most of the time goes into compiling, and a context takes half a GiB
+ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # a worker process of pytest-xdist is told so in no other way
+SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
+SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
 
 
 @dataclass
 class Found:
     """What a run found: outcomes in the order of its items, errors outside of all items, seconds that it took.
 
-    interrupted: it was stopped; closed: because the reader of its output has gone. whole: every item has reported.
+    tested: the backends that were, and where. interrupted: it was stopped; closed: because the reader of its output has
+    gone. whole: every item has reported.
     """
 
     outcomes: list[Outcome]
     errors: list[str]
     seconds: float
     items: int
+    tested: Tested
     interrupted: bool = False
     closed: bool = False
 
@@ -48,6 +57,7 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
     start, workers = time.perf_counter(), _workers(asked, len(items), chosen)
     seconds = report.durations(report.folder(chosen))
     reporter = _reporter(chosen, items, console, seconds, workers)
+    _announce(console, items, workers)
     with tempfile.TemporaryDirectory(prefix="kernelmux-conformance-") as scratch:
         reporter.scratch = Path(scratch)
         try:
@@ -57,7 +67,16 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
     errors = reporter.errors + _missing(chosen, items, outcomes, exitfirst or reporter.interrupted)
     took = time.perf_counter() - start
-    return Found(outcomes, errors, took, len(items), reporter.interrupted, reporter.closed)
+    told = tested.of(chosen, outcomes)
+    return Found(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
+
+
+def _announce(console: Console, items: list[Item], workers: int) -> None:
+    """The first line of a log; a terminal has a bar instead."""
+    if not console.is_terminal:
+        ops, processes = len({i.op for i in items}), f"{workers} process{'es' * (workers > 1)}"
+        text = f"conformance: {len(items)} items of {ops} operator{'s' * (ops > 1)} in {processes}"
+        console.print(text, highlight=False)
 
 
 def _reporter(
@@ -65,9 +84,10 @@ def _reporter(
 ) -> Reporter:
     together = chosen.device == "cpu"  # on a GPU there is less to share, and a process may lose its context
     if not chosen.mutants:
-        return Reporter(items, console, seconds, workers, together, chosen.pdb)
+        first, end = frozenset(budget.required(items, seconds)) if chosen.minutes else frozenset(), budget.end(chosen)
+        return Reporter(items, console, seconds, workers, together, chosen.pdb, chosen.verbose, first, end)
     broken = {(m.op, m.backend, m.variant) for m in mutation.chosen(chosen) if m.check}
-    return MutantReporter(broken, items, console, seconds, workers, together)
+    return MutantReporter(broken, items, console, seconds, workers, together, chosen.pdb, chosen.verbose)
 
 
 def _missing(chosen: Options, items: list[Item], outcomes: list[Outcome], stopped: bool) -> list[str]:
@@ -91,13 +111,43 @@ def _rounds(
     """Run the items; where a kernel took the CUDA context with it, run what is left in new processes."""
     (scratch / "pytest.ini").write_text("[pytest]\n")  # no other configuration
     shared = gpus.visible() if chosen.device == "cuda" else []
+    planned = _planned(chosen, items, reporter.first, workers, seconds)
     while True:
         before = len(reporter.outcomes)
-        chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds, GPUS: shared})
-        pytest.main(_pytest_arguments(scratch, workers, exitfirst, chosen), plugins=[reporter])
+        chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds, GPUS: shared, **planned})
+        with _no_other_plugins():
+            pytest.main(_pytest_arguments(scratch, workers, exitfirst, chosen), plugins=[reporter])
         progress = before < len(reporter.outcomes) < len(items)
         if exitfirst or reporter.interrupted or chosen.device == "cpu" or not progress:
             return
+
+
+def _planned(
+    chosen: Options, items: list[Item], first: frozenset[str], workers: int, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """The items in the order in which they begin, and the limit of time as the worker processes read it."""
+    if chosen.minutes:
+        found = budget.ordered(items, chosen, first, seconds)
+        limit = [budget.end(chosen), workers, sorted(first)]
+    else:
+        found, limit = spread.mixed(items, seconds) if chosen.device == "cuda" else _longest(items, seconds), None
+    return {ITEMS: [asdict(item) for item in found], BUDGET: limit}
+
+
+def _longest(items: list[Item], seconds: dict[str, float]) -> list[Item]:
+    """Those that took longest begin first, where that is known."""
+    return sorted(items, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0))
+
+
+@contextmanager
+def _no_other_plugins() -> Iterator[None]:
+    """Plugins that happen to be installed stay out of the run, and out of its worker processes."""
+    before = os.environ.get(ALONE)
+    os.environ[ALONE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(ALONE) if before is None else os.environ.update({ALONE: before})
 
 
 def _workers(asked: str, count: int, chosen: Options) -> int:
@@ -106,7 +156,10 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     if count < PARALLEL_FROM and not asked:
         return 1
     cores = os.cpu_count() or 1
-    return min(cores, SHARE_GPU * len(gpus.visible())) if chosen.device == "cuda" else cores
+    if chosen.device != "cuda":
+        return cores
+    room = int(torch.cuda.get_device_properties(chosen.where).total_memory / SHARE_BYTES)
+    return min(cores, max(1, min(SHARE_GPU, room)) * len(gpus.visible()))
 
 
 def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, chosen: Options) -> list[str]:
@@ -116,38 +169,55 @@ def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, chosen: Opti
     if chosen.pdb:
         return [f"{path}/{PLAN}", *quiet, *own, "-s", *(["-x"] if exitfirst else [])]
     apart = workers > 1 or chosen.device == "cuda"  # a lost CUDA context must not be this process's
-    spread = ["-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
+    spread = ["-p", "xdist", "-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
     return [f"{path}/{PLAN}", *quiet, *own, *spread, *(["-x"] if exitfirst else [])]
 
 
 def conclude(chosen: Options, found: Found, console: Console) -> int:
     """Write the reports, show what came out, and return the exit status."""
-    title = _title(chosen, found)
+    whole = chosen.everything and found.whole
     if found.outcomes:
-        table, html = matrix.markdown(found.outcomes, title), page.html(chosen, found.outcomes, title)
-        whole = chosen.everything and found.whole
-        path = report.write(chosen, found.outcomes, table, html, found.seconds, whole)
+        _write(chosen, found, whole)
     if not found.closed:
-        if found.outcomes:
-            matrix.show(console, found.outcomes, title)
-            matrix.causes(console, found.outcomes)
-        for error in found.errors:
-            console.print(error, style="red", markup=False)
-        if found.outcomes:
-            at = path.with_name(report.names(chosen, whole)[2])
-            console.print(f"\nresults: {at}; {path}", markup=False, soft_wrap=True)
+        _show(chosen, found, console, whole)
     counts = report.counts(found.outcomes)
-    if not found.interrupted and not counts["passed"] and not counts["failed"]:
+    failed = counts["failed"] or found.errors or found.tested.missing
+    if not failed and not found.interrupted and not counts["passed"]:
         print("conformance: every item was skipped: nothing was checked", file=sys.stderr)
         return USAGE
-    return FAILED if counts["failed"] or found.errors else OK
+    return FAILED if failed else OK
+
+
+def _write(chosen: Options, found: Found, whole: bool) -> None:
+    """The reports of a run; each begins with what was tested where."""
+    head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}"
+    table = board.markdown(board.of(found.outcomes))
+    text = "\n\n".join([f"## {head}", *found.tested.failures, table, matrix.markdown(found.outcomes)])
+    html = page.html(chosen, found.outcomes, found.tested, head)
+    report.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole)
+
+
+def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
+    """The last screen: what came out by operator and backend, what failed, where the reports are."""
+    path = report.folder(chosen) / report.names(chosen, whole)[2]
+    if found.outcomes:
+        console.print(f"\n{_title(chosen, found)}", style="bold", highlight=False)
+        if chosen.verbose:
+            matrix.show(console, found.outcomes)
+        board.show(console, board.of(found.outcomes))
+        causes.show(console, chosen, found.outcomes, str(path))
+    for text in found.tested.notes:
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for error in found.errors:
+        console.print(error, style="red", markup=False, highlight=False, soft_wrap=True)
+    if found.outcomes:
+        console.print(f"\nreport: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _title(chosen: Options, found: Found) -> str:
     seeds = f"seeds {', '.join(map(str, chosen.seeds))}" if chosen.seeds else f"seed {chosen.seed}"
-    where = report.machine(chosen, {o.item.backend for o in found.outcomes if not o.item.problem})
     known = f" (less for {len(chosen.verified)} variants that a GPU has verified)" if chosen.verified else ""
-    return f"conformance, tier {chosen.tier}{known}, {seeds}, {where}, {duration(found.seconds)}"
+    return f"conformance, tier {chosen.tier}{known}, {seeds}"
 
 
 def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:
@@ -162,15 +232,22 @@ def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:
 
 
 def farewell(chosen: Options, found: Found, console: Console) -> None:
-    """The last lines: how a run was stopped, and its total."""
+    """The last lines: the total and what was tested, how a run was stopped, which package is missing."""
     if found.closed:
         return
-    counts = report.counts(found.outcomes)
     took = f"in {duration(found.seconds)}"
     if not chosen.mutants:
-        total = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
-        console.print(f"{total} {took}", style="bold", highlight=False)
+        console.print(_total(found, took), style="bold", markup=False, highlight=False, soft_wrap=True)
     else:
         console.print(f"{len(found.outcomes)} items {took}", style="bold", highlight=False)
     if found.interrupted:
         print(f"conformance: interrupted after {len(found.outcomes)} of {found.items} items", file=sys.stderr)
+    for text in found.tested.failures:
+        line = f"conformance: failed: {text}"
+        Console(stderr=True).print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _total(found: Found, took: str) -> str:
+    """Items by what came out, and what was tested."""
+    counts = report.counts(found.outcomes)
+    return f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped {took}: {found.tested}"

@@ -49,9 +49,10 @@ class LongestFirst(LoadScheduling):  # type: ignore[misc]
     xdist's own scheduler it has several, which wait behind a long one while other processes have come to their end.
     """
 
-    def __init__(self, config: Any, log: Any, items: Mapping[str, Item], seconds: Mapping[str, float]) -> None:
+    def __init__(self, config: Any, log: Any, expected: Mapping[str, float]) -> None:
+        """expected: seconds of the items that may be long, by their id."""
         super().__init__(config, log)
-        self.expected = {name: expected(item, seconds) for name, item in items.items()}
+        self.expected = expected
 
     def check_schedule(self, node: Any, duration: float = 0) -> None:
         if not self.pending:
@@ -66,7 +67,7 @@ class LongestFirst(LoadScheduling):  # type: ignore[misc]
             node.send_runtest_some(held[-1:])
 
     def _long(self, index: int) -> bool:
-        return self.expected[self.collection[index].partition("::")[2]] >= LONG
+        return self.expected.get(self.collection[index].partition("::")[2], 0.0) >= LONG
 
 
 def expected(item: Item, seconds: Mapping[str, float]) -> float:
