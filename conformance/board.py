@@ -18,7 +18,7 @@ PASSED, FAILED, PART, NOTHING = "passed", "failed", "part", "skipped"
 MEANS = {
     PASSED: "passed",
     FAILED: "failed",
-    PART: "passed, but for known failures or variants that cannot run here",
+    PART: "passed, but for known failures, or for variants that cannot run here",
     NOTHING: "not tested",
 }
 MARKS = {PASSED: "✓", FAILED: "✗", PART: "◐", NOTHING: "-"}
@@ -82,7 +82,7 @@ def show(console: Console, board: Board) -> None:
             line.append_text(cell).append(" " * (width - len(cell)))
         line.rstrip()
         console.print(line, soft_wrap=True)
-    console.print(_legend(board, plain), highlight=False)
+    _legend(console, board, ASCII if plain else MARKS)
 
 
 def _has(console: Console, text: str) -> bool:
@@ -130,13 +130,11 @@ def _line(board: Board, op: str, marks: dict[str, str]) -> Text:
     return line.append(op, style=STYLES[FAILED] if FAILED in board.marks[op].values() else "")
 
 
-def _legend(board: Board, plain: bool) -> Text:
-    """What the marks mean."""
-    marks, text = ASCII if plain else MARKS, Text()
-    for mark in board.found:
-        text.append(marks[mark], style=STYLES[mark]).append(f" {MEANS[mark]}   ", style="dim")
-    text.rstrip()
-    return text
+def _legend(console: Console, board: Board, marks: dict[str, str]) -> None:
+    """What the marks mean, in one line if there is room."""
+    parts = [Text(f"{marks[m]} ", STYLES[m]).append(MEANS[m], "dim") for m in board.found]
+    room = sum(map(len, parts)) + GAP * (len(parts) - 1) <= console.width
+    console.print(Text(" " * GAP if room else "\n").join(parts), highlight=False)
 
 
 def markdown(board: Board) -> str:

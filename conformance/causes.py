@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from kernelmux.conformance.execute import Outcome
@@ -83,12 +84,17 @@ def show(console: Console, chosen: Options, outcomes: Iterable[Outcome], page: s
     if found:
         console.print(f"\n{_counted(found)}:", style="bold red", highlight=False)
     for cause in found[:SHOWN]:
-        text = Text("  ").append(cause.where, style="red").append(": ")
-        room = max(console.width - 2, 20)
-        console.print(text.append(shorten(cause.what, room, placeholder=" ...")), highlight=False)
-        console.print(f"    again: {cause.command(chosen)}", markup=False, highlight=False, soft_wrap=True)
+        text = Text().append(cause.where, "red").append(f": {_short(cause, 2 * console.width)}")
+        console.print(Padding(text, (0, 0, 0, 2), expand=False), highlight=False)
+        command = f"    reproduce: {cause.command(chosen)}"
+        console.print(command, markup=False, highlight=False, soft_wrap=True)
     if rest := found[SHOWN:]:
         console.print(f"  and {sum(len(c.outcomes) for c in rest)} more in {page}", markup=False, highlight=False)
+
+
+def _short(cause: Cause, room: int) -> str:
+    """The reason, cut to what is left of two lines."""
+    return shorten(cause.what, max(room - len(cause.where) - 12, 30), placeholder=" ...")
 
 
 def _counted(found: list[Cause]) -> str:

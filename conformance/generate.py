@@ -48,7 +48,7 @@ def cases(
     refused, empty, total = 0, 0, count
     for _ in range(total * TRIES):
         text = _text(spec, requires, KINDS[(total - count) % len(KINDS)], rng)
-        if text in seen or not _small(case := spec.case(text), elements):
+        if text in seen or not small(case := spec.case(text), elements):
             continue
         seen.add(text)
         nothing = any(0 in shape for shape in case.shapes.values())
@@ -132,7 +132,7 @@ COMPACT = (2, 3, 4, 5, 7)  # lengths of its axes, but for those that conditions 
 def compact(spec: OpSpec, requires: tuple[Condition, ...]) -> Case | None:
     """A small call without an axis of length one, of as many different lengths as the spec and the conditions allow."""
     names = letters(spec)
-    allowed = [_lengths(d, requires) for d in names]
+    allowed = [lengths_of(d, requires) for d in names]
     pools = [COMPACT if lengths == list(LENGTHS) else [n for n in lengths if n > 1][:1] for lengths in allowed]
     made = sorted(product(*pools), key=lambda lengths: -len(set(lengths)))
     for case in (spelt(spec, dict(zip(names, lengths, strict=True)), ()) for lengths in made):
@@ -158,11 +158,12 @@ def _shapes(
     }
 
 
-def _pick(options: tuple[Any, ...] | range | list[Any], rng: torch.Generator) -> Any:
+def pick(options: tuple[Any, ...] | range | list[Any], rng: torch.Generator) -> Any:
+    """One of these, drawn at random."""
     return options[int(torch.randint(len(options), (), generator=rng))]
 
 
-def _lengths(letter: str, requires: tuple[Condition, ...]) -> list[int]:
+def lengths_of(letter: str, requires: tuple[Condition, ...]) -> list[int]:
     """The pool of an axis, narrowed to what the conditions on it allow."""
     pool = list(LENGTHS)
     for condition in (c for c in requires if getattr(c, "name", None) == letter):
@@ -250,8 +251,8 @@ def _settings(spec: OpSpec, turn: int) -> list[dict[str, Any]]:
 
 def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> str:
     """A random call in the language of cases."""
-    shapes = _shapes(spec, _axes(spec, requires, kind, rng), lambda forms: _pick(forms, rng) if forms[1:] else forms[0])
-    together = _pick(spec.formats, rng) if spec.formats else {}
+    shapes = _shapes(spec, _axes(spec, requires, kind, rng), lambda forms: pick(forms, rng) if forms[1:] else forms[0])
+    together = pick(spec.formats, rng) if spec.formats else {}
     kinds = {name: f":{SHORT[dtype]}" for name, dtype in together.items()}
     words = [f"{name}={shown(shape)}{kinds.get(name, '')}" for name, shape in shapes.items()]
     drawn = {item.name: _scalar(item, shapes, rng) for item in spec.scalars}
@@ -263,18 +264,18 @@ def _text(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.G
 def _axes(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.Generator) -> dict[str, Any]:
     """A length per axis. What finds an axis by its length, or drops those of length one, shows in `KINDS` alone."""
     names = letters(spec)
-    pools = {d: _lengths(d, requires) for d in names}
+    pools = {d: lengths_of(d, requires) for d in names}
     if len(names) >= MANY:
-        long = {_pick(names, rng) for _ in range(2)}
+        long = {pick(names, rng) for _ in range(2)}
         pools = {d: p if d in long else [n for n in FEW if n in p] or p for d, p in pools.items()}
-    axes: dict[str, Any] = {d: _pick(pools[d], rng) for d in names}
+    axes: dict[str, Any] = {d: pick(pools[d], rng) for d in names}
     axes["..."] = _lead(spec, rng)
     if kind == "equal":
-        length = _pick([n for p in pools.values() for n in p] or list(LENGTHS), rng)
+        length = pick([n for p in pools.values() for n in p] or list(LENGTHS), rng)
         axes |= {d: length for d in names if length in pools[d]}
         axes["..."] = tuple(length for _ in axes["..."])
     elif kind == "one":
-        place = _pick([d for d in names if 1 in pools[d]] or ["..."], rng)
+        place = pick([d for d in names if 1 in pools[d]] or ["..."], rng)
         gone = int(torch.randint(max(len(axes["..."]), 1), (), generator=rng))
         axes[place] = tuple(1 if i == gone else n for i, n in enumerate(axes["..."])) if place == "..." else 1
     return axes
@@ -282,10 +283,10 @@ def _axes(spec: OpSpec, requires: tuple[Condition, ...], kind: str, rng: torch.G
 
 def _lead(spec: OpSpec, rng: torch.Generator) -> tuple[int, ...]:
     """The axes that "..." stands for; where a tensor has no others, one of them is as varied as a named axis."""
-    lead: tuple[int, ...] = _pick(LEADS, rng)
+    lead: tuple[int, ...] = pick(LEADS, rng)
     if any(t.flat for t in spec.tensors):
-        own = _pick(LENGTHS, rng)
-        return _pick(((*lead, own), (own, *lead)), rng)  # type: ignore[no-any-return]
+        own = pick(LENGTHS, rng)
+        return pick(((*lead, own), (own, *lead)), rng)  # type: ignore[no-any-return]
     return lead
 
 
@@ -293,24 +294,25 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
     """A value, or None to leave the default."""
     if isinstance(item, Axis):
         rank = len(shapes[item.of])
-        return None if item.optional and _pick((0, 1, 2), rng) == 0 else _pick(range(-rank, rank), rng)
+        return None if item.optional and pick((0, 1, 2), rng) == 0 else pick(range(-rank, rank), rng)
     if item.length:
         return _several(item, rng)
     if item.type is int:
         lengths = [n for shape in shapes.values() for n in shape if n]
-        return _pick((0, 1, *(n - 1 for n in lengths)), rng)
-    return _pick([None, _pick(values, rng)], rng) if (values := pool(item)) else None
+        return pick((0, 1, *(n - 1 for n in lengths)), rng)
+    return pick([None, pick(values, rng)], rng) if (values := pool(item)) else None
 
 
 def _several(item: Scalar, rng: torch.Generator) -> Any:
     """One number, a number per place, or None to leave the default; of the numbers that the spec names."""
     named = [v if isinstance(v, tuple) else (v,) for v in (*item.trials, item.default) if v not in (None, REQUIRED)]
     numbers = [number for values in named for number in values]
-    each = tuple(_pick(numbers, rng) for _ in range(item.length or 0))
-    return _pick((each, each[0], *([] if item.default is REQUIRED else [None])), rng)
+    each = tuple(pick(numbers, rng) for _ in range(item.length or 0))
+    return pick((each, each[0], *([] if item.default is REQUIRED else [None])), rng)
 
 
-def _small(case: Case, elements: int) -> bool:
+def small(case: Case, elements: int) -> bool:
+    """Whether no tensor of a case has more elements than that."""
     try:
         return all(torch.Size(shape).numel() <= elements for shape in case.shapes.values())
     except ArgumentError:  # more elements than a case may have

@@ -57,7 +57,7 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
     start, workers = time.perf_counter(), _workers(asked, len(items), chosen)
     seconds = report.durations(report.folder(chosen))
     reporter = _reporter(chosen, items, console, seconds, workers)
-    _announce(console, items, workers)
+    _announce(chosen, console, items, workers)
     with tempfile.TemporaryDirectory(prefix="kernelmux-conformance-") as scratch:
         reporter.scratch = Path(scratch)
         try:
@@ -71,8 +71,10 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
     return Found(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
 
 
-def _announce(console: Console, items: list[Item], workers: int) -> None:
-    """The first line of a log; a terminal has a bar instead."""
+def _announce(chosen: Options, console: Console, items: list[Item], workers: int) -> None:
+    """The first lines: what will not be tested; and of a log, where there is no bar, how much there is to do."""
+    for text in tested.of(chosen, ()).failures:
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         ops, processes = len({i.op for i in items}), f"{workers} process{'es' * (workers > 1)}"
         text = f"conformance: {len(items)} items of {ops} operator{'s' * (ops > 1)} in {processes}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,16 +39,12 @@ class Tested:
     @property
     def notes(self) -> list[str]:
         """A line for each backend that this machine cannot have, whatever is installed."""
-        return [f"{name} was not tested: {why}" for name, why in self.left.items() if why and name not in self.missing]
+        return [f"{name} is not tested: {why}" for name, why in self.left.items() if why and name not in self.missing]
 
     @property
     def failures(self) -> list[str]:
         """A line for each backend that could run here and lacks a package: what to install, or how to leave it out."""
-        return [f"{name} was not tested: {line}{self._otherwise(name)}" for name, line in self.missing.items()]
-
-    def _otherwise(self, name: str) -> str:
-        others = " ".join(n for n in registered.backends() if n not in self.missing)
-        return f" (to test the others alone: --backend {others})" if others else ""
+        return [f"{name} is not tested: {line}" for name, line in self.missing.items()]
 
     def as_dict(self) -> dict[str, Any]:
         """For the results: who was tested where, who was not and why, what to install."""
@@ -94,4 +91,18 @@ def missing(chosen: Options) -> dict[str, str]:
     named = [name for name in chosen.backends if name.partition("/")[0] not in (SPEC, guests.NAME)]
     if chosen.mutants or (chosen.backends and not named):
         return {}
-    return missing_packages(chosen.where, named)
+    found: dict[str, str] = {}
+    for name in named or registered.backends():
+        with suppress(Exception):  # one that cannot be imported is a failing item already
+            found |= missing_packages(chosen.where, [name])
+    others = " ".join(name for name in registered.backends() if found and _works(name, chosen))
+    hint = f" (to leave it out: --backend {others})" if others else ""
+    return {name: line + hint for name, line in found.items()}
+
+
+def _works(name: str, chosen: Options) -> bool:
+    """Whether a backend can run on the device of a run."""
+    try:
+        return registered.unavailable(name, chosen.where) is None
+    except Exception:
+        return False

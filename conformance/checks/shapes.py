@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernelmux.conformance import generate
+from kernelmux.conformance import generate, neighbours
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Probe
 from kernelmux.registry.cases import Case
@@ -14,16 +14,12 @@ from kernelmux.registry.cases import Case
 # How many shapes, and elements per tensor, by tier; the emulator runs some 10^5 elements a second.
 COUNTS = {"smoke": 3, "ci": 10, "full": 60, "huge": 200}
 ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
+NONE = "none of its shapes is among the cases and dtypes of this run"
 
 
 def run(probe: Probe) -> None:
     options, spec = probe.options, probe.spec
-    count, elements = COUNTS[options.tier], ELEMENTS[options.device]
-    made: list[tuple[Case, Sequence[torch.dtype]]] = list(
-        generate.cases(spec, probe.implementation.requires, count, elements, options.seed)
-    )
-    made += [(case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec))]
-    made = [(case, able) for case, able in made if options.wants_case(case.name)]
+    made = [(case, able) for case, able in _made(probe) if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
         usable = [d for d in able if d in allowed] or allowed
@@ -32,6 +28,17 @@ def run(probe: Probe) -> None:
             if probe.able(trial):
                 with probe.judge(trial) as judge:
                     judge.accurate(judge.call())
+    if not probe.records:
+        probe.skip_all(NONE)
+
+
+def _made(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
+    """The shapes of a run, each with the dtypes that the variant takes; beside its own cases if chance finds it none."""
+    spec, requires = probe.spec, probe.implementation.requires
+    asked = requires, COUNTS[probe.options.tier], ELEMENTS[probe.options.device], probe.options.seed
+    drawn = list(generate.cases(spec, *asked))
+    near = [] if any(able for _, able in drawn) else neighbours.cases(spec, *asked)
+    return [*drawn, *near, *((case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec)))]
 
 
 CHECK = Check(
