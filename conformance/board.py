@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernelmux.conformance import matrix
 from kernelmux.conformance.check import SPEC
-from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.execute import BY_GPU, NOT, Outcome
 from kernelmux.conformance.matrix import Row
 
 PASSED, FAILED, PART, NOTHING = "passed", "failed", "part", "skipped"
@@ -44,10 +44,11 @@ class Board:
 
 
 def of(outcomes: Iterable[Outcome]) -> Board:
-    """The marks of outcomes: a backend passes an operator if nothing failed in any of its variants."""
+    """The marks of outcomes: a backend passes an operator if nothing failed in any of its variants that were asked."""
     rows: dict[str, dict[str, list[str]]] = {}
     for row in matrix.rows(outcomes):
-        rows.setdefault(row.op, {}).setdefault(row.label.partition("/")[0], []).append(_mark(row))
+        marks_of = rows.setdefault(row.op, {}).setdefault(row.label.partition("/")[0], [])
+        marks_of += [] if _untouched(row) else [_mark(row)]
     marks = {op: {name: _together(found) for name, found in own.items()} for op, own in rows.items()}
     names = {name for row in marks.values() for name in row}
     return Board([*sorted(names - {SPEC}), *sorted(names & {SPEC})], marks)
@@ -63,8 +64,15 @@ def _mark(row: Row) -> str:
     return PASSED if "passed" in found else NOTHING
 
 
+def _untouched(row: Row) -> bool:
+    """Whether nothing was asked of a variant, for lack of time or because a GPU has passed it."""
+    return not row.problem and all(o.asked in (NOT, BY_GPU) for o in row.cells.values())
+
+
 def _together(marks: list[str]) -> str:
     """The mark of a backend whose variants have these."""
+    if not marks:
+        return NOTHING
     if FAILED in marks:
         return FAILED
     return marks[0] if len(set(marks)) == 1 else PART

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from kernelmux.conformance import rungs, spread
+from kernelmux.conformance import spread
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
@@ -132,8 +132,7 @@ def ordered(items: Sequence[Item], options: Options, asked: Set[str], seconds: d
     def key(item: Item) -> tuple[float | str, ...]:
         if item.id in asked:
             return (0, -expected[item.id])
-        superseded = bool(item.variant) and rungs.superseded(item.op, item.backend, item.variant)
-        kind = (1, passed_over(item, options), verified(item, options), superseded, not _picked(item))
+        kind = (1, passed_over(item, options), verified(item, options), not _picked(item))
         group = (together[spread.group(item)], spread.group(item)) if options.device == "cpu" else ()
         return (*kind, *group, expected[item.id])
 

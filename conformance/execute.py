@@ -17,7 +17,7 @@ from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
 
-WHOLE, IN_PART, NOT = "whole", "in part", "not"  # asked
+WHOLE, IN_PART, NOT, BY_GPU = "whole", "in part", "not", "by a GPU"  # asked
 SHOWN = 3  # failures of an item that are shown in full
 
 
@@ -25,7 +25,7 @@ SHOWN = 3  # failures of an item that are shown in full
 class Outcome:
     """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record).
 
-    asked: "whole", "in part" or "not" where a run has a limit of time (`budget`).
+    asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it.
     """
 
     item: Item
@@ -87,7 +87,7 @@ def _without_running(item: Item, options: Options) -> Outcome:
 
 def _run(item: Item, options: Options, share: Share) -> Outcome:
     if budget.passed_over(item, options) and not share.required:
-        return Outcome(item, "skipped", budget.VERIFIED)
+        return Outcome(item, "skipped", budget.VERIFIED, asked=BY_GPU)
     spec, check = catalog.spec(item.op), catalogue.check(item.check)
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)

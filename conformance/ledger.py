@@ -122,12 +122,15 @@ def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
 
 
-def verified(capability: str = "") -> tuple[str, ...]:
-    """Every variant that passed on a GPU as it stands (on one of this capability, "sm_90"), as "op/backend/variant"."""
+def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
+    """Every variant that passed on a GPU as it stands, as "op/backend/variant".
+
+    ops: of these operators alone. capability: on a GPU of this one alone, "sm_90".
+    """
     alike = {b["gpu"] for b in books() if capability in ("", b.get("capability"))}
     names = (
         (op, backend, variant)
-        for op in catalog.names()
+        for op in ops or catalog.names()
         for backend in registered.backends()
         if registered.implements(backend, op)
         for variant in registered.variants(backend, op)

@@ -6,13 +6,14 @@ import importlib.util
 import json
 import platform
 import sys
+from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.conformance import files
-from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance import budget, files
+from kernelmux.conformance.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.tested import Tested
 from kernelmux.registry import backend as registered
@@ -57,11 +58,17 @@ def write(
 ) -> None:
     """Write all reports of a run into its folder; whole: every item of the suite has reported."""
     home = folder(options)
-    lines = [_head(options, told), *(line for o in outcomes for line in _lines(o)), _summary(outcomes, seconds)]
+    lines = [
+        _head(options, told),
+        *(line for o in outcomes for line in _lines(o)),
+        _summary(options, outcomes, seconds),
+    ]
     results, matrix, page = names(options, whole)
     files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
     files.write(home / matrix, table)
-    known = durations(home, warn=False) | {o.item.id: round(o.seconds, 3) for o in outcomes}
+    known = durations(home, warn=False) | {
+        o.item.id: round(o.seconds, 3) for o in outcomes if o.asked in (WHOLE, IN_PART)
+    }
     files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
     ran, now = {o.item.id for o in outcomes}, [o.item.id for o in outcomes if o.status == "failed"]
     files.write(
@@ -127,6 +134,7 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
         **where,
         **hashes,
         "status": outcome.status,
+        "asked": outcome.asked,
         "seconds": round(outcome.seconds, 4),
         "budget": outcome.budget,
     }
@@ -139,5 +147,18 @@ def counts(outcomes: list[Outcome]) -> dict[str, int]:
     return {name: status.count(name) for name in ("passed", "failed", "skipped")}
 
 
-def _summary(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
-    return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2)}
+def asked(options: Options, outcomes: list[Outcome]) -> str:
+    """What a run with a limit of time did not ask, in words; "" for one without."""
+    if not options.minutes:
+        return ""
+    count = Counter(o.asked for o in outcomes)
+    parts = [f"{count[WHOLE]} in full", f"{count[IN_PART]} in part"]
+    parts += [f"{count[BY_GPU]} not again, as a GPU has passed them as they stand"] if count[BY_GPU] else []
+    parts += [f"{count[NOT]} not for lack of time"] if count[NOT] else []
+    within = budget.told(options.minutes)
+    return f"{len(outcomes)} items within {within}: {', '.join(parts)}; --minutes N asks more, --tier ci everything"
+
+
+def _summary(options: Options, outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
+    told = asked(options, outcomes)
+    return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2), **({"asked": told} if told else {})}

@@ -192,7 +192,8 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
 
 def _write(chosen: Options, found: Found, whole: bool) -> None:
     """The reports of a run; each begins with what was tested where."""
-    head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}"
+    asked = report.asked(chosen, found.outcomes)
+    head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}{asked and f'; {asked}'}"
     table = board.markdown(board.of(found.outcomes))
     text = "\n\n".join([f"## {head}", *found.tested.failures, table, matrix.markdown(found.outcomes)])
     html = page.html(chosen, found.outcomes, found.tested, head)
@@ -207,6 +208,8 @@ def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
         if chosen.verbose:
             matrix.show(console, found.outcomes)
         board.show(console, board.of(found.outcomes))
+        if asked := report.asked(chosen, found.outcomes):
+            console.print(asked, style="dim", highlight=False)
         causes.show(console, chosen, found.outcomes, str(path))
     for text in found.tested.notes:
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

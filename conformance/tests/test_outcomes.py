@@ -241,6 +241,7 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
 ) -> None:
     monkeypatch.setattr(ledger, "FOLDER", tmp_path)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     items = [ITEM, replace(ITEM, check="layout")]
     first, second = (Outcome(item, "passed", records=RAN) for item in items)
     told = [ledger.record(Options(), items, outcomes) for outcomes in ([first], [first, second])]

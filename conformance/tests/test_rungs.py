@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmux.conformance import arguments, execute, ledger, rungs
+from kernelmux.conformance import arguments, budget, execute, ledger, rungs
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
@@ -62,17 +62,23 @@ def test_what_is_asked_of_a_verified_variant(
     backend, variant = label.split("/")
     outcome = execute.execute(Item("matmul", backend, variant, check), Options(verified=(f"matmul/{label}",)))
     assert outcome.status == status
-    assert outcome.text == (execute.VERIFIED if status == "skipped" else "")
+    assert outcome.text == (budget.VERIFIED if status == "skipped" else "")
 
 
-def test_only_a_whole_run_without_a_tier_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_whole_run_with_a_limit_of_time_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments.torch.cuda, "is_available", lambda: False)
     known = ledger.verified()
     assert "softmax/cuda/registers" in known
-    for given in ([], ["-n", "2"]):
+    for given in ([], ["-n", "2"], ["--tier", "smoke"], ["--tier", "ci", "--minutes", "3"]):
         assert chosen(given).verified == known
     for given in (["--tier", "ci"], ["--op", "softmax"], ["--backend", "cuda"], ["--check", "exact"], ["--seed", "0"]):
         assert chosen(given).verified == () and chosen(given).tier == "ci"
+
+
+def test_a_gpu_relies_on_records_of_its_own_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ledger.verified(capability="sm_90") == ledger.verified()
+    assert ledger.verified(["softmax"], "sm_90") == tuple(n for n in ledger.verified() if n.startswith("softmax/"))
+    assert ledger.verified(capability="sm_80") == ()
 
 
 def chosen(given: list[str]) -> Options:

@@ -109,7 +109,7 @@ def test_on_gpus_no_long_item_waits_behind_a_long_one() -> None:
     """Eight items in the order of the plan, of which the first four are long."""
     plan = {i.id: i for i in (Item("add", "cuda", "tiled", f"check{n}") for n in range(8))}
     seconds = {name: 60.0 if n < 4 else 0.1 for n, name in enumerate(plan)}
-    scheduler = spread.LongestFirst(CONFIG, None, plan, seconds)
+    scheduler = spread.LongestFirst(CONFIG, None, seconds)
     workers = started(plan, scheduler)
     names = list(plan)
 

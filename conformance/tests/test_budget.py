@@ -1,0 +1,151 @@
+"""A run within a number of minutes: what is required, what comes first, where an item stops, what the report says."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kernelmux.conformance import arguments, budget, execute, report
+from kernelmux.conformance.budget import Budget, Share
+from kernelmux.conformance.cli import main
+from kernelmux.conformance.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.plan import Item, items
+from kernelmux.conformance.probe import Probe
+from kernelmux.registry import backend as registered
+from kernelmux.registry.errors import ArgumentError
+
+WHOLE_CI = budget.WHOLE["cpu"]["ci"]
+OPS = ("add", "softmax", "matmul", "rms_norm")
+
+
+def chosen(*given: str) -> Options:
+    return arguments.options_of(arguments.parser().parse_args(given))
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments.torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"),
+    [
+        ("", WHOLE_CI), ("--tier smoke", budget.WHOLE["cpu"]["smoke"]), ("--minutes 7", 7.0),
+        ("--tier full --minutes 0.5", 0.5), ("--op softmax", WHOLE_CI), ("--backend cuda", WHOLE_CI),
+        ("--tier ci", 0.0), ("--tier full", 0.0), ("--check exact", 0.0), ("--dtype bf16", 0.0), ("--seed 3", 0.0),
+        ("--op softmax --case x37x1000", 0.0), ("--mutants", 0.0), ("--op softmax --pdb", 0.0),
+    ],
+)  # fmt: skip
+def test_the_minutes_of_a_run(given: str, minutes: float, no_gpu: None) -> None:
+    assert chosen(*given.split()).minutes == minutes
+
+
+def test_on_a_gpu_one_operator_has_a_limit_of_its_own() -> None:
+    assert budget.usual(Options(device="cuda", ops=("softmax",))) == budget.ONE["cuda"] < 1 / 3
+    assert budget.usual(Options(device="cuda", ops=OPS)) == pytest.approx(4 * budget.ONE["cuda"])
+    assert budget.usual(Options(device="cuda")) == budget.WHOLE["cuda"]["ci"] < 8
+    for limits in budget.WHOLE.values():
+        assert limits["smoke"] < limits["ci"]
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon"])
+def test_minutes_that_are_none(given: str, no_gpu: None) -> None:
+    with pytest.raises(ArgumentError, match="expected minutes such as 3"):
+        chosen("--minutes", given)
+
+
+def test_a_record_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="leave out --minutes"):
+        chosen("--minutes", "3", "--record", "--device", "cpu")
+
+
+def test_no_operator_backend_or_check_is_left_out() -> None:
+    """Specs, the accuracy of what each backend picks, and every check of each backend on some operators."""
+    every = items(Options())
+    asked = budget.required(every, {})
+    found = [item for item in every if item.id in asked]
+    assert {i.id for i in every if i.backend == "spec"} <= asked
+    for op in {i.op for i in every}:
+        for name in registered.backends():
+            last = list(registered.variants(name, op))[-1:]
+            assert all(f"{op}-{name}/{variant}-accuracy" in asked for variant in last)
+    assert {(i.backend, i.check) for i in found} == {(i.backend, i.check) for i in every}
+    assert len(found) < len(every) / 10
+
+
+def test_the_required_come_first_then_what_no_gpu_has_verified_then_what_is_picked() -> None:
+    known = tuple(f"softmax/triton/{v}" for v in registered.variants("triton", "softmax"))
+    options = Options(ops=("softmax",), backends=("triton", "torch_ref"), device="cuda", verified=known)
+    labels = [(b, v) for b in options.backends for v in registered.variants(b, "softmax")]
+    every = [Item("softmax", b, v, check) for b, v in labels for check in ("accuracy", "exact", "layout")]
+    order = budget.ordered(every, options, {"softmax-triton/online-exact"}, {})
+    assert order[0].id == "softmax-triton/online-exact" and sorted(map(str, order)) == sorted(map(str, every))
+    kinds = [
+        (i.backend == "triton", i.variant != known[-1].rpartition("/")[2]) for i in order[1:] if i.backend == "triton"
+    ]
+    assert order[1].backend == "torch_ref" and kinds == sorted(kinds)
+
+
+def test_without_a_gpu_the_items_of_a_variant_stay_together() -> None:
+    every = [
+        i for i in items(Options(ops=OPS, backends=("torch_ref", "cuda"))) if i.check in ("accuracy", "exact", "memory")
+    ]
+    order = [f"{i.op}-{i.label}" for i in budget.ordered(every, Options(), set(), {})]
+    assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
+
+
+def test_time_is_shared_out_among_what_is_left() -> None:
+    item, other = Item("add", "cuda", "scalar", "exact"), Item("add", "cuda", "scalar", "layout")
+    limit = Budget(time.time() + 100, 4, frozenset({item.id}))
+    share = limit.share(other, 40, 1.0)
+    assert share is not None and share.seconds == pytest.approx(10, rel=0.05) and not share.required
+    assert limit.share(other, 40, 200.0) is None  # it would not end in time
+    late = Budget(time.time() - 1, 4, frozenset({item.id}))
+    assert late.share(other, 40, 0.0) is None and late.share(item, 40, 200.0) == Share(0.0, True)
+
+
+def test_an_item_stops_behind_the_trial_in_which_its_share_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(probe: Probe) -> None:
+        for trial in probe.sample(3):
+            with probe.judge(trial) as judge:
+                time.sleep(0.02)
+                judge.require(True, "")
+
+    monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
+    item = Item("softmax", "torch_ref", next(iter(registered.variants("torch_ref", "softmax"))), "exact")
+    outcomes = [execute.execute(item, Options(tier="ci"), Share(seconds)) for seconds in (0.0, 0.03, 10.0)]
+    assert [(o.passed, o.asked) for o in outcomes] == [(1, IN_PART), (2, IN_PART), (3, WHOLE)]
+    assert {o.status for o in outcomes} == {"passed"}
+
+
+def test_what_the_ledger_says_is_asked_where_it_is_required() -> None:
+    variant = list(registered.variants("torch_ref", "softmax"))[-1]
+    item = Item("softmax", "torch_ref", variant, "extent")
+    options = Options(verified=(f"softmax/torch_ref/{variant}",))
+    assert execute.execute(item, options).asked == BY_GPU
+    assert execute.execute(item, options, Share(required=True)).asked == WHOLE
+
+
+def test_the_report_says_what_was_not_asked() -> None:
+    item = Item("add", "cuda", "scalar", "exact")
+    outcomes = [Outcome(item, "passed", asked=kind) for kind in (WHOLE, WHOLE, IN_PART, NOT, BY_GPU)]
+    told = report.asked(Options(minutes=2.5), outcomes)
+    assert told.startswith("5 items within 2.5 minutes: 2 in full, 1 in part, 1 not again")
+    assert "1 not for lack of time" in told and report.asked(Options(), outcomes) == ""
+
+
+def test_a_run_ends_in_time_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "EVERY_CHECK", 0)
+    out = tmp_path / "out"
+    given = "--op add --backend spec torch_ref --tier ci --minutes 0.01 -n 1 --device cpu"
+    assert main([*given.split(), "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "not for lack of time; --minutes N asks more" in " ".join(told.split())
+    lines = (out / "results-partial.jsonl").read_text()
+    assert '"asked": "not"' in lines and '"asked": "whole"' in lines
