@@ -79,8 +79,8 @@ def not_asked(options: Options) -> str:
 
 
 def told(minutes: float) -> str:
-    """2.5 minutes, 16 seconds."""
-    return f"{minutes:g} minutes" if minutes >= 1 else f"{60 * minutes:.0f} seconds"
+    """2.5 minutes, 16 s."""
+    return f"{minutes:g} minutes" if minutes > 1 else f"{60 * minutes:.0f} s"
 
 
 def verified(item: Item, options: Options) -> bool:

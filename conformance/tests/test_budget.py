@@ -148,4 +148,4 @@ def test_a_run_ends_in_time_and_says_so(
     told = capsys.readouterr().out
     assert "not for lack of time; --minutes N asks more" in " ".join(told.split())
     lines = (out / "results-partial.jsonl").read_text()
-    assert '"asked": "not"' in lines and '"asked": "whole"' in lines
+    assert '"asked": "not"' in lines and '"asked": "in part"' in lines
