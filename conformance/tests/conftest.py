@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -18,10 +17,3 @@ def mutants() -> Iterator[None]:
     """
     with ambience.flags_kept(), mutation.registration():
         yield
-
-
-@pytest.fixture(autouse=True, scope="module")
-def frozen() -> None:
-    """Collections look at what the tests of a file make, not at all before: a run of pytest within a test has a dozen."""
-    gc.collect()
-    gc.freeze()
