@@ -67,11 +67,26 @@ def profile(session: nox.Session) -> None:
     session.run(pinned(session), "-m", "kernelmux.perf.profile", *session.posargs)
 
 
+def processes() -> int:
+    """How many run tests side by side: one for each core that has 2 GiB of memory, 16 at most."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return min(cores, 4)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, memory // 2**31, 16))
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Unit tests of the parts (-- emulator -k dispatch)."""
+    """Unit tests of the parts (-- emulator) on all cores, or of less in one process (-- emulator -k dispatch)."""
+    python = pinned(session)
+    session.env.setdefault("OMP_NUM_THREADS", "1")  # tensors are small: threads of torch would only wait
+    if set(session.posargs) <= set(PARTS):
+        command = ["bazel/pytest_line.py", "-n", str(processes()), "--dist", "worksteal"]
+    else:
+        command = ["-m", "pytest"]
     args = [f"{arg}/tests" if arg in PARTS else arg for arg in session.posargs]
-    session.run(pinned(session), "-m", "pytest", *args)
+    session.run(python, *command, "-p", "no:benchmark", *args)  # that plugin warns in every process
 
 
 @nox.session(default=False)

@@ -94,11 +94,6 @@ def items(options: Options) -> list[Item]:
     return [one for item in asked for one in plan.seeded(item, options)]
 
 
-def examine(mutant: Mutant, options: Options) -> list[Outcome]:
-    """What the check of a broken variant says, or what every check says of a sound one."""
-    return [executed(mutant.item(name), options) for name in mutant.checks(options.device)]
-
-
 def executed(item: Item, options: Options) -> Outcome:
     """Run an item of a mutant, on the case that shows its defect where there is but one."""
     mutants = _of(item.op, item.backend, families()[item.backend])

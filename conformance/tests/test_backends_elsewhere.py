@@ -74,13 +74,19 @@ def test_the_backends_pass_checks_of_the_suite(folder: Path) -> None:
 
 
 def test_without_fused_products_the_sum_of_squares_gives_no_warning(folder: Path) -> None:
-    call = "import torch, kernelmux as kx; from kernelmux import emulator; torch.manual_seed(0); {}\n"
-    call += "x = torch.randn(4, 100)\nwith emulator.checks('full'): kx.rms_norm(x, x[0].clone(), backend='our_triton')"
-    assert "redundant store" in run(folder, "-c", call.format("pass")).stderr
-    unfused = "import our_triton.rms_norm as m, functools; k = m.rms_norm_kernel; m.rms_norm_kernel = type('K', (),"
-    unfused += " {'__getitem__': lambda s, g: functools.partial(k[g], enable_fp_fusion=False)})()"
-    told = run(folder, "-c", call.format(unfused))
-    assert told.returncode == 0 and "redundant store" not in told.stderr, told.stderr
+    script = [
+        "import functools, sys, torch, kernelmux as kx, our_triton.rms_norm as m; from kernelmux import emulator",
+        "x, k = torch.randn(4, 100), m.rms_norm_kernel",
+        "unfused = {'__getitem__': lambda s, g: functools.partial(k[g], enable_fp_fusion=False)}",
+        "with emulator.checks('full'):",
+        "    kx.rms_norm(x, x[0].clone(), backend='our_triton')",
+        "    print('----', file=sys.stderr)",
+        "    m.rms_norm_kernel = type('K', (), unfused)()",
+        "    kx.rms_norm(x, x[0].clone(), backend='our_triton')",
+    ]
+    told = run(folder, "-W", "always", "-c", "\n".join(script))
+    fused, unfused = told.stderr.split("----\n")
+    assert told.returncode == 0 and "redundant store" in fused and "redundant store" not in unfused, told.stderr
 
 
 def test_the_two_files_beside_the_package_are_well_formed(tmp_path: Path) -> None:

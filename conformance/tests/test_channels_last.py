@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -36,8 +37,13 @@ def _variants() -> Iterator[tuple[str, str]]:
                 yield from ((op, f"{backend}/{variant}") for variant in registered.variants(backend, op))
 
 
-@pytest.mark.parametrize("last", [(True, True), (True, False), (False, True)], ids=["both", "first", "second"])
-@pytest.mark.parametrize(("op", "variant"), list(_variants()))
+def _orders() -> Iterator[tuple[str, str, tuple[bool, bool]]]:
+    """Every variant with both tensors channels-last, and with one of them: the first for one variant, then the second."""
+    for (op, variant), one in zip(_variants(), cycle(((True, False), (False, True)))):
+        yield from ((op, variant, last) for last in ((True, True), one))
+
+
+@pytest.mark.parametrize(("op", "variant", "last"), list(_orders()), ids=str)
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
     shapes, along = PLAIN if op == "conv2d_backward_input" and variant in UNIT else CALLS[op]

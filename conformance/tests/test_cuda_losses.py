@@ -18,8 +18,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("n", "skipped"), [(9000, 0), (9000, 3), (9001, 0)])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("n", "skipped", "smoothing"), [(9000, 0, 0.1), (9000, 3, 0.0), (9001, 0, 0.1)])
 def test_gradients_of_rows_long_past(n: int, skipped: int, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """One multiprocessor: a row lies between what is looked at and what is written, so that most of the grid does both."""
     monkeypatch.setattr(losses, "multiprocessors", lambda x: 1)
@@ -45,8 +44,10 @@ def assert_right(
     assert torch.allclose(grad.double(), exact.grad, rtol=2**-8, atol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(70000, torch.bfloat16), (70001, torch.bfloat16), (33000, torch.float32)])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("n", "dtype", "smoothing"),
+    [(70000, torch.bfloat16, 0.1), (70001, torch.bfloat16, 0.0), (33000, torch.float32, 0.1)],
+)
 def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float) -> None:
     x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).to(dtype)
     target = torch.tensor([5, -100, n - 1])

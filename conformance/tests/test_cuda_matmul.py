@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -25,12 +27,14 @@ def integers(rows: int, columns: int, *, transposed: bool) -> torch.Tensor:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("tiling", CLUSTERS, ids=str)
-@pytest.mark.parametrize("transposed", [(False, False), (True, True)], ids=["rows", "columns"])
-def test_blocks_of_a_cluster_share_their_operands(tiling: WgmmaTiling, transposed: tuple[bool, bool]) -> None:
-    """With a block of each cluster beyond the last row and the last column; more steps than stages."""
+@pytest.mark.parametrize(("tiling", "transposed"), list(zip(CLUSTERS, cycle((False, True)), strict=False)), ids=str)
+def test_blocks_of_a_cluster_share_their_operands(tiling: WgmmaTiling, transposed: bool) -> None:
+    """With a block of each cluster beyond the last row and the last column; more steps than stages.
+
+    One tile has contiguous rows, the next contiguous columns: a cluster copies the same boxes, however they lie.
+    """
     m, n, k = tiling.m + 8, tiling.n + 8, 64 * tiling.stages + 72
-    a, b = integers(m, k, transposed=transposed[0]), integers(k, n, transposed=transposed[1])
+    a, b = integers(m, k, transposed=transposed), integers(k, n, transposed=transposed)
     with checks("full"):
         c = plan(layout(a), layout(b), tiling, 1, 2 * tiling.peers).run(a, b, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())

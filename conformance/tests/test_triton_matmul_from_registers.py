@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -30,8 +32,14 @@ def run(a: torch.Tensor, b: torch.Tensor, tile: Tile, split: int = 1) -> tuple[t
         return registers.from_registers(a, b, lambda _: config), trace
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize(("sizes", "split"), [((5, 36, 24), 1), ((300, 136, 520), 1), ((70, 1100, 136), 3)], ids=str)
+LARGE = (((300, 136, 520), 1), ((70, 1100, 136), 3))  # several tiles each way, and K in pieces
+
+
+@pytest.mark.parametrize(
+    ("tile", "sizes", "split"),
+    [(tile, *product) for tile, large in zip(TILES, cycle(LARGE)) for product in (((5, 36, 24), 1), large)],
+    ids=str,
+)
 def test_every_tile_is_exact(tile: Tile, sizes: tuple[int, int, int], split: int) -> None:
     m, k, n = sizes
     a, b = integers(m, k), integers(k, n)

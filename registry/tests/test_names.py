@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import kernelmux
+from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, requests, selection
 from kernelmux.registry.errors import ArgumentError, UnknownName
 
@@ -138,13 +139,20 @@ print([m for m in sys.modules if m == "triton" or m.startswith(("triton.", "kern
 
 
 @pytest.mark.parametrize("value", ["1", "true", "ON"])
-def test_triton_that_interprets_is_unavailable_with_a_reason(value):
+def test_triton_that_interprets_has_a_reason(value, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", value)
+    reason = registered.backend("triton").unavailable(torch.device("cpu"))
+    assert reason is not None and reason.startswith("TRITON_INTERPRET is set")
+
+
+def test_triton_that_interprets_is_unavailable_with_that_reason():
     pytest.importorskip("triton")
     code = """
 import torch, kernelmux
 print(kernelmux.explain("softmax", torch.zeros(3, 4)))
 kernelmux.softmax(torch.zeros(3, 4), backend="triton")
 """
-    out = python(code, TRITON_INTERPRET=value)
+    out = python(code, TRITON_INTERPRET="ON")
     assert "TRITON_INTERPRET is set" in out.partition("Traceback")[0]
     assert "BackendUnavailable: no requested backend can run this call" in out
