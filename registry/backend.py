@@ -32,8 +32,9 @@ from kernelmux.registry.space import Space
 class Backend:
     """A way to compute operators.
 
-    unavailable: given the device of a call, None or why this backend cannot work there. priority: the higher is tried
-    first by "auto". emulates: on CPU tensors its GPU kernels run on the emulator, so "auto" never picks it there.
+    unavailable: given the device of a call, None or why this backend cannot work there; `packages.not_installed` says
+    that of a package which the user can install, and the test suites fail for it. priority: the higher is tried first by
+    "auto". emulates: on CPU tensors its GPU kernels run on the emulator, so "auto" never picks it there.
     emulation: entered around each emulated call. composite: made of torch's operators, so that autograd, tracing, fake
     tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
     replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).

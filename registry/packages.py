@@ -1,8 +1,15 @@
-"""The packages that kernels are compiled and launched with: who brings them, and which versions are installed."""
+"""The packages that kernels are compiled and launched with: who brings them, their versions, and which are missing."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Sequence
 from importlib import metadata
+
+import torch
+
+from kernelmux.registry import backend as registered
 
 # Import name -> the distributions that may bring it; a wheel of CuPy is named after its CUDA.
 PACKAGES = {
@@ -20,3 +27,40 @@ def version(distribution: str) -> str:
         return metadata.version(distribution) or ""
     except metadata.PackageNotFoundError:
         return ""
+
+
+class NotInstalled(str):
+    """A reason of `Backend.unavailable` that the user can mend: a package is not installed, and pip has it for this system.
+
+    Any other reason says that the backend does not fit the device. The test suites fail for this one.
+    """
+
+    __slots__ = ()
+
+
+def not_installed(package: str, install: str, systems: Sequence[str] = ("linux", "win32", "darwin")) -> str | None:
+    """What `Backend.unavailable` returns for a package that cannot be imported; None if it can.
+
+    install: what pip is to install. systems: values of `sys.platform` for which there is such a package.
+    """
+    if importlib.util.find_spec(package) is not None:
+        return None
+    if sys.platform not in systems:
+        return f"the package {package} is not installed, and there is none for {sys.platform}"
+    return NotInstalled(f"the package {package} is not installed: pip install {install}")
+
+
+def missing_packages(device: torch.device, names: Sequence[str] = ()) -> dict[str, str]:
+    """Backend name -> the package that it lacks to run on `device`, and what to install, in one line.
+
+    Empty if there is none, or no such device. names: backends or variants ("cuda", "cuda/tiled"); all backends if empty.
+    """
+    if device.type == "cuda" and not _has_nvidia_gpu():
+        return {}
+    wanted = dict.fromkeys(registered.split(name)[0] for name in names) or registered.backends()
+    reasons = {name: registered.unavailable(name, device) for name in wanted}
+    return {name: " ".join(found.split()) for name, found in reasons.items() if isinstance(found, NotInstalled)}
+
+
+def _has_nvidia_gpu() -> bool:
+    return torch.version.hip is None and torch.cuda.is_available()

@@ -6,22 +6,29 @@ multiprocessors`; docs/backends_elsewhere.md shows how.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.packages import NotInstalled, not_installed
 
 
 def unavailable(device: torch.device) -> str | None:
     """None, or what is missing to run CUDA kernels on tensors of `device`."""
     if device.type == "cuda":
-        missing = importlib.util.find_spec("cupy") is None
-        return 'the package cupy is not installed (pip install "kernelmux[cuda]")' if missing else None
+        return not_installed("cupy", f"cupy-cuda{_cuda_of_torch()}x", ("linux", "win32"))
     from kernelmux.emulator import nvrtc
 
-    return nvrtc.unavailable()
+    reason = nvrtc.unavailable()
+    return NotInstalled(reason) if reason and sys.platform != "darwin" else reason
+
+
+def _cuda_of_torch() -> str:
+    """The major version of CUDA that torch was built for, or of the newest CuPy."""
+    return (torch.version.cuda or "13").partition(".")[0]
 
 
 BACKEND = Backend(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from contextlib import AbstractContextManager
 
 import torch
 
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.packages import not_installed
 
 TRUE = ("1", "true", "on")  # as Triton reads its variables
 
 
 def unavailable(device: torch.device) -> str | None:
     """None, or what is missing to run Triton kernels on tensors of `device`."""
-    if importlib.util.find_spec("triton") is None:
-        return 'the package triton is not installed (pip install "kernelmux[triton]")'
+    if reason := not_installed("triton", "triton", ("linux",)):
+        return reason
     if os.environ.get("TRITON_INTERPRET", "").lower() in TRUE:
         return (
             "TRITON_INTERPRET is set, so that Triton interprets kernels and compiles none: "
