@@ -66,7 +66,7 @@ def _chosen(rows: list[Row], options: Options) -> list[Row]:
 
 
 def representative(ladder: list[Row]) -> Row:
-    """What a plain call of a backend runs, the last rung that can; of torch its plain form, of other libraries the compiler."""
+    """What a plain call of a backend runs, its last rung that can; of torch the plain form; torch.compile of others."""
     wanted = {BASELINE: PLAIN, peers.NAME: COMPILED}.get(ladder[0].backend)
     return next(
         (row for row in ladder if row.variant == wanted),
@@ -84,10 +84,6 @@ def by_importance(rows: list[Row]) -> list[Row]:
 
 
 def _workload(row: Contestant) -> tuple[bool, str]:
-    spec = catalog.spec(row.op)
-    try:
-        dtype = dtypes.parse(row.dtype)
-        fitting = tuple(case for case in spec.workloads if case.dtypes is None or dtype in case.dtypes)
-        return plan.large(spec, fitting).text != row.workload, row.op
-    except ValueError:
-        return True, row.op
+    spec, dtype = catalog.spec(row.op), dtypes.parse(row.dtype)
+    fitting = tuple(case for case in spec.workloads if case.dtypes is None or dtype in case.dtypes)
+    return plan.large(spec, fitting).text != row.workload, row.op

@@ -190,6 +190,11 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     return sorted(chosen, key=lambda item: priority(item[0]))
 
 
+def chosen_backends(options: Options) -> tuple[str, ...]:
+    """The backends and variants that a run is limited to; none if it takes all."""
+    return () if "all" in options.backends else options.backends
+
+
 def emulates(name: str) -> bool:
     """Whether a backend would run on the emulator where there is no GPU."""
     try:

@@ -14,6 +14,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import shown
 
 OK, FAILED, SKIPPED, WRONG, LATE = "ok", "failed", "skipped", "wrong", "late"
+BOUNDS = ("launch", "link", "memory", "compute", "")  # what limits a call; "" where nothing is known
 STATUSES = (OK, FAILED, SKIPPED, WRONG, LATE)
 
 
@@ -100,6 +101,10 @@ class RooflinePoint:
     rate: float
     rate_unit: str
     bound: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bound not in BOUNDS:
+            raise ValueError(f"bound: expected one of {', '.join(filter(None, BOUNDS))}, got {shown(self.bound)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class ResultGroup:
 
 
 def baseline(rows: Iterable[Timed]) -> Timed | None:
-    """What a user of torch would write, which "x torch" divides by: its plain form, or the last rung where there is none."""
+    """What a user of torch would write, by which "x torch" divides: the plain form, or the last rung without one."""
     torch_rows = [row for row in rows if row.backend == BASELINE]
     plain = (row for row in torch_rows if row.variant == PLAIN)
     return next(plain, torch_rows[-1] if torch_rows else None)

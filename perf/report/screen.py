@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from kernelmux.perf import peers, plan
+from kernelmux.perf import peers
 from kernelmux.perf.plan import BASELINE
 from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import tables, wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
-from kernelmux.perf.result import FAILED, LATE, WRONG, Result, Timed
+from kernelmux.perf.result import FAILED, LATE, WRONG, Timed
 from kernelmux.perf.results import KernelNeed, Overhead, Results
 
 WIDEST = 22  # letters of an input
-NAMED = 12  # of what is left out
 MARKS = {FAILED: "FAILED", WRONG: "wrong", LATE: "left out"}
 SPREAD = (
     "us: median device time with a cold L2 cache; *: nothing is faster by more than 3 %; of roof: share of the least"
@@ -121,30 +120,4 @@ def resources(needs: Sequence[KernelNeed], left: Sequence[str], arch: str) -> It
         if need.error:
             yield f"FAILED to compile: {need.op} {need.label}: {need.error}"
     if left:
-        yield f"not compiled, as the minutes were over: {named(left)}; --every-row compiles every variant"
-
-
-def late(rows: Iterable[Result]) -> Iterator[str]:
-    """What was left out, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.status == LATE:
-            reasons.setdefault(row.error, []).append(f"{row.op} {row.dtype} {row.label}")
-    for reason, names in reasons.items():
-        yield f"not timed, {len(names)} rows, because {reason}: {named(names)}"
-
-
-def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more (results.json)" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
-def not_installed(problems: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Backends that could run here, and what to install for them."""
-    for name, told in problems:
-        yield f"FAILED {name} was not timed: {told}; or leave it out: --backend {' '.join(_others(name))}"
-
-
-def _others(name: str) -> list[str]:
-    return [other for other in sorted(plan.every_backend()) if other != name]
+        yield f"not compiled, as the minutes were over: {wording.named(left)}; --every-row compiles every variant"

@@ -255,7 +255,7 @@ def test_wrong_libraries_are_named_and_absent_ones_take_one_line() -> None:
     out = io.StringIO()
     rows = [row(backend="cuda"), wrong, *absent]
     tables.show(Console(file=out, width=160), rows, on_gpu=True)
-    tables.summary(Console(file=out, width=160), rows, ())
+    tables.summary(Console(file=out, width=160), rows, (), "")
     told = out.getvalue()
     assert "WRONG peers/liger: WrongOutput: y: wrong" in told
     assert "\nnot installed: flag_gems, quack\n" in told and "not run" not in told
