@@ -34,7 +34,7 @@ def order(names: Iterable[str]) -> list[str]:
 
 def report(options: Options) -> list[Row]:
     """The rows of the default report, group by group, torch first."""
-    if options.device == "cuda":
+    if options.peers:
         peers.join()
     plan.check_names(options)
     rows: list[Row] = []
@@ -62,7 +62,7 @@ def _chosen(rows: list[Row], options: Options) -> list[Row]:
         ladder = [row for row in rows if row.backend == backend]
         asked = [row for row in ladder if row.label in named]
         kept += asked or [representative(ladder)]
-    return kept
+    return [row for row in kept if row.backend != peers.NAME or row.variant == COMPILED]
 
 
 def representative(ladder: list[Row]) -> Row:

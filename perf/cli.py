@@ -239,7 +239,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
         jobs=min(JOBS, max(1, budget.cores() - 1)) if args.jobs is None else args.jobs,
         brief=quick, until_known=quick, until=limit.rows_until,
-        peers=args.peers, rest=args.rest or REST_SECONDS,
+        peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
     )  # fmt: skip
 

@@ -20,9 +20,6 @@ from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 
 HANDFUL = ("softmax", "matmul", "rms_norm", "gelu", "add", "attention")  # whose host time is measured on a CPU
-NO_GPU = (
-    "no GPU here: the CUDA and Triton kernels are compiled and not timed; torch is timed on this CPU by the wall clock"
-)
 
 
 def run(console: Console, options: Options, args: argparse.Namespace, told: str, limit: Budget) -> int:
@@ -48,26 +45,21 @@ def run(console: Console, options: Options, args: argparse.Namespace, told: str,
 
 
 def _introduce(console: Console, measured: Results) -> None:
-    console.print(wording.where(measured.machine), style="bold", markup=False, soft_wrap=True)
-    console.print(wording.tested(measured), markup=False, highlight=False, soft_wrap=True)
+    told = f"{wording.where(measured.machine)}; {wording.tested(measured)}"
+    console.print(told, style="bold", markup=False, soft_wrap=True)
     if measured.ceilings:
         console.print(wording.main_roofs(measured.ceilings), markup=False, highlight=False)
 
 
 def _on_cpu(console: Console, measured: Results, options: Options, limit: Budget) -> Results:
     """What a machine without a GPU can say of the kernels, and what is on record of them."""
-    console.print(NO_GPU, style="yellow")
     screen.on_cpu(console, measured, largest(records.recorded()))
     with console.status("host time of calls"):
         costs = overhead.measure(HANDFUL, (BASELINE,), "cpu")
     _say(console, screen.overhead(costs))
     needs, left = resources.until(console, options, limit.end)
     _say(console, screen.resources(needs, left, resources.ARCH))
-    _say(console, (CANNOT,))
     return replace(measured, overhead=costs, resources=needs, moved=moved.known(()))
-
-
-CANNOT = "tables of every kernel, and the bytes that small calls move on the emulator, are in the report below"
 
 
 def largest(known: tuple[GpuRecord, ...]) -> GpuRecord | None:

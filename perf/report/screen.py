@@ -73,7 +73,8 @@ def on_cpu(console: Console, results: Results, known: GpuRecord | None) -> None:
     ours = [name for name in backends_of(known.rows) if name not in (BASELINE, peers.NAME)] if known else []
     names = ("operator", "input here", "torch us", "input there", "torch us ", *(f"{n} us" for n in ours), "of roof")
     columns = Columns(names, (names[0], names[1], names[3]), ("input there", "input here"))
-    console.print("torch_ref on this CPU (small inputs)" + (f"; there: {known.title}" if known else ""), style="bold")
+    told = f"; there: {known.title}, *: fastest" if known else ""
+    console.print(f"no GPU here, so kernels are compiled and not timed; here: torch on this CPU{told}", style="yellow")
     console.print(columns.table(console, [(_both(op, here[op], there.get(op), ours), None) for op in here]))
     for group in here.values():
         tables.failures(console, group.rows)
@@ -95,8 +96,8 @@ def overhead(rows: Iterable[Overhead]) -> Iterator[str]:
     if not good:
         return
     told = [f"kx.op adds {_range(good, lambda row: row.through_us - row.direct_us)}"]
-    told += [f"a call bound by kx.bind {_range(good, lambda row: row.bound_us and row.bound_us - row.direct_us)}"]
-    yield f"host time of a call, us, median (least to most) of {len(good)} kernels: {'; '.join(told)}"
+    told += [f"kx.bind {_range(good, lambda row: row.bound_us and row.bound_us - row.direct_us)}"]
+    yield f"host time of a call, us, median (range) of {len(good)} kernels: {'; '.join(told)}"
 
 
 def _range(rows: Iterable[Overhead], added: Callable[[Overhead], float | None]) -> str:

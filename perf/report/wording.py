@@ -13,7 +13,7 @@ from kernelmux.perf.results import Moved, Overhead, Results
 from kernelmux.perf.roofline import Ceilings
 
 OTHERS = {peers.NAME: "other libraries"}  # for a reader
-NAMED = 12  # of what is left out
+NAMED = 5  # of what is left out
 BUSY = 0.5  # a time of larger spread is not reliable: other work took the processor
 
 
@@ -131,7 +131,7 @@ def where(machine: Machine) -> str:
 def tested(results: Results) -> str:
     """The backends that were really timed, and on what."""
     names = [OTHERS.get(name, name) for name in dict.fromkeys(row.backend for row in results.timed)]
-    return f"timed: {', '.join(names) or 'nothing'} on {results.machine.name}"
+    return f"timed: {', '.join(names) or 'nothing'} on {results.machine.name or 'this machine'}"
 
 
 def late(rows: Iterable[Result]) -> Iterator[str]:
