@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelmux.perf.budget import BEGAN  # first: from here on the minutes of a run are counted
 from kernelmux.registry import terminal
 
 NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # matplotlib only draws
@@ -13,7 +14,7 @@ def main() -> int:
         return terminal.say("perf", lack, terminal.USAGE)
     from kernelmux.perf import cli
 
-    return cli.main()
+    return cli.main(began=BEGAN)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -25,19 +25,23 @@ BYTES = {
 }
 
 
-def measure() -> Ceilings:
-    """All ceilings of the current GPU; takes about 9 s, because it rests before each product."""
+def measure(formats: Collection[str] = ()) -> Ceilings:
+    """The ceilings of the current GPU, of products in the given formats or in all; all take about 9 s, with the rests."""
     copy, read = _memory()
     return Ceilings(
         copy=copy,
         read=read,
         host=_host_link(),
-        matmul={**{name: _matmul(name) for name in FORMATS}, **_matmul_of_bytes()},
+        matmul={name: _matmul(name) for name in FORMATS if _wanted(name, formats)} | _matmul_of_bytes(formats),
         held=_held_product(HELD_SIZE),
         gap=_median(CudaStopwatch(), lambda: None),
         noise=_noise(),
         l2=l2_bytes(),
     )
+
+
+def _wanted(name: str, formats: Collection[str]) -> bool:
+    return not formats or name in formats
 
 
 def _median(stopwatch: Any, call: Callable[[], Any], rounds: int = ROUNDS) -> float:
@@ -82,7 +86,7 @@ def _matmul(name: str) -> float:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-def _matmul_of_bytes() -> dict[str, float]:
+def _matmul_of_bytes(wanted: Collection[str] = ()) -> dict[str, float]:
     """The same for formats of 8 bits; of those that the GPU has.
 
     From sm_89 on the units of int8 and of fp8 have one rate, which torch's product of integers does not reach (H200: 958
@@ -92,8 +96,9 @@ def _matmul_of_bytes() -> dict[str, float]:
     known = BYTES if torch.cuda.get_device_capability() >= (8, 9) else {"i8": BYTES["i8"]}
     found = {}
     for name, formats in known.items():
-        found[name] = max(_timed(n, _product_of_bytes(*_random(n, formats))) for n in SIZES)
-    if "e4m3" in found:
+        if _wanted(name, wanted) or (name == "e4m3" and "i8" in wanted):
+            found[name] = max(_timed(n, _product_of_bytes(*_random(n, formats))) for n in SIZES)
+    if "e4m3" in found and _wanted("i8", wanted):
         ones = torch.ones(max(SIZES), max(SIZES), device="cuda").to(torch.float8_e4m3fn)
         found["i8"] = max(found["i8"], _timed(max(SIZES), _product_of_bytes(ones, ones)))
     return found

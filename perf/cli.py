@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from kernelmux.perf import aa, command, plan
+from kernelmux.perf import aa, brief, budget, command, front, plan
 from kernelmux.perf.against import command as against
 from kernelmux.perf.against.session import ROUNDS
+from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
 from kernelmux.registry import conduct, guests, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
+LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
+JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
+MINUTES = (
+    "of the whole run: no row begins after them, and what was left out is named (default: 5 on a GPU and 2 on a CPU"
+    " without a selection, 0.75 per operator with --op alone on a GPU, else no limit)"
+)
+# With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
+RIGOROUS = (
+    "every_row", "workload", "dtype", "samples", "quick", "aa", "peers", "impl", "stale", "record", "sweep", "against",
+)  # fmt: skip
 OK = 0
 
 EPILOG = """
 examples:
+  python -m kernelmux.perf                                        a report in minutes: a line per operator
   python -m kernelmux.perf --op matmul                            every variant of one operator
+  python -m kernelmux.perf --every-row                            every variant, dtype and workload: hours on a GPU
   python -m kernelmux.perf --op softmax --backend cuda/online     one variant, beside torch
   python -m kernelmux.perf --workload large --dtype bf16          the largest workload of each operator
   python -m kernelmux.perf --op softmax --workload "x=64x32768"   a shape of your own
@@ -44,10 +57,14 @@ examples:
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
-Without a GPU: torch on the CPU, the host time of the dispatcher, what each kernel needs of a multiprocessor, and recorded
-results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, or its two timings disagree (--aa), 2
-usage error or nothing to run, 130 Ctrl-C (the rows that were timed are kept). Earlier results with rows that
-a run does not time are kept in the folder of --out, as results-<time>.json.
+Without options: per operator one workload in one dtype, beside torch and torch.compile. That, and --op alone, are timed
+until the median is known to 0.5 % and end after --minutes; what did not fit is named. With more options, or --every-row:
+a fixed number of samples of every row that fits them, without a limit.
+Without a GPU: torch on the CPU, the host time of the dispatcher, what the kernels need of a multiprocessor, and recorded
+results. Exit status: 0 all rows were timed and right, 1 a row failed, became slower, its two timings disagree (--aa), or a
+backend that could run here lacks its package (install it, or leave it out by --backend), 2 usage error or nothing to run,
+130 Ctrl-C (the rows that were timed are kept). Earlier results with rows that a run does not time are kept in the folder
+of --out, as results-<time>.json.
 
 With --against: 0 no row is slower (those of equal sources are not timed), 1 a row is SLOWER, or fails here, 2 usage error
 or a tree that cannot be imported, 3 nothing to compare: no row that can run is in both trees, 130 Ctrl-C. The verdicts
@@ -72,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _selection(made: argparse.ArgumentParser) -> None:
     help_of = {
-        "--op": ("OP", "operators (default: all)"),
+        "--op": ("OP", "operators, with all variants (default: all operators, with one variant of each backend)"),
         "--backend": ("B", 'backends "cuda" or variants "cuda/tiled" (default: all); torch_ref always runs too'),
         "--workload": ("TEXT", 'workloads by name or pattern, "large", or shapes such as "x=64x32768" (default: all)'),
         "--dtype": ("T", "dtypes such as bf16 fp16 fp32, or all (default: bf16 and fp32)"),
@@ -83,12 +100,16 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
     again = "the rows on record whose source has changed since, beside torch; --record brings them up to date"
     made.add_argument("--stale", action="store_true", help=again)
+    made.add_argument(
+        "--every-row", action="store_true", help="every variant, dtype and workload that fits, however long"
+    )
     made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
 
 
 def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
+    made.add_argument("--minutes", type=budget.minutes, metavar="N", help=MINUTES)
     made.add_argument(
         "--samples",
         type=terminal.positive,
@@ -98,15 +119,14 @@ def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--limit",
         type=terminal.seconds,
-        default=120.0,
         metavar="S",
-        help="seconds after which a row is killed (default: 120)",
+        help=f"seconds after which a row is killed (default: {LIMIT:.0f}; {QUICK_LIMIT:.0f} in a run of minutes)",
     )
     made.add_argument(
         "--jobs",
         type=terminal.count,
         metavar="N",
-        help="processes that compile ahead (default: half the CPUs, at most 8)",
+        help=f"processes that compile ahead (default: all processors but one, at most {JOBS})",
     )
     made.add_argument(
         "--aa", action="store_true", help="time every variant twice; the difference of the two times is the noise"
@@ -171,7 +191,20 @@ def _reports(made: argparse.ArgumentParser) -> None:
     )
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def is_quick(args: argparse.Namespace, device: str) -> bool:
+    """Whether a run is one of minutes: the default report, or operators on a GPU and nothing else."""
+    return not any(getattr(args, name) for name in RIGOROUS) and (device == "cuda" or not args.op)
+
+
+def limit_of(args: argparse.Namespace, device: str, began: float) -> Budget:
+    """The minutes of a run."""
+    usual = 0.0
+    if is_quick(args, device):
+        usual = budget.PER_OPERATOR * len(set(args.op)) if args.op else budget.DEFAULT[device]
+    return Budget(args.minutes or usual, device, began)
+
+
+def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
     """The options of a command line; KernelmuxError for options that are wrong or do not fit together."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
@@ -198,23 +231,27 @@ def options_of(args: argparse.Namespace) -> Options:
         }
         if wrong := [name for name, given in beside.items() if given]:
             raise ArgumentError(f"--impl cannot be combined with {wrong[0]}")
+    limit, quick = limit_of(args, device, began), is_quick(args, device)
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
-        quick=args.quick or args.stale, samples=samples, device=device, out=args.out, row_limit=args.limit,
-        jobs=min(8, (os.cpu_count() or 1) // 2) if args.jobs is None else args.jobs,
-        peers=args.peers, rest=args.rest or REST_SECONDS,
+        quick=args.quick or args.stale, samples=samples, device=device, out=args.out,
+        row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
+        jobs=min(JOBS, max(1, budget.cores() - 1)) if args.jobs is None else args.jobs,
+        brief=quick, until_known=quick, until=limit.rows_until,
+        peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
     )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
+def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:
+    """Run the command line and return the exit status. began: when the process did, in seconds since the epoch."""
+    start = began or time.time()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return terminal.run("perf", lambda: _main(parser().parse_args(words), words))
+    return terminal.run("perf", lambda: _main(parser().parse_args(words), words, start))
 
 
-def _main(args: argparse.Namespace, words: list[str]) -> int:
+def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
     if args.render is not None:
         return command.render(console, Path(args.render), args.html, args.compare)
@@ -224,7 +261,7 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
         return sweeping.show(console, args)
     if args.update is not None:
         return command.update(console, Path(args.update))
-    options = options_of(args)
+    options = options_of(args, began)
     if args.against is not None:
         return against.run(console, options, args, _told(words))
     if args.rounds or args.all:
@@ -234,11 +271,13 @@ def _main(args: argparse.Namespace, words: list[str]) -> int:
     if args.sweep:
         return _sweep(console, options, args, _told(_without(words, "--sweep")))
     with conduct.watched(), guests.joined(options.impl, "".join(options.ops)):
+        if options.until_known and not options.ops and not args.list:
+            return front.run(console, options, args, _told(words), limit_of(args, options.device, began))
         return _timed(console, options, args, words)
 
 
 def _timed(console: Console, options: Options, args: argparse.Namespace, words: list[str]) -> int:
-    rows = plan.stale(options) if args.stale else plan.rows(options)
+    rows = _rows(options, args)
     if args.aa or args.peers:
         rows = aa.twice(rows)
     if args.list:
@@ -248,6 +287,14 @@ def _timed(console: Console, options: Options, args: argparse.Namespace, words: 
         return OK
     _check_some(rows)
     return command.run(console, rows, options, args, _told(words))
+
+
+def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
+    if args.stale:
+        return plan.stale(options)
+    if not options.until_known:
+        return plan.rows(options)
+    return brief.by_importance(plan.rows(options)) if options.ops else brief.report(options)
 
 
 def _sweep(console: Console, options: Options, args: argparse.Namespace, told: str) -> int:

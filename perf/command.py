@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
-from kernelmux.perf import aa, files, machine, overhead, records, results
+from kernelmux.perf import aa, files, machine, overhead, peers, plan, records, results
 from kernelmux.perf import run as running
 from kernelmux.perf.emulated import moved, resources
 from kernelmux.perf.options import Options
@@ -25,6 +26,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import between
+from kernelmux.registry.packages import missing_packages
 
 OK, FAILED = 0, 1
 TABLES = {
@@ -35,10 +37,10 @@ TABLES = {
 
 
 class Watch:
-    """A bar in a terminal, a line per row elsewhere."""
+    """A bar in a terminal, elsewhere a line per row, or nothing."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self.console, self.failed = console, 0
+    def __init__(self, console: Console, total: int, by_row: bool = True) -> None:
+        self.console, self.failed, self.by_row = console, 0, by_row
         self.bar = Progress(
             TextColumn("perf"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
             TimeElapsedColumn(), TextColumn("[dim]left"), TimeRemainingColumn(),
@@ -60,7 +62,7 @@ class Watch:
             return
         self.failed += seen.status == ROW_FAILED
         self.bar.update(self.task, advance=1, failed=f"[red]{self.failed} failed" if self.failed else "")
-        if not self.console.is_terminal:
+        if self.by_row and not self.console.is_terminal:
             self.console.print(_line(seen), markup=False, soft_wrap=True)
 
 
@@ -73,13 +75,12 @@ def _line(row: Result) -> str:
 
 def run(console: Console, rows: list[Row], options: Options, args: argparse.Namespace, command: str) -> int:
     """Run the rows, report, and return the exit status."""
-    earlier = results.read(Path(args.compare)) if args.compare else None
-    _check_outputs(args)
+    check_outputs(args)
     with Watch(console, sum(not row.problem for row in rows)) as watch:
         outcome = running.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
-    measured = results_of(outcome, command)
+    measured = results_of(outcome, command, options)
     introduce(console, measured, options)
     tables.show(console, measured.rows, options.device == "cuda")
     interrupted = outcome.interrupted
@@ -88,8 +89,10 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
             measured = _further(console, measured, options)
         except KeyboardInterrupt:  # the rows are timed, and are kept
             interrupted = True
-    _write(console, measured, earlier, args)
-    return _conclude(console, measured, earlier, args.aa, interrupted)
+    for told in wording.late(measured.rows):
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+    earlier = write(console, measured, args)
+    return conclude(console, measured, earlier, args.aa, interrupted)
 
 
 def overheads(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
@@ -106,17 +109,27 @@ def overheads(console: Console, options: Options, args: argparse.Namespace, comm
     return FAILED if any(row.error for row in found) else OK
 
 
-def results_of(outcome: running.Outcome, command: str) -> Results:
-    """What the workers reported, each variant with its second time."""
+def results_of(outcome: running.Outcome, command: str, options: Options) -> Results:
+    """What the workers reported, each variant with its second time; a backend that lacks its package is an error."""
+    rows = tuple(aa.fold(outcome.rows))
     return Results(
-        date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings,
-        rows=tuple(aa.fold(outcome.rows)), errors=tuple(outcome.errors),
+        date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings, rows=rows,
+        errors=(*outcome.errors, *lacking(options)), seconds=outcome.seconds, compiled=outcome.compiled,
+        tested=tuple(dict.fromkeys(row.backend for row in rows if isinstance(row, Timed))),
     )  # fmt: skip
+
+
+def lacking(options: Options) -> Iterator[str]:
+    """The backends that could run on this device if their package were installed, and what to do."""
+    absent = missing_packages(torch.device(options.device), plan.chosen_backends(options))
+    others = " ".join(name for name in registered.backend_names() if name not in absent and name != peers.NAME)
+    for name, told in absent.items():
+        yield f"backend {name} could run here and was left out: {told}; or run without it: --backend {others}"
 
 
 def _further(console: Console, measured: Results, options: Options) -> Results:
     """The dispatcher's overhead; without a GPU also what each kernel needs and moves, and what is on record."""
-    if not options.quick:
+    if not options.quick and not options.brief:
         measured = replace(
             measured, overhead=overhead.measure(options.ops, _overhead_backends(options), options.device)
         )
@@ -128,12 +141,12 @@ def _further(console: Console, measured: Results, options: Options) -> Results:
     return measured
 
 
-def _conclude(console: Console, measured: Results, earlier: Results | None, strict: bool, interrupted: bool) -> int:
+def conclude(console: Console, measured: Results, earlier: Results | None, strict: bool, interrupted: bool) -> int:
     """The last lines and the exit status. strict: two timings of a variant that disagree fail the run."""
     slower = compare.show(console, earlier, measured) if earlier else 0
     unstable = tables.noise(console, noise.noise(measured.rows))
     tables.busy(console, measured.rows, measured.overhead)
-    tables.summary(console, measured.rows, measured.errors)
+    tables.summary(console, measured.rows, measured.errors, wording.tested(measured))
     if interrupted:
         return terminal.say("perf", "interrupted; the rows that were timed are kept", terminal.INTERRUPTED)
     broken = any(need.error for need in measured.resources)
@@ -141,8 +154,10 @@ def _conclude(console: Console, measured: Results, earlier: Results | None, stri
     return FAILED if failed or broken or measured.errors or slower or (strict and unstable) else OK
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
-    """Checks that the reports can be written; called before the work."""
+def check_outputs(args: argparse.Namespace) -> None:
+    """Checks that the reports can be written, and what they are compared with be read; called before the work."""
+    if args.compare:
+        results.read(Path(args.compare))
     files.folder(Path(args.out), "--out")
     if args.html:
         files.writable(Path(args.html), "--html", made=True)
@@ -158,6 +173,7 @@ def _overhead_backends(options: Options) -> tuple[str, ...]:
 def introduce(console: Console, measured: Results, options: Options) -> None:
     """Print the machine, its ceilings, and what is different without a GPU."""
     console.print(wording.where(measured.machine), style="bold", markup=False, soft_wrap=True)
+    console.print(wording.tested(measured), markup=False, highlight=False, soft_wrap=True)
     if measured.ceilings:
         console.print(wording.roofs(measured.ceilings), markup=False)
     if options.device != "cuda":
@@ -167,8 +183,9 @@ def introduce(console: Console, measured: Results, options: Options) -> None:
         console.print(text, style="yellow")
 
 
-def _write(console: Console, measured: Results, earlier: Results | None, args: argparse.Namespace) -> None:
-    folder = Path(args.out)
+def write(console: Console, measured: Results, args: argparse.Namespace) -> Results | None:
+    """Write the reports; the earlier results that --compare names."""
+    earlier, folder = results.read(Path(args.compare)) if args.compare else None, Path(args.out)
     if kept := results.keep(measured, folder / "results.json"):
         console.print(f"\nkept: {kept}, with rows that this run did not time", markup=False, soft_wrap=True)
     results.write(measured, folder / "results.json")
@@ -182,6 +199,7 @@ def _write(console: Console, measured: Results, earlier: Results | None, args: a
         markup=False,
         soft_wrap=True,
     )
+    return earlier
 
 
 def _record(console: Console, measured: Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,13 +18,15 @@ from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.perf.plan import Row
-from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, Timed
+from kernelmux.perf.result import FAILED, LATE, SKIPPED, WRONG, Result, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.perf.verify import WrongOutput
 from kernelmux.registry import backend as registered
 from kernelmux.registry import conduct, guests
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
+CHECKED = {"cuda": 1 << 24, "cpu": 1 << 20}  # elements at most that the check of a quick row computes anew
+TIME_UP = "the minutes of this run were over"
 
 
 class Patched(AssertionError):
@@ -51,7 +54,9 @@ class Harness:
         """Say what this machine is, and measure its ceilings."""
         self.tell("machine", encode(machine.describe(self.options.device)))
         if self.options.device == "cuda":
-            self.ceilings = ceilings.measure()
+            began = time.perf_counter()
+            self.ceilings = ceilings.measure(self._formats())
+            self.tell("seconds", {"ceilings": time.perf_counter() - began})
             torch.cuda.empty_cache()
             self.tell("ceilings", encode(self.ceilings))
 
@@ -60,8 +65,17 @@ class Harness:
         with self.events.open("a", encoding="utf-8") as file:
             file.write(json.dumps([event, told]) + "\n")
 
+    def _formats(self) -> tuple[str, ...]:
+        """The matrix products whose ceilings the rows need, if the run is brief; else all, which is ()."""
+        if not self.options.until_known:
+            return ()
+        return tuple(dict.fromkeys(inputs.planned(row).matrix_format for row in self.rows if not row.problem))
+
     def run(self, row: Row, benchmark: Any) -> None:
         """Time a row; its failure is an event as well, and raised."""
+        if self.options.until and time.time() > self.options.until:
+            self.tell("row", encode(row.not_timed(LATE, TIME_UP)))
+            return
         self.tell("start", row.id)
         start = time.perf_counter()
         try:
@@ -77,13 +91,16 @@ class Harness:
     def _timed(self, row: Row, benchmark: Any) -> Timed:
         benchmark.group = " ".join(row.group)
         implementation = registered.variants(row.backend, row.op)[row.variant]
+        began = time.perf_counter()
         shared = self._shared(row)
+        drawn = time.perf_counter() - began
         try:
             result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
         finally:
             found = conduct.patched(row.backend)
             if found:
                 raise Patched(f"patches {', '.join(found)}: what judges and times a call must stay as it is")
+        result = replace(result, parts={"inputs": drawn} | result.parts)
         benchmark.extra_info.update(encode(result))
         return result
 
@@ -94,10 +111,9 @@ class Harness:
             gc.collect()
             if self.options.device == "cuda":
                 torch.cuda.empty_cache()
-            self.shared = (
-                row.group,
-                measure.Shared(inputs.make(row, self.options.device), fresh.draw(row, self.options.device)),
-            )
+            device = self.options.device
+            checked = CHECKED[device] if self.options.until_known else math.inf
+            self.shared = (row.group, measure.Shared(inputs.make(row, device), fresh.draw(row, device), checked))
         return self.shared[1]
 
     def _recover(self) -> None:

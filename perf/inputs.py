@@ -32,10 +32,7 @@ class Inputs:
     @property
     def work(self) -> Work:
         """What one of the calls must do at least."""
-        call, cost = self.call, self.call.cost
-        sizes = [(torch.Size(output.shape(call)), output.dtype_of(call)) for output in call.spec.outputs]
-        written = sum(shape.numel() * dtype.itemsize for shape, dtype in sizes)
-        return Work(cost.bytes, cost.flops, written, cost.unit, dtypes.SHORT[call.dtype], cost.link)
+        return work(self.call)
 
     def arguments(self, implementation: Implementation) -> list[tuple[Any, ...]]:
         """What the implementation takes, per copy, in the layout that it reads."""
@@ -50,6 +47,20 @@ class Inputs:
 def _laid_out(implementation: Implementation, name: str, value: Any) -> Any:
     layout = implementation.layout.get(name, "any")
     return value if not isinstance(value, torch.Tensor) or fits(value, layout) else value.contiguous()
+
+
+def work(call: Call) -> Work:
+    """What a call must do at least."""
+    cost = call.cost
+    sizes = [(torch.Size(output.shape(call)), output.dtype_of(call)) for output in call.spec.outputs]
+    written = sum(shape.numel() * dtype.itemsize for shape, dtype in sizes)
+    return Work(cost.bytes, cost.flops, written, cost.unit, dtypes.SHORT[call.dtype], cost.link)
+
+
+def planned(row: Row) -> Work:
+    """What a row's call must do at least, before it has inputs."""
+    spec = catalog.spec(row.op)
+    return work(spec.hypothetical(spec.case(row.workload), dtypes.parse(row.dtype)))
 
 
 def make(row: Row, device: str) -> Inputs:

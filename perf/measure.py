@@ -8,6 +8,7 @@ in the second, in the same number of clock cycles.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,13 +36,13 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.result import RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings, Work
+from kernelmux.perf.stopping import WARMUP, Timing, timing_of, until_known
 from kernelmux.perf.verify import Checked, Oracle, WrongOutput
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec import Call
 
-WARMUP = 3
 FEWEST = 5
 ISSUES = 5  # calls that tell how long the stream must be kept busy
 HOST_CALLS, HOST_SECONDS = 100, 0.1  # at most, in one batch
@@ -54,32 +55,38 @@ class AboveCeiling(AssertionError):
     """A time that no machine with these ceilings can reach: the measurement is wrong."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """What the rounds say, in microseconds; spread is the interquartile range over the median."""
+class Laps:
+    """Seconds of the parts of a row's work, each since the one before it."""
 
-    median_us: float
-    spread: float
-    least_us: float
-    rounds: int
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def __call__(self, part: str) -> None:
+        now = time.perf_counter()
+        self.seconds[part], self.last = now - self.last, now
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What rows that do the same work share. fresh: the values that every last timed call meets."""
+    """What rows that do the same work share. fresh: the values that every last timed call meets.
+
+    checked: elements at most that a check computes anew.
+    """
 
     inputs: Inputs
     fresh: Call
+    checked: float = math.inf
 
     @cached_property
     def oracle(self) -> Oracle:
         """The reference of the last timed call."""
-        return Oracle(self.fresh)
+        return Oracle(self.fresh, self.checked)
 
     @cached_property
     def known(self) -> Oracle:
         """The reference of the last set of inputs as it is: libraries may keep what they convert."""
-        return Oracle(self.inputs.calls[-1])
+        return Oracle(self.inputs.calls[-1], self.checked)
 
 
 @dataclass(frozen=True)
@@ -143,24 +150,31 @@ def _time_row(
     inputs = shared.inputs
     if ceilings is not None:
         roofline.floor(inputs.work, ceilings)  # refuses what has no ceiling, before the work
+    laps = Laps()
     prepared = ready(inputs, implementation, clock)
+    laps("first calls")
     library = row.backend == peers.NAME
     oracle = shared.known if library else shared.oracle  # now: a call that changes its inputs changes no oracle
+    laps("reference")
     if library:
         _prove(prepared.call, prepared.copies, implementation, oracle)
     _alone(prepared.call, inputs, row.backend)
     fresh = None if library else Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
+    laps("before the samples")
     timing = _sampled(prepared, fresh, benchmark, options, inputs)
+    laps("rest and samples")
     on_gpu = inputs.call.device.type == "cuda"
     held = on_gpu and not options.brief
     state = _held(prepared.call, prepared.sample.stopwatch, timing) if held else DeviceState()
     if on_gpu and not inputs.call.spec.hosted:
         hidden.require_none(prepared.call)
+    laps("held, host, other streams")
     checked = _checked(prepared, inputs, implementation, oracle, peers.SLACK if library else 1.0)
     if not library and not registered.package(row.backend).startswith("kernelmux.backends."):
         _keeps_nothing(row, prepared, inputs, implementation)
+    laps("check")
     timed = _timed(row, implementation.idea, timing, checked, inputs.work)
-    timed = replace(timed, first_s=prepared.first_s, copies=prepared.copies, **vars(state))
+    timed = replace(timed, first_s=prepared.first_s, copies=prepared.copies, parts=laps.seconds, **vars(state))
     return timed if ceilings is None else _placed(timed, prepared.call, inputs, options, ceilings)
 
 
@@ -298,14 +312,15 @@ def _stopwatch(inputs: Inputs, host_us: float) -> Stopwatch:
 def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) -> Timing:
     """As many rounds as the time budget of a row allows, through pytest-benchmark."""
     sample()
+    if options.until_known:
+        return until_known(sample, benchmark, copies)
     started = time.perf_counter()
     sample()
     seconds = max(time.perf_counter() - started, 1e-9)
     count = max(FEWEST, min(options.samples, int(options.budget / seconds)))
     sample.end_on(copies - 1, WARMUP + count, copies)
     benchmark.pedantic(sample, rounds=count, iterations=1, warmup_rounds=WARMUP)
-    stats = benchmark.stats.stats
-    return Timing(stats.median * 1e6, stats.iqr / stats.median if stats.median else 0.0, stats.min * 1e6, count)
+    return timing_of(benchmark, count)
 
 
 def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) -> Timed:

@@ -17,6 +17,8 @@ class Options:
     device: where the rows run, "cuda" or "cpu". budget: seconds of timed work per row, row_limit: of all its work.
     jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`). rest: seconds before a row.
     brief: times after a rest alone, without the held state, the host time and the time in a CUDA graph.
+    until_known: samples until the median is known (`stopping`), not a fixed number; checks on a small sample.
+    until: after this no further row begins, in seconds since the epoch; 0 for no limit.
     impl: "path.py:function", beside torch and the variant that each backend would run.
     """
 
@@ -34,6 +36,8 @@ class Options:
     peers: bool = False
     rest: float = REST_SECONDS
     brief: bool = False
+    until_known: bool = False
+    until: float = 0.0
     impl: str = ""
 
     def as_dict(self) -> dict[str, Any]:

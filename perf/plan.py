@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 import torch
@@ -18,7 +18,7 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
 from kernelmux.registry.spec import Call, OpSpec
 
 LARGE = "large"
-BASELINE = "torch_ref"
+BASELINE, PLAIN = "torch_ref", "plain"  # of the baseline, the variant that a user of torch would write
 # fp16 and bf16 move the same bytes and meet the same units: one of them is enough unless --dtype asks.
 USUAL = (torch.bfloat16, torch.float32)
 QUICK = (torch.bfloat16,)
@@ -58,7 +58,14 @@ def stale(options: Options) -> list[Row]:
     known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "").rows
     wanted = {row.key: row.group for row in known if row.stale and _asked_for(row, options)}
     beside = {row.key for row in known if row.backend == BASELINE and row.group in wanted.values()}
-    return [Row(**row.identity) for row in known if row.key in wanted or row.key in beside]
+    found = (_present(row) for row in known if row.key in wanted or row.key in beside)
+    return list(dict.fromkeys(Row(**row.identity) for row in found))
+
+
+def _present(row: Contestant) -> Contestant:
+    """A row of torch as it is called today: older records know its only variant by another name."""
+    ladder = registered.variants(row.backend, row.op) if row.backend == BASELINE else {row.variant: None}
+    return row if row.variant in ladder else replace(row, variant=PLAIN if PLAIN in ladder else list(ladder)[-1])
 
 
 def _asked_for(row: Contestant, options: Options) -> bool:
@@ -181,6 +188,11 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     if options.device == "cpu":  # times of an emulator mean nothing
         chosen = {item: None for item in chosen if not emulates(item[0])}
     return sorted(chosen, key=lambda item: priority(item[0]))
+
+
+def chosen_backends(options: Options) -> tuple[str, ...]:
+    """The backends and variants that a run is limited to; none if it takes all."""
+    return () if "all" in options.backends else options.backends
 
 
 def emulates(name: str) -> bool:

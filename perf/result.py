@@ -13,7 +13,9 @@ from kernelmux.perf.json_form import DERIVED, PART, SPARSE
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import shown
 
-OK, FAILED, SKIPPED, WRONG = "ok", "failed", "skipped", "wrong"
+OK, FAILED, SKIPPED, WRONG, LATE = "ok", "failed", "skipped", "wrong", "late"
+BOUNDS = ("launch", "link", "memory", "compute", "")  # what limits a call; "" where nothing is known
+STATUSES = (OK, FAILED, SKIPPED, WRONG, LATE)
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Result(Contestant):
     def chosen(cls, value: dict[str, Any]) -> type[Result]:
         """The class of a row of JSON, by its status."""
         status = value.get("status")
-        if status not in (OK, FAILED, SKIPPED, WRONG):
-            raise ValueError(f'status: expected "{OK}", "{FAILED}", "{SKIPPED}" or "{WRONG}", got {shown(status)}')
+        if status not in STATUSES:
+            raise ValueError(f"status: expected one of {', '.join(STATUSES)}, got {shown(status)}")
         return Timed if status == OK else NotTimed
 
 
@@ -81,7 +83,8 @@ class Result(Contestant):
 class NotTimed(Result):
     """A row without a time; error gives the reason.
 
-    status: "failed", "skipped" for what cannot run here, "wrong" for another library that computes something else.
+    status: "failed", "skipped" for what cannot run here, "wrong" for another library that computes something else,
+    "late" for what did not fit into the minutes of the run.
     """
 
     status: str = field()
@@ -98,6 +101,10 @@ class RooflinePoint:
     rate: float
     rate_unit: str
     bound: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bound not in BOUNDS:
+            raise ValueError(f"bound: expected one of {', '.join(filter(None, BOUNDS))}, got {shown(self.bound)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +125,7 @@ class Timed(Result):
     host_us: of the Python call alone; graph_us: per call inside a CUDA graph, or graph_note: why there is none.
     mhz: the clock before the samples; held_us, held_mhz: time and clock once power and clock have settled.
     first_s: seconds of the first call; copies: sets of inputs. point: None without ceilings; second: None without A/A.
-    date: of a row in a record. stale: the source or the work has changed since.
+    parts: seconds of the parts of its work. date: of a row in a record. stale: the source or the work has changed since.
     """
 
     spec: str
@@ -144,6 +151,7 @@ class Timed(Result):
     copies: int | None = None
     point: RooflinePoint | None = field(default=None, metadata=PART)
     second: SecondTiming | None = field(default=None, metadata=PART)
+    parts: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     date: str = field(default="", metadata=SPARSE)
     stale: bool = field(default=False, metadata=DERIVED)
 

@@ -85,7 +85,10 @@ class Moved:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU."""
+    """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU.
+
+    tested: the backends that were timed. seconds: of the parts of the run; compiled: of each row that was compiled ahead.
+    """
 
     date: str
     command: str
@@ -93,6 +96,9 @@ class Results:
     ceilings: Ceilings | None
     rows: tuple[Result, ...]
     errors: tuple[str, ...] = ()
+    tested: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    seconds: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
+    compiled: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     overhead: tuple[Overhead, ...] = field(default=(), metadata=SPARSE)
     resources: tuple[KernelNeed, ...] = field(default=(), metadata=SPARSE)
     moved: tuple[Moved, ...] = field(default=(), metadata=SPARSE)

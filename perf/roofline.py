@@ -148,6 +148,8 @@ def advice(bound: str, share: float, spread: float, device_us: float, host_us: f
         return "noisy: is the GPU shared?"
     if bound == "launch":
         return "fuse it, or a CUDA graph"
+    if not bound:
+        return ""
     if bound != "link" and host_us > device_us:
         return "host is slower: CUDA graph"
     return next(text for least, text in HINTS[bound] if share >= least)

@@ -14,18 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import ahead, files
-from kernelmux.perf.harness import EVENTS, PLAN
+from kernelmux.perf import ahead, budget, files, peers
+from kernelmux.perf.harness import EVENTS, PLAN, TIME_UP
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
-from kernelmux.perf.result import Result
+from kernelmux.perf.result import FAILED, LATE, SKIPPED, Result
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.perf.worker import FOLDER
 
 POLL = 0.1  # seconds
 START_LIMIT = 300.0  # seconds until the first row: imports, CUDA context, ceilings
+# torch.compile would start as many processes as there are cores, in each of ours and beside what is timed.
+ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # instead of one that lies above the current folder
 
 Event = tuple[str, Any]  # its name, and its JSON
@@ -34,12 +36,17 @@ Watch = Callable[[str | Result], None]  # sees what begins, by name, and the res
 
 @dataclass
 class Outcome:
-    """What the workers reported; errors: why rows could not be run at all."""
+    """What the workers reported; errors: why rows could not be run at all.
+
+    seconds: of the parts of the run. compiled: of each row that was compiled ahead, by its id.
+    """
 
     rows: list[Result] = field(default_factory=list)
     machine: Machine = field(default_factory=Machine)
     ceilings: Ceilings | None = None
     errors: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    compiled: dict[str, float] = field(default_factory=dict)
     interrupted: bool = False
 
 
@@ -67,16 +74,35 @@ def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
 def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> None:
     """One worker after another, until every row has run or a worker ends before its first."""
     if options.device == "cuda":
-        watch(f"compiling ahead in {options.jobs} processes")
-        _save(remaining, options, folder)
-        ahead.compile_all(folder, len(remaining), options.jobs, environment())
-    number = 0
+        remaining = _compiled(remaining, options, folder, outcome, watch)
+    number, began = 0, time.monotonic()
     while remaining:
+        if options.until and time.time() > options.until:
+            for row in remaining:
+                _end(row.not_timed(LATE, TIME_UP), outcome, watch)
+            break
         before, report = len(remaining), folder / f"benchmark-{number}.json"
         remaining, number = _one_worker(remaining, options, folder, report, outcome, watch), number + 1
         if len(remaining) == before:
             outcome.errors.append(_complaint(folder))
             break
+    outcome.seconds["timing, with the start of its process"] = time.monotonic() - began
+
+
+def _compiled(rows: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> list[Row]:
+    """Compile ahead; the rows that are left to time. Those whose compiler had to be stopped are not."""
+    watch(f"compiling ahead in {options.jobs} processes")
+    _save(rows, options, folder)
+    began, limit = time.monotonic(), budget.compiling_seconds(options.until, ahead.LIMIT)
+    found = ahead.compile_all(folder, rows, options.jobs, environment() | ONE_COMPILER, limit)
+    outcome.seconds["compiling ahead"] = time.monotonic() - began
+    outcome.compiled = found.seconds
+    late = set(found.late) if options.until else set()
+    for row in rows:
+        if row.id in late:
+            told = f"compiling it ahead took more than the {limit:.0f} s that there were for all"
+            _end(row.not_timed(LATE, told), outcome, watch)
+    return [row for row in rows if row.id not in late]
 
 
 def _take_out(folder: Path, out: Path) -> None:
@@ -101,11 +127,12 @@ def _one_worker(
 ) -> list[Row]:
     """Run one worker to its end, take in its events, and return the rows that it left."""
     _save(rows, options, folder)
+    variables = environment() | (ONE_COMPILER if options.until else {})
     (folder / EVENTS).write_text("")
     left = {row.id: row for row in rows}
     running = ""
     with (folder / "worker.log").open("w") as log:
-        process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=environment())
+        process = subprocess.Popen(_command(folder, report), stdout=log, stderr=subprocess.STDOUT, env=variables)
         try:
             for name, told in _events(process, folder / EVENTS, options.row_limit):
                 if name == "start":
@@ -123,7 +150,8 @@ def _one_worker(
             process.wait()
     if running:
         error = f"the worker process did not survive it ({_ending(process, options)})"
-        _end(left.pop(running).not_timed("failed", error), outcome, watch)
+        lost = left.pop(running)
+        _end(lost.not_timed(SKIPPED if lost.backend == peers.NAME else FAILED, error), outcome, watch)
     return list(left.values())
 
 
@@ -143,6 +171,8 @@ def _take(name: str, told: Any, outcome: Outcome) -> None:
         outcome.machine = decode(Machine, told, EVENTS)
     elif name == "ceilings":
         outcome.ceilings = decode(Ceilings, told, EVENTS)
+    elif name == "seconds":
+        outcome.seconds |= told
 
 
 def _events(process: subprocess.Popen[bytes], path: Path, limit: float) -> Iterator[Event]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
+import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import occupancy, resources
 from kernelmux.emulator.thresholds import POOR, SPILLED
-from kernelmux.perf import plan
+from kernelmux.perf import brief, budget, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import KernelNeed
@@ -75,6 +75,42 @@ def _of_op(op: str, options: Options) -> Iterator[Candidate]:
         yield from (Candidate(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
 
 
+def defaults(options: Options) -> list[Candidate]:
+    """Of each operator and backend the variant that a plain call runs on the largest workload."""
+    found: list[Candidate] = []
+    for op in brief.order(options.ops or catalog.names()):
+        ladders: dict[str, Candidate] = {}
+        for candidate in _of_op(op, options):
+            if candidate.broken or not _refused(candidate):
+                ladders[candidate.backend] = candidate
+        found += ladders.values()
+    return found
+
+
+def _refused(candidate: Candidate) -> list[str]:
+    """Why a variant cannot run the largest workload of its operator."""
+    spec = catalog.spec(candidate.op)
+    case = plan.large(spec)
+    call = spec.hypothetical(case, brief.dtype_of(case.dtypes or spec.dtypes), torch.device("cpu"), EMULATED)
+    return registered.variants(candidate.backend, candidate.op)[candidate.variant].reasons(call)
+
+
+def until(console: Console, options: Options, end: float) -> tuple[tuple[KernelNeed, ...], tuple[str, ...]]:
+    """What the kernels of the default variants need, as far as there is time to compile; and what is left out."""
+    todo, kernels, left = defaults(options), list[KernelNeed](), list[str]()
+    with console.status(f"compiling {len(todo)} variants"), _side_by_side(todo, options) as found:
+        for candidate, future in zip(todo, found, strict=True):
+            wait([future], max(0.0, end - time.time()))
+            if future.done():
+                kernels += _result(candidate, future)
+            else:
+                left.append(f"{candidate.op} {candidate.label}")
+        if left:
+            for child in multiprocessing.active_children():  # a compiler may go on for a minute
+                child.terminate()
+    return tuple(kernels), tuple(left)
+
+
 def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     """Compile, print and return what every kernel needs."""
     kernels: list[KernelNeed] = []
@@ -96,7 +132,7 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
 @contextmanager
 def _side_by_side(todo: list[Candidate], options: Options) -> Iterator[list[Future[list[KernelNeed]]]]:
     """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
-    processes = max(1, min(PROCESSES, os.cpu_count() or 1, len(todo)))
+    processes = max(1, min(PROCESSES, budget.cores(), len(todo)))
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
     try:
         with warnings.catch_warnings():

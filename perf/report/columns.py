@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -15,12 +15,16 @@ NARROW = 12  # to which a column of names may be folded
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns, which of them are text (aligned to the left), and which may go, the first one first."""
+    """Names of the columns, which of them are text (aligned to the left), and which may go, the first one first.
+
+    absent: those that are not shown at any width.
+    """
 
     names: tuple[str, ...]
     text: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
     styles: dict[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     def table(
         self, console: Console, rows: Sequence[tuple[Sequence[Text | str], str | None]], title: str = ""
@@ -40,13 +44,18 @@ class Columns:
             )
         for cells, style in rows:
             made.add_row(*(cell for name, cell in zip(self.names, cells, strict=False) if name in kept), style=style)
-        left = [name for name in self.names if name not in kept]
+        left = [name for name in self.names if name not in kept and name not in self.absent]
         if left:
             made.caption, made.caption_justify = f"left out at this width: {', '.join(left)}", "left"
         return made
 
+    def without_empty(self, rows: Sequence[tuple[Sequence[Text | str], str | None]]) -> Columns:
+        """The same without the columns in which no row has anything."""
+        full = {name for cells, _ in rows for name, cell in zip(self.names, cells, strict=False) if str(cell)}
+        return replace(self, absent=tuple(name for name in self.names if name and name not in full))
+
     def _kept(self, rows: list[Sequence[Text | str]], width: int) -> list[str]:
-        kept, spare = list(self.names), [name for name in self.spare if name in self.names]
+        kept, spare = [n for n in self.names if n not in self.absent], [n for n in self.spare if n not in self.absent]
         while spare and self._least(kept, rows) > width:
             kept.remove(spare.pop(0))
         return kept

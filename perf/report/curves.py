@@ -18,7 +18,7 @@ from rich.text import Text
 from kernelmux.emulator import themes
 from kernelmux.emulator.themes import GREY, INK, PAPER, RULE
 from kernelmux.perf import files, peers
-from kernelmux.perf.plan import BASELINE
+from kernelmux.perf.plan import BASELINE, PLAIN
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.picture import INKED, STYLE
@@ -34,6 +34,7 @@ TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
 OWN = themes.BACKENDS | {f"{peers.NAME}/torch_compile": COMPILE}
 LIGHT = {colour: colour for colour in themes.DARK}
 MARKERS = "osD^vP*X"
+TORCH = (f"{BASELINE}/{PLAIN}", f"{BASELINE}/eager")  # older records have the second name
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def label(line: str) -> str:
     backend, _, variant = line.partition("/")
     if backend == peers.NAME:
         return variant.replace("torch_compile", "torch.compile")
-    return "torch" if line == f"{BASELINE}/eager" else line
+    return "torch" if line in TORCH else line
 
 
 def colour_of(lines: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernelmux.perf import plan
-from kernelmux.perf.plan import BASELINE
+from kernelmux.perf.plan import BASELINE, PLAIN
 from kernelmux.perf.result import SKIPPED, Result, Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
@@ -30,8 +30,8 @@ class ResultGroup:
 
     @property
     def baseline(self) -> Timed | None:
-        """torch's row."""
-        return next((row for row in self.good if row.backend == BASELINE), None)
+        """torch's row, with which the others are compared."""
+        return baseline(self.good)
 
     @property
     def best(self) -> Timed | None:
@@ -69,6 +69,13 @@ class ResultGroup:
         ladder = [other for other in self.good if other.backend == row.backend]
         at = ladder.index(row)
         return ladder[at - 1].median_us / row.median_us if at else None
+
+
+def baseline(rows: Iterable[Timed]) -> Timed | None:
+    """What a user of torch would write, by which "x torch" divides: the plain form, or the last rung without one."""
+    torch_rows = [row for row in rows if row.backend == BASELINE]
+    plain = (row for row in torch_rows if row.variant == PLAIN)
+    return next(plain, torch_rows[-1] if torch_rows else None)
 
 
 def groups(rows: Iterable[Result]) -> list[ResultGroup]:

@@ -34,7 +34,9 @@ def whole(results: Results, image: str) -> str:
     """The text of a report; `image` is the file name of its picture, if it has one."""
     busy = wording.busy(results.rows, results.overhead)
     parts = [f"# Performance on {results.machine.name}, {results.date}"]
-    parts.append(f"{wording.where(results.machine)}\n\n`{results.command}`")
+    parts.append(f"{wording.where(results.machine)}\n\n`{results.command}`\n\n{_sentence(wording.tested(results))}")
+    parts += [f"**{_sentence(error)}**" for error in results.errors]
+    parts += [_sentence(left) for left in wording.late(results.rows)]
     parts += [f"**{_sentence(busy)}**"] if busy else []
     if results.ceilings:
         parts.append(_sentence(wording.roofs(results.ceilings)) + "\n\n" + legend(results.timed))

@@ -68,6 +68,8 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "failed": [row for row in results.rows if row.status in (FAILED, WRONG)],
         "skipped": sorted({f"{row.label}: {row.error}" for row in results.rows if row.status == SKIPPED}),
         "errors": results.errors,
+        "tested": wording.tested(results),
+        "late": list(wording.late(results.rows)),
         "busy": wording.busy(results.rows, results.overhead),
         "stale": sum(row.stale for row in results.timed),
         "hints": roofline.HINTS,

@@ -14,12 +14,12 @@ from kernelmux.perf.report import beside, wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.report.noise import Noise
-from kernelmux.perf.result import FAILED, OK, SKIPPED, WRONG, Result, Timed
+from kernelmux.perf.result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, Result, Timed
 from kernelmux.perf.results import Overhead
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 
-UNTIMED = {FAILED: "red", WRONG: "yellow"}
+UNTIMED = {FAILED: "red", WRONG: "yellow", LATE: "dim"}
 LEGEND = (
     "us: median device time, cold L2; ±: interquartile range; floor: share of the least possible time; torch, rung:"
     " times faster than torch and than the variant above; held: us once power and clock have settled under calls back"
@@ -34,15 +34,20 @@ def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
     for group in groups(rows):
         if on_gpu:
             console.print(_table(console, group))
-        for row in group.rows:
-            if row.status in (FAILED, WRONG):
-                told = f"  {row.status.upper()} {row.label}: {escape(row.error)}"
-                console.print(told, style=UNTIMED[row.status], soft_wrap=True)
+        failures(console, group.rows)
     if on_gpu:
         console.print(LEGEND, style="dim", highlight=False)
     if others := beside.lines(rows):
         body: list[tuple[Sequence[Text | str], None]] = [(line, None) for line in others]
         console.print(BESIDE.table(console, body, "beside other libraries"))
+
+
+def failures(console: Console, rows: Iterable[Result]) -> None:
+    """Why rows failed, or other libraries were wrong."""
+    for row in rows:
+        if row.status in (FAILED, WRONG):
+            told = f"  {row.status.upper()} {row.op} {row.label}: {escape(row.error)}"
+            console.print(told, style=UNTIMED[row.status], soft_wrap=True)
 
 
 BESIDE = Columns(beside.HEAD, beside.HEAD[:1])
@@ -70,7 +75,7 @@ def _cpu_table(console: Console, rows: Iterable[Result]) -> Table:
 def _table(console: Console, group: ResultGroup) -> Table:
     best = "bold green" if len(group.good) > 1 else None
     rows = [(_cells(group, row), best if group.leads(row) else None) for row in group.rows]
-    return LADDER.table(console, rows, wording.heading(group))
+    return LADDER.without_empty(rows).table(console, rows, wording.heading(group))
 
 
 def _cells(group: ResultGroup, row: Result) -> list[Text]:
@@ -100,10 +105,10 @@ def busy(console: Console, rows: Iterable[Result], overhead: Iterable[Overhead])
         console.print(f"WARNING: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def summary(console: Console, rows: Iterable[Result], errors: Iterable[str]) -> None:
-    """The last lines: what ran, what failed, what could not run."""
+def summary(console: Console, rows: Iterable[Result], errors: Iterable[str], tested: str) -> None:
+    """The last lines: what ran, what failed, what could not run. tested: the backends and the device of the run."""
     rows = tuple(rows)
-    count = {status: sum(row.status == status for row in rows) for status in (OK, FAILED, SKIPPED, WRONG)}
+    count = {status: sum(row.status == status for row in rows) for status in STATUSES}
     for error in errors:
         console.print(error, style="red", markup=False, highlight=False)
     if absent := sorted({row.variant for row in rows if _absent(row)}):
@@ -114,8 +119,10 @@ def summary(console: Console, rows: Iterable[Result], errors: Iterable[str]) -> 
     if len(reasons) > 6:
         console.print(f"not run: {len(reasons) - 6} more reasons; --list names them", style="dim", highlight=False)
     wrong = f", {count[WRONG]} wrong in other libraries" if count[WRONG] else ""
-    text = f"{count[OK]} rows timed and right, {count[FAILED]} failed{wrong}, {count[SKIPPED]} not applicable"
-    console.print(text, style="bold red" if count[FAILED] or errors else "bold", highlight=False)
+    left = f", {count[LATE]} left out as the minutes were over" if count[LATE] else ""
+    text = f"{count[OK]} rows timed and right, {count[FAILED]} failed{wrong}, {count[SKIPPED]} not applicable{left}"
+    style = "bold red" if count[FAILED] or errors else "bold"
+    console.print(f"{text}; {tested}", style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _absent(row: Result) -> bool:

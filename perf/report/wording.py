@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from kernelmux.emulator.tracing.reading import bytes_text
-from kernelmux.perf import roofline
+from kernelmux.perf import peers, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report.groups import ResultGroup
-from kernelmux.perf.result import Result, Timed
-from kernelmux.perf.results import Moved, Overhead
+from kernelmux.perf.result import LATE, Result, Timed
+from kernelmux.perf.results import Moved, Overhead, Results
 from kernelmux.perf.roofline import Ceilings
 
+OTHERS = {peers.NAME: "other libraries"}  # for a reader
+NAMED = 5  # of what is left out
 BUSY = 0.5  # a time of larger spread is not reliable: other work took the processor
 
 
@@ -124,6 +126,34 @@ def where(machine: Machine) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items() if k in ("torch", "triton") or "cupy" in k)
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{machine.name}{driver}, {versions}"
+
+
+def tested(results: Results) -> str:
+    """The backends that were really timed, and on what."""
+    names = [OTHERS.get(name, name) for name in dict.fromkeys(row.backend for row in results.timed)]
+    return f"timed: {', '.join(names) or 'nothing'} on {results.machine.name or 'this machine'}"
+
+
+def late(rows: Iterable[Result]) -> Iterator[str]:
+    """What was left out, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.status == LATE:
+            reasons.setdefault(row.error, []).append(f"{row.op} {row.dtype} {row.label}")
+    for reason, names in reasons.items():
+        yield f"not timed, {len(names)} rows, because {reason}: {named(names)}"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more (results.json)" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def main_roofs(ceilings: Ceilings) -> str:
+    """The ceilings that most calls meet, in a short line."""
+    products = ", ".join(f"{k} {v / 1e12:.0f}" for k, v in ceilings.matmul.items())
+    return f"ceilings of this run: copy {ceilings.copy / 1e9:.0f} GB/s; matmul {products} TFLOP/s"
 
 
 def roofs(ceilings: Ceilings) -> str:

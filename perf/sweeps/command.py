@@ -14,7 +14,7 @@ from kernelmux.perf import command, files
 from kernelmux.perf import run as running
 from kernelmux.perf.options import QUICK_SAMPLES, Options
 from kernelmux.perf.plan import Row
-from kernelmux.perf.report import curves, tables
+from kernelmux.perf.report import curves, tables, wording
 from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.results import Results
 from kernelmux.perf.sweeps import curve as measured
@@ -60,7 +60,7 @@ def run(console: Console, sweeps: list[Planned], options: Options, args: argpars
     rows = rows_of(sweeps)
     with command.Watch(console, sum(not row.problem for row in rows)) as watch:
         outcome = running.run(rows, options, watch)
-    results = command.results_of(outcome, told)
+    results = command.results_of(outcome, told, options)
     if outcome.interrupted and not results.timed:
         raise KeyboardInterrupt
     command.introduce(console, results, options)
@@ -71,7 +71,7 @@ def run(console: Console, sweeps: list[Planned], options: Options, args: argpars
         if style := tables.UNTIMED.get(row.status):
             console.print(f"{row.status.upper()} {row.name}: {row.error}", style=style, markup=False, soft_wrap=True)
     tables.busy(console, results.rows, ())
-    tables.summary(console, results.rows, results.errors)
+    tables.summary(console, results.rows, results.errors, wording.tested(results))
     if outcome.interrupted:
         return terminal.say("perf", "interrupted; what was timed is kept", terminal.INTERRUPTED)
     failed = any(row.status == ROW_FAILED for row in results.rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelmux.perf import peers, plan, room
+from kernelmux.perf.brief import COMPILED, representative
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.sweeps.grammar import Sweep
@@ -16,7 +17,6 @@ from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, written
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import OpSpec
 
-COMPILED = "torch_compile"
 Places = dict[str, tuple[int, ...]]  # the dimensions of each tensor that have the length of a sweep
 
 
@@ -68,12 +68,12 @@ def _rows(
 
 
 def _picked(name: str, ladder: list[Row], named: set[str], every_peer: bool) -> list[Row]:
-    """Of a backend the variants that are named, else the one that a call runs: the last that can."""
+    """Of a backend the variants that are named, else what a call runs, the last that can; of torch its plain form."""
     if name == peers.NAME:
         return [row for row in ladder if every_peer or row.variant == COMPILED]
     if chosen := [row for row in ladder if row.label in named]:
         return chosen
-    return [row for row in ladder if not row.problem][-1:] or ladder[-1:]
+    return [representative(ladder)]
 
 
 def _dtype(spec: OpSpec, options: Options) -> torch.dtype:

@@ -51,6 +51,7 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
         f"{PREFIX}.{name}"
         for name in (
             "command",
+            "front",
             "against.command",
             "against.silence",
             "sweeps.command",
@@ -59,6 +60,6 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
             "profile.report",
         )
     }
-    work = {f"{PREFIX}.{name}" for name in ("run", "harness", "measure", "clock", "worker", "command", "cli")}
+    work = {f"{PREFIX}.{name}" for name in ("run", "harness", "measure", "clock", "worker", "command", "front", "cli")}
     work |= {name for name in graph if name.startswith(f"{PREFIX}.emulated")}
     assert not {(name, used) for name in of_reports for used in graph[name] & work}

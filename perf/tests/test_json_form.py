@@ -56,7 +56,8 @@ def test_keys_of_another_version_are_ignored():
         ({"spread": float("nan")}, r"rows\[0\]: spread: expected a finite number, got nan"),
         ({"again": 1}, r"rows\[0\]: again: expected true or false, got 1"),
         ({"again_us": 4.0}, r"rows\[0\]: apart is missing"),
-        ({"status": "fine"}, r'rows\[0\]: status: expected "ok", "failed", "skipped" or "wrong", got \'fine\''),
+        ({"status": "fine"}, r"rows\[0\]: status: expected one of ok, failed, skipped, wrong, late, got \'fine\'"),
+        ({"bound": "power"}, r"rows\[0\]: bound: expected one of launch, link, memory, compute, got 'power'"),
         ({"status": "failed"}, r"rows\[0\]: error is missing"),
     ],
 )

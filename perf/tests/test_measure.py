@@ -14,11 +14,12 @@ from kernelmux.perf import inputs, measure, overhead, roofline
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.json_form import decode, encode
-from kernelmux.perf.measure import AboveCeiling, Timing
+from kernelmux.perf.measure import AboveCeiling
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.result import Result
 from kernelmux.perf.results import Overhead
+from kernelmux.perf.stopping import Timing
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked

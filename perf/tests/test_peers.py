@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import cli, peers, plan
+from kernelmux.perf import cli, inputs, peers, plan
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.harness import Harness
 from kernelmux.perf.json_form import encode
@@ -26,9 +26,9 @@ from kernelmux.perf.plan import Row
 from kernelmux.perf.report import beside, tables
 from kernelmux.perf.result import NotTimed
 from kernelmux.perf.tests.synthetic import row
-from kernelmux.perf.verify import WrongOutput
+from kernelmux.perf.verify import Oracle, WrongOutput
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.ops import attention, attention_backward, paged_attention
 from kernelmux.registry.spec import Call
@@ -255,9 +255,9 @@ def test_wrong_libraries_are_named_and_absent_ones_take_one_line() -> None:
     out = io.StringIO()
     rows = [row(backend="cuda"), wrong, *absent]
     tables.show(Console(file=out, width=160), rows, on_gpu=True)
-    tables.summary(Console(file=out, width=160), rows, ())
+    tables.summary(Console(file=out, width=160), rows, (), "")
     told = out.getvalue()
-    assert "WRONG peers/liger: WrongOutput: y: wrong" in told
+    assert "WRONG softmax peers/liger: WrongOutput: y: wrong" in told
     assert "\nnot installed: flag_gems, quack\n" in told and "not run" not in told
     assert "1 rows timed and right, 0 failed, 1 wrong in other libraries, 2 not applicable" in told
 
@@ -342,3 +342,22 @@ def test_a_weight_stays_and_other_matrices_are_turned() -> None:
     turned = columns_first(b)
     assert turned.stride() == (1, 4) and torch.equal(turned, b)
     assert columns_first(turned) is turned
+
+
+# Whose modules have torch.compile and nothing else.
+COMPILED_ALONE = (
+    "add_rms_norm_backward", "geglu", "geglu_backward", "gelu_backward", "layer_norm_backward", "matvec", "polynomial",
+    "quantize_rowwise", "reduce_min", "rms_norm_backward", "silu_backward", "square", "swiglu_backward",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", COMPILED_ALONE)
+@pytest.mark.usefixtures("joined")
+def test_what_is_given_to_torch_compile_computes_what_the_spec_says(op: str) -> None:
+    spec = catalog.spec(op)
+    case = next(c for c in spec.cases if c.tier in ("smoke", "ci") and c.inputs == "normal")
+    dtype = dtypes.SHORT[(case.dtypes or spec.dtypes)[0]]
+    call = inputs.one(Row(op, case.text, dtype, peers.NAME, "torch_compile"), "cpu")
+    made = registered.variants(peers.NAME, op)["torch_compile"]
+    plain = made.fn.__wrapped__  # type: ignore[attr-defined]
+    Oracle(call).check(plain(*call.arguments.values()), made, peers.SLACK)

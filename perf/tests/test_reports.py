@@ -35,14 +35,14 @@ def test_the_terminal_table_fits_and_marks_the_best():
     assert all(len(line.rstrip()) <= 120 for line in text.splitlines())
     best = next(line for line in text.splitlines() if line.startswith("* "))
     assert best.split()[:8] == ["*", "cuda/registers", "130.0", "1%", "4130", "GB/s", "97%", "2.31x"]
-    assert "FAILED cuda/online: WrongOutput: y: wrong at [0, 3]" in text
+    assert "FAILED softmax cuda/online: WrongOutput: y: wrong at [0, 3]" in text
     assert "floor 125.5 us by memory" in text
 
 
 def test_the_summary_counts_and_gives_reasons():
     rows = [*synthetic.ladder(), synthetic.failed(), synthetic.skipped()]
-    text = printed(tables.summary, rows, ["a worker died"])
-    assert "4 rows timed and right, 1 failed, 1 not applicable" in text
+    text = printed(tables.summary, rows, ["a worker died"], "timed: cuda on a GPU")
+    assert "4 rows timed and right, 1 failed, 1 not applicable; timed: cuda on a GPU" in text
     assert "not run: cuda/online: N > 65536" in text
     assert "a worker died" in text
 

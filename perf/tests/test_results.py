@@ -145,7 +145,7 @@ def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
     args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
-    command._write(Console(quiet=True), synthetic.results(synthetic.ladder()), None, args)
+    command.write(Console(quiet=True), synthetic.results(synthetic.ladder()), args)
     assert len(measured.TABLES.of("NVIDIA H200").rows) == 4
     monkeypatch.undo()
     measured.forget()
