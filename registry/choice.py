@@ -31,6 +31,7 @@ class Verdict:
     unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
     of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
+    declared: what it rounds beside what the spec allows, in words.
     """
 
     backend: str
@@ -42,6 +43,7 @@ class Verdict:
     down: bool = False
     missing: bool = False
     asked: bool = True
+    declared: str = ""
 
     @property
     def name(self) -> str:
@@ -118,7 +120,8 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
         kind = f"a condition of {name}/{variant} fails"
         found.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
-    return Verdict(name, variant, tuple(found), copies, tuple(_bytes(call, k) for k in copies), emulated)
+    copied = tuple(_bytes(call, k) for k in copies)
+    return Verdict(name, variant, tuple(found), copies, copied, emulated, declared=implementation.declared)
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
