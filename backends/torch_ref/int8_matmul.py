@@ -3,6 +3,7 @@
 import torch
 
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Multiple
 
 Maybe = torch.Tensor | None
 # Rows of a part. For 2**18 of them, and b of 64 x 48 by rows, cuBLAS has no kernel: probably since a grid has 65535 blocks
@@ -10,9 +11,17 @@ Maybe = torch.Tensor | None
 MOST = 2**15
 
 
-def int8_matmul(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+def plain(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    return _scaled(torch._int_mm(a, b), scale_a, scale_b)
+
+
+def exact(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     b = b if b.is_contiguous() or b.mT.is_contiguous() else b.contiguous()  # cuBLAS refuses lines with a gap
     sums = _product(a, b) if len(a) <= MOST else torch.cat([_product(rows, b) for rows in _parts(a)])
+    return _scaled(sums, scale_a, scale_b)
+
+
+def _scaled(sums: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     if scale_a is None and scale_b is None:
         return sums.int()
     for scale in (scale_a, scale_b):
@@ -30,6 +39,18 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch._int_mm(a.contiguous(), b) if fits else torch.mm(a.double(), b.double())
 
 
+# What cuBLAS takes.
+NEEDS = (AtLeast("M", 17), AtMost("M", MOST), AtLeast("K", 8), AtLeast("N", 8), Multiple("K", 8), Multiple("N", 8))
+
 VARIANTS = {
-    "eager": Implementation(fn=int8_matmul, idea="torch._int_mm, and products with the scales", arithmetic="int32")
+    "plain": Implementation(
+        fn=plain,
+        idea="torch._int_mm, and products with the scales",
+        requires=(*NEEDS, Aligned("a"), Aligned("b")),
+        layout={"a": "contiguous", "b": "matrix"},
+        arithmetic="int32",
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch._int_mm where it takes the call, else a product in fp64", arithmetic="int32"
+    ),
 }
