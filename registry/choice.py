@@ -179,11 +179,13 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
 def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) -> Verdict | None:
     """The fastest on record of those that can run the call as it is: no time on record contains a copy.
 
-    None where the backend of highest priority has no time at all: it is not passed over for want of one.
+    Of a composite backend only the default counts: its other variants are baselines, which may round more often. None
+    where the backend of highest priority has no time at all: it is not passed over for want of one.
     """
     if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
-    able = {v.name: v for v in judged if v.able and not v.copies}
+    runs = {v.backend if registered.composite(v.backend) else v.name: v for v in judged if v.able}
+    able = {v.name: v for v in runs.values() if not v.copies}
     name = near.fastest(list(able))
     return able[name] if name else None
 

@@ -1,4 +1,4 @@
-"""What calls of torch's functions need that no condition of the registry says: on shapes, scalars and the device together."""
+"""What calls of torch's functions need, in conditions that the registry does not have."""
 
 from __future__ import annotations
 

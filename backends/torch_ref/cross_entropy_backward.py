@@ -1,4 +1,4 @@
-"""Gradient of cross entropy by what torch's autograd calls, or softmax from the saved logarithms less the target, in fp32."""
+"""Gradient of cross entropy by what torch's autograd calls, or by softmax less the target; in fp32."""
 
 import torch
 

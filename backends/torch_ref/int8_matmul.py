@@ -12,16 +12,16 @@ MOST = 2**15
 
 
 def plain(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
-    return _scaled(torch._int_mm(a, b), scale_a, scale_b)
+    sums = torch._int_mm(a, b)
+    if scale_a is None and scale_b is None:
+        return sums
+    rows = sums if scale_a is None else sums * scale_a
+    return (rows if scale_b is None else rows * scale_b).bfloat16()
 
 
 def exact(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     b = b if b.is_contiguous() or b.mT.is_contiguous() else b.contiguous()  # cuBLAS refuses lines with a gap
     sums = _product(a, b) if len(a) <= MOST else torch.cat([_product(rows, b) for rows in _parts(a)])
-    return _scaled(sums, scale_a, scale_b)
-
-
-def _scaled(sums: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     if scale_a is None and scale_b is None:
         return sums.int()
     for scale in (scale_a, scale_b):

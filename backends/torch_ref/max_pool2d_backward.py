@@ -47,12 +47,10 @@ def _within(index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding
     return rows & (right >= 0) & (right < kernel[1])
 
 
-def _sums(
-    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
-) -> torch.Tensor:
+def _sums(grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, *rest: Pair) -> torch.Tensor:
     """Each sum but the last, of as many windows as share an element."""
-    shared = prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
-    return (shared - 1) * exact(grad_out.abs(), index, size, kernel, stride, padding)
+    shared = prod(-(-k // s) for k, s in zip(kernel, rest[0], strict=True))
+    return (shared - 1) * exact(grad_out.abs(), index, size, kernel, *rest)
 
 
 SUMS = Rounding("every sum", _sums, lambda grad_out, *rest: torch.zeros((), dtype=grad_out.dtype))

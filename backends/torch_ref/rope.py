@@ -14,8 +14,13 @@ def plain(x: T, cos: T, sin: T, interleaved: bool) -> T:
     return _joined(a * c - b * s, b * c + a * s, interleaved)
 
 
-def exact(x: T, cos: T, sin: T, interleaved: bool) -> T:
-    return plain(x.float(), cos.float(), sin.float(), interleaved).to(x.dtype)
+def exact(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    z, c, s = x.float(), _over_heads(cos.float()), _over_heads(sin.float())
+    a, b = (z[..., 0::2], z[..., 1::2]) if interleaved else (z[..., :half], z[..., half:])
+    turned = (a * c - b * s, b * c + a * s)
+    y = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    return y.to(x.dtype).contiguous()
 
 
 def _pairs(x: T, interleaved: bool) -> tuple[T, T]:
@@ -28,7 +33,7 @@ def _joined(first: T, second: T, interleaved: bool) -> T:
     return (torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)).contiguous()
 
 
-def _over_heads(x: T) -> T:
+def _over_heads(x: torch.Tensor) -> torch.Tensor:
     """[M E] or [B M E] as it meets [B H M E]."""
     return x[:, None] if x.dim() == 3 else x
 
