@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "sofmax"], 'unknown operator "sofmax"'),
         (["--op"], "expected at least one argument"),
         (["--backend", "tritn"], 'did you mean "triton"?'),
-        (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "eager"?'),
+        (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "plain"?'),
         (["--check", "acuracy"], 'did you mean "accuracy"?'),
         (["--op", "softmax", "--case", "x4x101"], 'unknown case "x4x101"'),
         (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
@@ -113,14 +113,14 @@ def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0]["schema"] == 1 and lines[0]["machine"] == "on the CPU" and "torch" in lines[0]["versions"]
     trials = [line for line in lines if line["kind"] == "trial"]
     assert lines[1]["spec"] and lines[1]["source"] and all(t["budget"] <= 1 and t["axes"] for t in trials)
-    assert "| add | torch_ref/eager |" in (tmp_path / "matrix-partial.md").read_text()
+    assert "| add | torch_ref/plain |" in (tmp_path / "matrix-partial.md").read_text()
 
 
 def test_several_seeds_run_every_item_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11"]) == cli.OK
     out = capsys.readouterr().out
     assert last(out) == "4 passed, 0 failed, 0 skipped" and "seeds 3, 17" in out
-    assert "passed add-torch_ref/eager-accuracy-seed17" in out
+    assert "passed add-torch_ref/plain-accuracy-seed17" in out
     lines = [json.loads(line) for line in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
     seeds = {(line["check"], line["seed"]) for line in lines if line["kind"] == "trial"}
     assert seeds == {(check, seed) for check in ("accuracy", "exact") for seed in (3, 17)}
@@ -164,7 +164,7 @@ def test_damaged_durations_are_none(damaged: str, tmp_path: Path, capsys: pytest
 
 
 def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "durations.json").write_text('{"add-torch_ref/eager-exact": 1.')
+    (tmp_path / "durations.json").write_text('{"add-torch_ref/plain-exact": 1.')
     assert cli.main(two_items(tmp_path)) == cli.OK
     assert capsys.readouterr().err.count("durations.json is damaged") == 1
     assert len(json.loads((tmp_path / "durations.json").read_text())) == 2
@@ -212,7 +212,7 @@ def test_unwritten_elements_are_named_as_poison(
 def test_the_list_names_checks_and_items(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--op", "add", "--backend", "torch_ref", "--list"]) == cli.OK
     out = capsys.readouterr().out
-    assert "special_values" in out and "add-torch_ref/eager-accuracy" in out
+    assert "special_values" in out and "add-torch_ref/plain-accuracy" in out
 
 
 def test_worker_processes_bring_all_results_those_of_mutants_too(
