@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
+INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock"
 USAGE, INTERRUPTED, CLOSED = 2, 130, 141
 
 
@@ -43,7 +44,7 @@ def run() -> int:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        text = f'{error.name} is not installed: pip install "kernelmux[conformance]"'
+        text = f"{error.name} is not installed: pip install {INSTALL}"
     except KeyboardInterrupt:
         print("conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
