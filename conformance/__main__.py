@@ -10,6 +10,7 @@ from types import FrameType
 
 BEGUN = time.time()  # a limit of time counts what is imported, too
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
+INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock"
 USAGE, INTERRUPTED, CLOSED = 2, 130, 141
 
 
@@ -45,7 +46,7 @@ def run() -> int:
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        text = f'{error.name} is not installed: pip install "kernelmux[conformance]"'
+        text = f"{error.name} is not installed: pip install {INSTALL}"
     except KeyboardInterrupt:
         print("conformance: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -10,7 +10,7 @@ NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # matplotlib only draws
 
 def main() -> int:
     """The command line, or what to install for it."""
-    if lack := terminal.missing(NEEDED, "perf"):
+    if lack := terminal.missing(NEEDED):
         return terminal.say("perf", lack, terminal.USAGE)
     from kernelmux.perf import cli
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from kernelmux.registry.errors import KernelFailure, KernelmuxError
 
+DISTRIBUTIONS = {"jinja2": "Jinja2", "pytest_benchmark": "pytest-benchmark", "xdist": "pytest-xdist"}  # by module
 OK, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141  # the last two as a shell reports SIGINT and SIGPIPE
 
 
@@ -42,10 +43,11 @@ def say(name: str, text: str, status: int) -> int:
     return status
 
 
-def missing(names: Iterable[str], extra: str) -> str | None:
+def missing(names: Iterable[str]) -> str | None:
     """What to install if one of the modules is not there, or None."""
     absent = [name for name in names if importlib.util.find_spec(name) is None]
-    return f'needs {", ".join(absent)}: pip install "kernelmux[{extra}]"' if absent else None
+    install = " ".join(DISTRIBUTIONS.get(name, name) for name in absent)
+    return f"needs {', '.join(absent)}: pip install {install}" if absent else None
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # of perf and conformance, wh
 
 def main() -> int:
     """The command line, or what to install for it."""
-    if lack := terminal.missing(NEEDED, "perf,conformance"):
+    if lack := terminal.missing(NEEDED):
         return terminal.say("tune", lack, terminal.USAGE)
     from kernelmux.tune import cli
 

@@ -164,9 +164,13 @@ def test_rows_of_a_backend_or_an_operator_that_is_not_here_are_rendered(here, ca
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(program, "NEEDED", ("pytest", "no_such_module_here"))
+    monkeypatch.setitem(terminal.DISTRIBUTIONS, "xdist_is_gone", "pytest-xdist")
+    monkeypatch.setattr(program, "NEEDED", ("pytest", "xdist_is_gone", "no_such_module_here"))
     assert program.main() == 2
-    assert capsys.readouterr().err == 'perf: needs no_such_module_here: pip install "kernelmux[perf]"\n'
+    assert (
+        capsys.readouterr().err
+        == "perf: needs xdist_is_gone, no_such_module_here: pip install pytest-xdist no_such_module_here\n"
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------
