@@ -1,13 +1,14 @@
 """Operators that everybody knows, beside other libraries in one run on one GPU: the calls, the record, the table.
 
-    python -m kernelmux.docs.libraries                 print the command that times them
-    python -m kernelmux.docs.libraries --triton        print the one for another version of Triton: our Triton kernels alone
-    python -m kernelmux.docs.libraries results.json    keep what it wrote: docs/records/libraries_<gpu>_triton_<version>.json
+python -m kernelmux.docs.libraries                 print the command that times them
+python -m kernelmux.docs.libraries --triton        print the command for another version of Triton: our Triton kernels
+python -m kernelmux.docs.libraries results.json    keep what it wrote as docs/records/libraries_<gpu>_triton_<version>.json
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -53,7 +54,7 @@ LIBRARIES = {  # by the variant in perf/peers, for readers
     "flash_2": "FlashAttention-2", "flash_4": "FlashAttention-4", "efficient": "torch's memory-efficient",
     "quack": "QuACK", "liger": "Liger", "flag_gems": "FlagGems",
 }  # fmt: skip
-BY_TORCH = {"matmul": "cuBLAS", "fp8_matmul": "cuBLAS", "conv2d": "cuDNN"}  # what runs where torch is called or compiled
+BY_TORCH = {"matmul": "cuBLAS", "fp8_matmul": "cuBLAS", "conv2d": "cuDNN"}  # what torch calls, compiled or not
 PACKAGES = {  # the version of a library
     "flash-attn-4": "FlashAttention-4", "quack-kernels": "QuACK", "liger-kernel": "Liger", "flag-gems": "FlagGems",
     "nvidia-cublas": "cuBLAS", "nvidia-cudnn-cu13": "cuDNN",
@@ -132,7 +133,7 @@ def call(workload: str) -> str:
     more = []
     for word in workload.split():
         name, _, value = word.partition("=")
-        if value[:1].isdigit() and "x" in value or value.isdigit() and name != "padding":
+        if re.match(r"\d+x", value) or (value.isdigit() and name != "padding"):
             shapes.setdefault(value, []).append(name)
         elif value != "scalar":
             more.append(word)
@@ -169,17 +170,18 @@ def _about(run: Results) -> str:
 
 
 def _table(found: list[Line]) -> str:
-    times = [f"{name}, us" for name in OURS.values()]
-    ahead = [f"speed of {name}" for name in OURS.values()]
-    head = ("operator", "call", *times, "fastest other library, us", *ahead)
-    return tables.markdown(head, map(_cells, found), right=(*times, *ahead))
+    head = ("operator", *(f"{name}, us" for name in OURS.values()), "fastest other library, us", "call")
+    return tables.markdown(head, map(_cells, found))
 
 
 def _cells(line: Line) -> list[str]:
-    times = [wording.microseconds(line.ours[name].median_us) if name in line.ours else "" for name in OURS]
-    ahead = [wording.times(line.ahead(name)) if name in line.ours else "" for name in OURS]
-    page = f"[`{line.op}`](operators/{line.op}.md)"
-    return [page, call(line.other.workload), *times, f"{wording.microseconds(line.other.median_us)} {line.library}", *ahead]
+    ours = [_time(line, name) if name in line.ours else "" for name in OURS]
+    other = f"{wording.microseconds(line.other.median_us)} {line.library}"
+    return [f"[`{line.op}`](operators/{line.op}.md)", *ours, other, call(line.other.workload)]
+
+
+def _time(line: Line, backend: str) -> str:
+    return f"{wording.microseconds(line.ours[backend].median_us)} ({wording.times(line.ahead(backend))})"
 
 
 def _versions(runs: Sequence[Results]) -> str:

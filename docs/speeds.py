@@ -70,7 +70,8 @@ def _row(line: Line, left: int, y: int) -> Iterator[str]:
 def _bar(line: Line, backend: str, left: int, y: int) -> Iterator[str]:
     row, ahead, x = line.ours[backend], line.ahead(backend), left + NAMES
     place = f'x="{x}" y="{y}" width="{_length(ahead):.1f}" height="{THICK}"'
-    yield f'<rect class="{backend}" {place}><title>{escape(row.name)} {wording.microseconds(row.median_us)} us</title></rect>'
+    told = escape(f"{row.name} {wording.microseconds(row.median_us)} us")
+    yield f'<rect class="{backend}" {place}><title>{told}</title></rect>'
     if ahead > LONGEST:
         at = x + _length(LONGEST) - 10
         yield f'<line class="gap" x1="{at:.1f}" x2="{at + 4:.1f}" y1="{y + THICK}" y2="{y}"/>'

@@ -1,4 +1,4 @@
-"""The run beside other libraries: its command asks for its calls, its record, its table and its picture say what it found."""
+"""The run beside other libraries: its command asks for its calls, and record, table and picture say what it found."""
 
 import json
 import re
@@ -27,7 +27,8 @@ def row(op: str, label: str, us: float, again_us: float | None = None) -> Timed:
     dtype = "e4m3" if op == "fp8_matmul" else "bf16"
     return Timed(
         op=op, workload=libraries.CALLS[op], dtype=dtype, backend=name, variant=variant, spec="", source="",
-        median_us=us, spread=0.0, least_us=us, rounds=9, bytes=1.0, flops=1.0, unit="fma", link="", budget=0.1, second=second,
+        median_us=us, spread=0.0, least_us=us, rounds=9, bytes=1.0, flops=1.0, unit="fma", link="", budget=0.1,
+        second=second,
     )  # fmt: skip
 
 
@@ -65,8 +66,8 @@ def test_a_line_is_ours_beside_the_fastest_of_the_others() -> None:
     assert matmul.other.median_us == 100 and softmax.other.median_us == 60
     assert softmax.ours["cuda"].variant == "registers" and softmax.ahead("cuda") == 1.5
     assert softmax.ahead("triton") == 0.75 and "triton" not in rope.ours
-    torch_leads = run(row("rope", "cuda/heads", 9.0), row("rope", "torch_ref/plain", 5.0), row("rope", "peers/liger", 6.0))
-    assert [line.library for line in libraries.lines(torch_leads)] == ["torch"]
+    by_torch = run(row("rope", "cuda/heads", 9.0), row("rope", "torch_ref/plain", 5.0), row("rope", "peers/liger", 6.0))
+    assert [line.library for line in libraries.lines(by_torch)] == ["torch"]
 
 
 def test_the_command_asks_for_each_call_once_and_for_no_other() -> None:
@@ -99,8 +100,8 @@ def test_the_table_has_the_times_and_says_what_they_are_of(folder: Path) -> None
     text = libraries.filled("a\n<!-- libraries -->\nold\n<!-- /libraries -->\nb\n")
     assert path.name == "libraries_nvidia_x1_triton_3_6_0.json" and f"records/{path.name}" in text and "old" not in text
     assert "NVIDIA X1" in text and "2026-01-02" in text and "Liger 0.8.5" in text and "differ by 2.5% at most" in text
-    assert "| [`softmax`](operators/softmax.md) | x 16384x8192 | 40.0 | 80.0 | 60.0 Liger | 1.50x | 0.75x |" in text
-    assert "| 30.0 |  | 90.0 torch.compile | 3.00x |  |" in text and "other versions of Triton" not in text
+    assert "| [`softmax`](operators/softmax.md) | 40.0 (1.50x) | 80.0 (0.75x) | 60.0 Liger | x 16384x8192 |" in text
+    assert "| 30.0 (3.00x) |  | 90.0 torch.compile |" in text and "other versions of Triton" not in text
 
 
 def test_a_run_under_another_triton_has_a_column(folder: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_record_replaces_that_of_another_gpu(folder: Path) -> None:
 def test_a_run_of_other_calls_or_of_a_processor_is_refused(folder: Path) -> None:
     other = run(replace(row("softmax", "cuda/online", 5.0), workload="x=2x2"))
     for found in (other, replace(MEASURED, machine=replace(MEASURED.machine, kind="cpu"))):
-        with pytest.raises(ArgumentError, match="expected times of matmul, .* on a GPU; the command is\npython -m"):
+        with pytest.raises(ArgumentError, match=r"expected times of matmul, .* on a GPU; the command is\npython -m"):
             keep(folder, found)
 
 
