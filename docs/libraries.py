@@ -43,10 +43,9 @@ CALLS = {  # of each operator the call that is timed, in the order of the pictur
 }
 DTYPES = ("bf16", "e4m3")  # e4m3: of fp8_matmul
 RUNGS = (  # the fast ones of these operators
-    "cuda/wgmma", "cuda/fused", "cuda/fused_atomic", "cuda/implicit_gemm_tma", "cuda/implicit_gemm_rows",
-    "cuda/registers", "cuda/rows", "cuda/vectorized", "cuda/heads", "cuda/online", "cuda/clusters",
-    "triton/persistent", "triton/specialised", "triton/descriptors", "triton/folded", "triton/resident",
-    "triton/blocked", "triton/heads", "triton/online", "triton/staying",
+    "cuda/wgmma", "cuda/fused", "cuda/fused_atomic", "cuda/implicit_gemm_tma", "cuda/registers", "cuda/rows",
+    "cuda/vectorized", "cuda/heads", "cuda/online", "cuda/clusters", "triton/persistent", "triton/specialised",
+    "triton/descriptors", "triton/resident", "triton/blocked", "triton/heads", "triton/online", "triton/staying",
 )  # fmt: skip
 HOW = ("--quick", "--rest", "0.1", "--limit", "60")
 LIBRARIES = {  # by the variant in perf/peers, for readers
