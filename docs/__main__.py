@@ -1,7 +1,7 @@
 """python -m kernelmux.docs: writes the generated pages, and the tables of records in the others.
 
 docs/operators/<op>.md    a page for each operator, and README.md, their index
-docs/images/speeds.svg    every operator's best variants against the floor
+docs/images/speeds*.svg   well-known operators beside other libraries, for a narrow page and a wide one
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
 docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
 """
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelmux.docs import fused, index_page, ladder_pictures, operator_page, record_tables, rungs, speeds
+from kernelmux.docs import fused, index_page, ladder_pictures, libraries, operator_page, record_tables, rungs, speeds
 from kernelmux.registry import catalog, files, terminal
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"
-MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in (*fused.TABLES, *record_tables.TABLES)))
+MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in ("libraries", *fused.TABLES, *record_tables.TABLES)))
 
 
 def made() -> dict[Path, str]:
@@ -26,10 +26,11 @@ def made() -> dict[Path, str]:
     found = {PAGES / f"{op}.md": operator_page.page(op) for op in catalog.names()}
     found[PAGES / "README.md"] = index_page.page()
     found[HOME / "images/speeds.svg"] = speeds.picture()
+    found[HOME / "images/speeds_wide.svg"] = speeds.picture(columns=2)
     for path in sorted(HOME.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
-            found[path] = record_tables.filled(fused.filled(rungs.filled(text)))
+            found[path] = libraries.filled(record_tables.filled(fused.filled(rungs.filled(text))))
     return found
 
 

@@ -1,69 +1,82 @@
-"""docs/images/speeds.svg: of every operator the best variant of each backend, as a share of the floor.
+"""docs/images/speeds.svg: well-known operators beside the fastest other library, as bars, from the run on record.
 
-A mark is hollow where its source has changed since it was timed.
+Drawn twice: in one column, whose text is 11 pixels high on a phone, and in two for a wide page (speeds_wide.svg).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from html import escape
 
-from kernelmux.docs import drawing, rungs
-from kernelmux.docs.families import by_family
-from kernelmux.docs.rungs import backends
+from kernelmux.docs import drawing, libraries
+from kernelmux.docs.libraries import OURS, Line
 from kernelmux.emulator import themes
-from kernelmux.perf import records
 from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, large_groups
+from kernelmux.perf.results import Results
 
-WIDTH, TOP, HEIGHT, LABELS, LEFT = 1000, 58, 270, 150, 52  # pixels; LABELS: room for the names below
-ASIDE = {"triton": -3, "cuda": 3}  # pixels, so that neither hides the other
-STYLE = f"text{{font-size:11px}}.rule{{stroke:{themes.RULE}}}.roof{{stroke:{themes.INK}}}" + "".join(
-    f".{name}{{fill:{colour}}}.{name}.stale{{fill:none;stroke:{colour};stroke-width:2}}"
-    for name, colour in themes.BACKENDS.items()
-)
-
-
-def picture() -> str:
-    """The picture as SVG text: the first GPU on record."""
-    record = next(iter(records.recorded()), None)
-    rows = rungs.rows(record) if record else ()
-    groups = {group.op: group for group in large_groups(rows) if group.best and group.best.point}
-    title = f"{record.gpu}: time that the machine allows / time taken" if record else "No GPU is on record yet"
-    return drawing.picture(WIDTH, TOP + HEIGHT + LABELS, LEFT, title, STYLE, [*_key(), *_rules(), *_columns(groups)])
+COLUMN, GAP, TOP, PITCH, FOOT = 400, 40, 90, 41, 6  # pixels: a column, between two, above the rows, of a row, below
+NAMES, NUMBERS = 186, 46  # room left and right of the bars
+TEXT, THICK = 13, 14  # of letters and of a bar
+LONGEST = 1.6  # a longer bar is drawn with a gap: its number says how long it is
+TITLE = "Speed relative to the fastest other library"
+STYLE = (
+    f"text{{font-size:{TEXT}px}}.name{{font-weight:600}}.one{{stroke:{themes.INK}}}"
+    f".gap{{stroke:{themes.PAPER};stroke-width:3}}"
+) + "".join(f".{name}{{fill:{themes.BACKENDS[name]}}}" for name in OURS)
 
 
-def _y(share: float) -> float:
-    return round(TOP + HEIGHT * (1 - min(share, 1.05)), 1)
+def picture(columns: int = 1) -> str:
+    """The picture as SVG text, its rows in so many columns."""
+    runs = libraries.kept()
+    found = libraries.lines(runs[0]) if runs else []
+    if not found:
+        return drawing.picture(COLUMN, TOP, 0, "No run beside other libraries is on record yet", STYLE, ())
+    rows = -(-len(found) // columns)
+    width, height = columns * (COLUMN + GAP) - GAP, TOP + rows * PITCH + FOOT
+    parts = [*_head(runs[0])]
+    for i in range(columns):
+        parts += _column(found[i * rows : (i + 1) * rows], i * (COLUMN + GAP))
+    return drawing.picture(width, height, 0, TITLE, STYLE, parts)
 
 
-def _key() -> Iterator[str]:
-    for i, name in enumerate(backends()):
-        x = WIDTH - 90 * (len(backends()) - i)
-        yield f'<circle class="{name}" cx="{x}" cy="20" r="5"/><text x="{x + 10}" y="24">{name}</text>'
-    x = WIDTH - 90 * len(backends())
-    yield f'<circle class="{backends()[-1]} stale" cx="{x}" cy="38" r="4"/>'
-    yield f'<text x="{x + 10}" y="42">its source has changed since</text>'
+def _head(run: Results) -> Iterator[str]:
+    """Where it ran, and the key."""
+    versions = run.machine.versions
+    where = f"{run.machine.name}, torch {versions['torch']}, Triton {versions['triton']}"
+    yield f'<text class="grey" x="0" y="45">{escape(where)}</text>'
+    for i, (name, shown) in enumerate(OURS.items()):
+        yield f'<rect class="{name}" x="{160 * i}" y="55" width="11" height="11"/>'
+        yield f'<text x="{160 * i + 17}" y="65">kernelmux, {shown}</text>'
 
 
-def _rules() -> Iterator[str]:
-    for percent in range(0, 101, 25):
-        y = _y(percent / 100)
-        kind = "roof" if percent == 100 else "rule"
-        yield f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - 8}" y1="{y}" y2="{y}"/>'
-        yield f'<text class="grey" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{percent}%</text>'
+def _column(found: Sequence[Line], left: int) -> Iterator[str]:
+    for i, line in enumerate(found):
+        yield from _row(line, left, TOP + i * PITCH)
+    one, end = left + NAMES + _length(1.0), TOP + len(found) * PITCH - 4
+    yield f'<line class="one" x1="{one:.1f}" x2="{one:.1f}" y1="{TOP - 4}" y2="{end}"/>'
+    yield f'<text class="grey" x="{one:.1f}" y="{TOP - 8}" text-anchor="middle">named library = 1</text>'
 
 
-def _columns(groups: dict[str, ResultGroup]) -> Iterator[str]:
-    ops = [op for names in by_family(groups).values() for op in names]
-    step = (WIDTH - LEFT - 16) / max(len(ops), 1)
-    for i, op in enumerate(ops):
-        x, foot = round(LEFT + step * (i + 0.5), 1), TOP + HEIGHT
-        yield f'<line class="rule" x1="{x}" x2="{x}" y1="{TOP}" y2="{foot}"/>'
-        yield f'<text x="{x}" y="{foot + 12}" text-anchor="end" transform="rotate(-55 {x} {foot + 12})">{op}</text>'
-        for name in backends():
-            row = groups[op].best_of(name)
-            if row and row.point:
-                told = f"{op} {row.label} {wording.microseconds(row.median_us)} us, {wording.share(row)}"
-                kind, size = (f"{name} stale", 4) if row.stale else (name, 5)
-                place = f'cx="{x + ASIDE.get(name, 0):.1f}" cy="{_y(row.point.share)}"'
-                yield f'<circle class="{kind}" {place} r="{size}"><title>{told}</title></circle>'
+def _row(line: Line, left: int, y: int) -> Iterator[str]:
+    name = line.op.replace("_with_", " + ").replace("_", " ")
+    beside = f"{line.library} {wording.microseconds(line.other.median_us)} us"
+    yield f'<text class="name" x="{left}" y="{y + 12}">{name}</text>'
+    yield f'<text class="grey" x="{left}" y="{y + 28}">{escape(beside)}</text>'
+    for i, backend in enumerate(OURS):
+        if backend in line.ours:
+            yield from _bar(line, backend, left, y + 1 + i * (THICK + 1))
+
+
+def _bar(line: Line, backend: str, left: int, y: int) -> Iterator[str]:
+    row, ahead, x = line.ours[backend], line.ahead(backend), left + NAMES
+    place = f'x="{x}" y="{y}" width="{_length(ahead):.1f}" height="{THICK}"'
+    told = escape(f"{row.name} {wording.microseconds(row.median_us)} us")
+    yield f'<rect class="{backend}" {place}><title>{told}</title></rect>'
+    if ahead > LONGEST:
+        at = x + _length(LONGEST) - 10
+        yield f'<line class="gap" x1="{at:.1f}" x2="{at + 4:.1f}" y1="{y + THICK}" y2="{y}"/>'
+    yield f'<text x="{left + COLUMN}" y="{y + 11}" text-anchor="end">{ahead:.2f}x</text>'
+
+
+def _length(ahead: float) -> float:
+    return (COLUMN - NAMES - NUMBERS) * min(ahead, LONGEST) / LONGEST

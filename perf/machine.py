@@ -12,7 +12,10 @@ import torch
 from kernelmux.perf.json_form import SPARSE
 from kernelmux.registry.packages import version
 
-PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark")
+PACKAGES = (
+    "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark",
+    "nvidia-cublas", "nvidia-cudnn-cu13", "flash-attn-4", "quack-kernels", "liger-kernel", "flag-gems",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,13 +95,30 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
+def outputs(page: Path) -> list[str]:
+    return re.findall(r"^```text\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
 @needs_emulator
-def test_the_first_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_shows_what_its_lines_print(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("triton")
     (code,) = snippets(TOP / "README.md")
     with warnings.catch_warnings(action="ignore"):
         exec(compile(code, "README.md", "exec"), {})
-    assert "torch_ref/exact" in capsys.readouterr().out
+    assert capsys.readouterr().out == outputs(TOP / "README.md")[0]
+
+
+@needs_emulator
+def test_the_readme_shows_lines_of_what_its_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = COMMAND.findall((TOP / "README.md").read_text(encoding="utf-8"))
+    (command,) = (command for command in told if "emulate" in command)
+    assert registry.main(shlex.split(command)[1:]) == 0 and (tmp_path / "out.html").exists()
+    printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
+    shown = [line for line in outputs(TOP / "README.md")[1].splitlines() if line != "..."]
+    assert len(shown) > 2 and not [line for line in shown if line not in printed]
 
 
 @needs_emulator

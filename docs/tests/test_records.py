@@ -16,7 +16,7 @@ SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert json.loads(text) and "NVIDIA H200" in text
+    assert json.loads(text) and re.search(r"NVIDIA H\d00", text)
     assert any(f"records/{path.name}" in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
 
 
@@ -60,8 +60,8 @@ def values(found: Any) -> Iterator[float]:
         yield float(found)
 
 
-def test_the_first_table_quotes_the_others() -> None:
-    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+def test_the_table_of_the_h200_quotes_the_others() -> None:
+    page = (DOCS / "performance.md").read_text(encoding="utf-8").partition("\n## On an H200\n")[2]
     first, *others = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
     rows = [numbers(line) for table in others for line in table.splitlines()[2:]]
     quoted = first.splitlines()[2:]

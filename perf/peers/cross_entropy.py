@@ -21,10 +21,10 @@ def with_quack(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Pair:
     loss, lse = _quack(logits, target, ignore_index=ignore_index, return_lse=True)
-    return loss.sum() / (target != ignore_index).sum(), lse
+    return loss.sum() / (1 if reduction == "sum" else (target != ignore_index).sum()), lse
 
 
 VARIANTS = {
     "torch_compile": compiled(with_torch),
-    "quack": library("quack", with_quack, OneOf("label_smoothing", 0.0), OneOf("reduction", "mean")),
+    "quack": library("quack", with_quack, OneOf("label_smoothing", 0.0), OneOf("reduction", "mean", "sum")),
 }
