@@ -27,6 +27,7 @@ from kernelmux.conformance.tested import Tested
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # a worker process of pytest-xdist is told so in no other way
+PER_PROCESS = 25  # items for each process on a GPU: for fewer, processes that start together slow one another down
 SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
 SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
 
@@ -160,6 +161,7 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     cores = os.cpu_count() or 1
     if chosen.device != "cuda":
         return cores
+    cores = min(cores, -(-count // PER_PROCESS))
     room = int(torch.cuda.get_device_properties(chosen.where).total_memory / SHARE_BYTES)
     return min(cores, max(1, min(SHARE_GPU, room)) * len(gpus.visible()))
 
