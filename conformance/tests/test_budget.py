@@ -112,13 +112,12 @@ def test_an_item_stops_behind_the_trial_in_which_its_share_is_used_up(monkeypatc
     def run(probe: Probe) -> None:
         for trial in probe.sample(3):
             with probe.judge(trial) as judge:
-                time.sleep(0.02)
                 judge.require(True, "")
 
     monkeypatch.setattr(execute.catalogue, "check", lambda name: execute.catalogue.Check(run, "", "none"))
     item = Item("softmax", "torch_ref", next(iter(registered.variants("torch_ref", "softmax"))), "exact")
-    outcomes = [execute.execute(item, Options(tier="ci"), Share(seconds)) for seconds in (0.0, 0.03, 10.0)]
-    assert [(o.passed, o.asked) for o in outcomes] == [(1, IN_PART), (2, IN_PART), (3, WHOLE)]
+    outcomes = [execute.execute(item, Options(tier="ci"), Share(seconds)) for seconds in (0.0, 60.0)]
+    assert [(o.passed, o.asked) for o in outcomes] == [(1, IN_PART), (3, WHOLE)]
     assert {o.status for o in outcomes} == {"passed"}
 
 
