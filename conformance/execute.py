@@ -22,6 +22,7 @@ EMULATED_TOO = frozenset(
     "accuracy memory repeatability compile_only claims signature selection gradients torch parity".split()
 )
 VERIFIED = "passed on a GPU as it stands; --tier ci asks it here too"
+OUTSIDE = "nothing that it asks is among the cases and dtypes of this run"
 SHOWN = 3  # failures of an item that are shown in full
 
 
@@ -137,6 +138,8 @@ def _judge(item: Item, probe: Probe) -> Outcome:
         return Outcome(item, "passed", records=records)
     if records:
         return Outcome(item, "skipped", _skip_text(records, probe), records=records)
+    if probe.options.cases or probe.options.dtypes:
+        return Outcome(item, "skipped", OUTSIDE)
     return Outcome(item, "failed", failures.text(probe.place, None, "the check asked nothing and declared no skip"))
 
 
