@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -61,9 +62,11 @@ def leave(status: int) -> None:
     except BrokenPipeError:
         status = CLOSED
     sys.stderr.flush()
-    if status in (INTERRUPTED, CLOSED):
-        os._exit(status)  # Python would write to the closed output, and wait for threads that were interrupted
-    raise SystemExit(status)
+    if status not in (INTERRUPTED, CLOSED):
+        atexit._run_exitfuncs()
+    os._exit(
+        status
+    )  # Python would write to a closed output, wait for interrupted threads, and let compilers say goodbye
 
 
 if __name__ == "__main__":

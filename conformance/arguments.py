@@ -221,8 +221,13 @@ def _check_mutants(chosen: Options) -> None:
 
 
 def _check_cases(chosen: Options) -> None:
-    """A case that no chosen operator has is a mistake, and so is one that none of them can be called with."""
+    """A case that no chosen operator has is a mistake, and so is one that none can be called with, and such a dtype."""
     specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    if not any(chosen.dtypes_of(spec) for spec in specs):
+        known = dict.fromkeys(dtypes.SHORT[dtype] for spec in specs for dtype in spec.dtypes)
+        raise ArgumentError(
+            f"--dtype {' '.join(chosen.dtypes)}: expected one of {', '.join(known)}, which the operators take"
+        )
     for text in chosen.cases:
         if "=" in text:
             _check_spelt(text, chosen)

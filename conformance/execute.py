@@ -18,6 +18,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
 
 WHOLE, IN_PART, NOT, BY_GPU = "whole", "in part", "not", "by a GPU"  # asked
+OUTSIDE = "nothing that it asks is among the cases and dtypes of this run"
 SHOWN = 3  # failures of an item that are shown in full
 
 
@@ -141,6 +142,8 @@ def _judge(item: Item, probe: Probe) -> Outcome:
         return Outcome(item, "passed", records=records)
     if records:
         return Outcome(item, "skipped", _skip_text(records, probe), records=records)
+    if probe.options.cases or probe.options.dtypes:
+        return Outcome(item, "skipped", OUTSIDE)
     return Outcome(item, "failed", failures.text(probe.place, None, "the check asked nothing and declared no skip"))
 
 

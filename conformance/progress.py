@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from kernelmux.conformance import mutation, report, spread
 from kernelmux.conformance.execute import Outcome, from_dict
@@ -112,9 +113,11 @@ class Reporter:
         self.verbose = verbose
         self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
         self.bar = Progress(
-            TextColumn("conformance"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), TextColumn("[dim]{task.fields[last]}", markup=True),
-            console=console, transient=True, disable=not console.is_terminal or quiet,
+            TextColumn("conformance"), BarColumn(None, table_column=Column(ratio=2)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
+            console=console, transient=True, expand=True, disable=not console.is_terminal or quiet,
         )  # fmt: skip
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 

@@ -33,8 +33,8 @@ class Tested:
 
     def __str__(self) -> str:
         """cuda, triton emulated on the CPU; torch_ref on the CPU; not tested: theirs."""
-        found = [f"{', '.join(names)} {where}" for where, names in self.places.items()] or ["no backend"]
-        return "; ".join([*found, *([f"not tested: {', '.join(self.left)}"] if self.left else [])])
+        found = [f"{', '.join(names)} {where}" for where, names in self.places.items()] or ["no backend was tested"]
+        return "; ".join([*found, *([f"not tested: {', '.join(self.left)}"] if self.places and self.left else [])])
 
     @property
     def notes(self) -> list[str]:

@@ -30,7 +30,7 @@ def run(probe: Probe) -> None:
         if probe.able(trial):
             with probe.judge(trial) as judge:
                 _equal(judge)
-    if not probe.records and not probe.options.cases:
+    if not (probe.records or probe.options.cases or probe.options.dtypes):
         raise LookupError(f"{probe.spec.name}: exact inputs exist for no case of tier {probe.options.tier}")
 
 

@@ -31,6 +31,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "softmax", "--case", "x4x101"], 'unknown case "x4x101"'),
         (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
         (["--dtype", "fp17"], "fp17"),
+        (["--dtype", "fp64", "--op", "add"], "--dtype fp64: expected one of fp32, fp16, bf16"),
         (["--record"], "--device cuda"),
         (["--check", "accuracy", "--backend", "spec"], "nothing to run"),
         (["--tier", "tiny"], "invalid choice: 'tiny'"),
@@ -101,23 +102,29 @@ def two_items(folder: Path) -> list[str]:
 
 def last(text: str) -> str:
     """The last line without its time."""
-    return text.splitlines()[-1].rpartition(" in ")[0]
+    return text.splitlines()[-1].partition(" in ")[0]
 
 
 def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(two_items(tmp_path)) == cli.OK
     out = capsys.readouterr().out
-    assert last(out) == "2 passed, 0 failed, 0 skipped" and "[2/2] passed" in out
+    assert last(out) == "2 passed, 0 failed, 0 skipped" and out.startswith("conformance: 2 items of 1 operator")
+    assert out.splitlines()[-1].endswith(": torch_ref on the CPU; not tested: cuda, triton") and "[2/2]" not in out
     lines = [json.loads(line) for line in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines[:2]] == ["run", "item"] and lines[-1]["kind"] == "summary"
-    assert lines[0]["schema"] == 1 and lines[0]["machine"] == "on the CPU" and "torch" in lines[0]["versions"]
+    assert (
+        lines[0]["schema"] == 1
+        and lines[0]["tested"] == {"on the CPU": ["torch_ref"]}
+        and "torch" in lines[0]["versions"]
+    )
     trials = [line for line in lines if line["kind"] == "trial"]
     assert lines[1]["spec"] and lines[1]["source"] and all(t["budget"] <= 1 and t["axes"] for t in trials)
-    assert "| add | torch_ref/plain |" in (tmp_path / "matrix-partial.md").read_text()
+    table = (tmp_path / "matrix-partial.md").read_text()
+    assert "| add | torch_ref/plain |" in table and "| add | ✓ |" in table and "torch_ref on the CPU" in table
 
 
 def test_several_seeds_run_every_item_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11"]) == cli.OK
+    assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11", "-v"]) == cli.OK
     out = capsys.readouterr().out
     assert last(out) == "4 passed, 0 failed, 0 skipped" and "seeds 3, 17" in out
     assert "passed add-torch_ref/plain-accuracy-seed17" in out
@@ -156,11 +163,16 @@ def test_a_whole_run_has_files_of_its_own() -> None:
     assert report.names(Options(tier="full"), False) == partial
 
 
-@pytest.mark.parametrize("damaged", ["[]", '{"a": "b"}', "\0", "null"])
-def test_damaged_durations_are_none(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+DAMAGED = ["[" * 100_000, '{"a": "b"}', "\0", "null", "[1, 2]", '{"a": NaN}']
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+def test_a_damaged_state_is_none(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "durations.json").write_text(damaged)
-    assert report.durations(tmp_path) == {}
-    assert capsys.readouterr().err.count("durations.json is damaged") == 1
+    (tmp_path / "last_failed.json").write_text(damaged)
+    assert report.durations(tmp_path) == {} and report.last_failed(tmp_path) == ()
+    told = capsys.readouterr().err
+    assert told.count("durations.json is damaged") == 1 and told.count("last_failed.json is damaged: ignored") == 1
 
 
 def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +180,14 @@ def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.Capt
     assert cli.main(two_items(tmp_path)) == cli.OK
     assert capsys.readouterr().err.count("durations.json is damaged") == 1
     assert len(json.loads((tmp_path / "durations.json").read_text())) == 2
+    assert json.loads((tmp_path / "last_failed.json").read_text()) == []
+
+
+def test_the_folder_may_lie_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli.main([*two_items(Path("../there"))]) == cli.OK
+    assert (tmp_path / "there/report-partial.html").is_file() and not list((tmp_path / "here").iterdir())
 
 
 def test_a_failure_says_what_is_wrong_and_how_to_see_it_again(
@@ -218,7 +238,7 @@ def test_the_list_names_checks_and_items(capsys: pytest.CaptureFixture[str]) -> 
 def test_worker_processes_bring_all_results_those_of_mutants_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ["--mutants", "--op", "transpose", "--check", "shapes", "-n", "2", "--out", str(tmp_path)]
+    run = ["--mutants", "--op", "transpose", "--check", "shapes", "-n", "2", "--out", str(tmp_path), "-v"]
     assert cli.main(run) == cli.OK
     out = capsys.readouterr().out
     assert "caught shapes" in out and "broken kernels caught, 0 problems" in out and "left]" in out
@@ -240,9 +260,10 @@ LONG = ("--op", "transpose", "softmax", "reduce_sum", "--backend", "torch_ref", 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_keeps_what_was_found(workers: str, tmp_path: Path) -> None:
-    process = started(*LONG, "-n", workers, "--out", str(tmp_path))
+    process = started(*LONG, "-n", workers, "--out", str(tmp_path), "-v")
     assert process.stdout is not None
-    process.stdout.readline()
+    process.stdout.readline()  # how many items there are
+    process.stdout.readline()  # the first of them
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
     assert process.returncode == cli.INTERRUPTED, err

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.conformance import generate
+from kernelmux.conformance import generate, neighbours
+from kernelmux.conformance.checks import shapes
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.probe import Probe
+from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.conditions import Dtypes, Multiple, OneOf
+from kernelmux.registry.conditions import AtLeast, Dtypes, Multiple, OneOf
 from kernelmux.registry.spec import Scalar
 
 
@@ -127,3 +131,26 @@ def test_a_case_with_other_scalars_keeps_its_distribution() -> None:
     spec = catalog.spec("softmax")
     made = generate.with_scalars(spec.case("x=4x100 scale=2.0", inputs="wide"), {"scale": 0.0})
     assert made.text == "x=4x100 scale=0.0 inputs=wide" and spec.case(made.text).scalars["inputs"] == "wide"
+
+
+@pytest.mark.parametrize("elements", [2**13, 2**22])
+def test_a_variant_that_no_drawn_shape_fits_has_shapes_beside_its_cases(elements: int) -> None:
+    spec = catalog.spec("conv2d_backward_weight")
+    requires = registered.variants("triton", spec.name)["specialised"].requires
+    asked = requires, shapes.COUNTS["smoke"], elements, 0
+    assert not any(able for _, able in generate.cases(spec, *asked))
+    found = neighbours.cases(spec, *asked)
+    assert found and all(able == neighbours.fitting(spec, requires, case) != [] for case, able in found)
+    assert found == neighbours.cases(spec, *asked) and len({case.name for case, _ in found}) == len(found)
+    assert elements == 2**13 or len(found) == shapes.COUNTS["smoke"]
+    assert neighbours.cases(spec, (AtLeast("N", 10**9),), 3, elements, 0) == []
+
+
+def test_the_check_asks_such_a_variant_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Probe, "make", lambda probe, case, dtype: (case.name, dtype))
+    monkeypatch.setattr(Probe, "able", lambda probe, trial: asked.append(trial))
+    op = "conv2d_backward_weight"
+    implementation = registered.variants("triton", op)["specialised"]
+    shapes.run(Probe(catalog.spec(op), "shapes", "triton", "specialised", implementation, Options(tier="smoke")))
+    assert asked

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.conformance import origins, report, trials
+from kernelmux.conformance import origins, trials
 from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
@@ -138,8 +138,3 @@ def test_a_condition_on_an_unknown_axis_names_backend_variant_and_axes(
     assert re.match(says, verdict.reasons[0])
     outcome = execute(Item("softmax", "torch_ref", "exact", "claims"), Options())
     assert outcome.status == "failed" and 'softmax: a condition names "J"' in outcome.text
-
-
-def test_the_words_of_a_place_on_the_cpu() -> None:
-    assert report.machine(Options(), {"spec", "torch_ref"}) == "on the CPU"
-    assert report.machine(Options(), {"torch_ref", "triton"}) == "emulated on the CPU"

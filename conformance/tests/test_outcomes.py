@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import budgets, expected, ledger, matrix, report
+from kernelmux.conformance import budgets, causes, expected, ledger, matrix, report
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.execute import Outcome, execute, from_dict
@@ -187,18 +187,18 @@ def test_the_matrix_fits_a_terminal(width: int) -> None:
     outcomes[3] = replace(outcomes[3], status="expected", text="expected failure: a reason")
     outcomes += [Outcome(Item("softmax", "cuda", "", "unavailable", "no compiler"), "skipped", "no compiler")]
     console = Console(width=width, record=True, file=io.StringIO())
-    matrix.show(console, outcomes, "title")
+    matrix.show(console, outcomes)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width and "…" not in text
     assert "- 1: expected failure: a reason" in text and "- 2: no compiler" in text and "xfail 1" in text
     heads = [word for line in text.splitlines() if line.startswith(" " * 12) for word in line.split()]
     assert [h for h in heads if not h.isdigit()] == [catalogue.check(n).column for n in names]
-    assert "| rms_norm_backward | triton/cooperative |" in matrix.markdown(outcomes, "title")
+    assert "| rms_norm_backward | triton/cooperative |" in matrix.markdown(outcomes)
 
 
 def test_the_legend_ends_where_there_is_nothing_to_explain() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    matrix.show(console, [Outcome(Item("add", "cuda", "scalar", "layout"), "passed", records=RAN)], "title")
+    matrix.show(console, [Outcome(Item("add", "cuda", "scalar", "layout"), "passed", records=RAN)])
     assert console.export_text().rstrip().endswith("cells: trials passed")
 
 
@@ -220,11 +220,11 @@ def test_one_cause_is_told_once() -> None:
     reporter = Reporter([o.item for o in outcomes], console)
     for outcome in outcomes:
         reporter._take(outcome)
-    matrix.causes(console, outcomes)
+    causes.show(console, Options(), outcomes, "report.html")
     text = console.export_text()
     assert "the text of layout" in text and "the text of shapes" not in text
     assert f"the same as in softmax-torch_ref/exact-layout: {cause}" in text
-    assert f"softmax[torch_ref/exact] {cause}: one cause, 2 checks: layout, shapes" in text
+    assert f"softmax[torch_ref/exact] layout, shapes: {cause}" in text and "2 items failed, for 1 reason" in text
 
 
 def test_how_long_the_rest_takes() -> None:

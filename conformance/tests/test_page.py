@@ -53,6 +53,8 @@ def test_the_page_leads_from_the_matrix_to_the_failing_case(failed: tuple[Path, 
     for text in (
         'href="#softmax-impl/softmax-accuracy"', 'id="softmax-impl/softmax-accuracy"', "rounding", "accumulation",
         "all at index 99 of axis 1", '<path class="level', "prefers-color-scheme: dark", "--impl",
+        "impl, torch_ref on the CPU; not tested: cuda, triton",
+        'title="softmax, impl: failed">✗', "softmax, torch_ref: passed",
     ):  # fmt: skip
         assert text in page, text
     assert "http://" not in page and "https://" not in page and "<script" not in page
@@ -63,7 +65,9 @@ def test_junit_has_a_case_for_each_item(failed: tuple[Path, str]) -> None:
     found = {(c.get("classname"), c.get("name")): [e.tag for e in c] for c in suite}
     assert found["softmax.impl", "softmax-accuracy"] == ["failure"]
     assert found["softmax.torch_ref", "exact-accuracy"] == []
-    assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
+    (said,) = suite.iter("property")
+    assert said.get("value") == "impl, torch_ref on the CPU; not tested: cuda, triton"
 
 
 def test_the_tensors_of_a_failure_are_kept(failed: tuple[Path, str]) -> None:
