@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -200,16 +201,15 @@ class Probe:
     def arithmetics(self, trial: Trial) -> list[Arithmetic]:
         """How the variant may accumulate each output: as it declares, but in tf32 only where the call asks for that.
 
-        A bound for operands rounded to tf32 is thousands of times looser. A call has to ask for it; a declaration that
-        the kernel is like this does not make it right.
+        A bound for operands rounded to tf32 is thousands of times looser: a declaration does not make it right.
         """
-        return [self._arithmetic(self.implementation.accumulates(o.name), trial) for o in self.spec.outputs]
+        return [self._arithmetic(o.name, trial) for o in self.spec.outputs]
 
-    @staticmethod
-    def _arithmetic(declared: str, trial: Trial) -> Arithmetic:
-        if declared == numerics.TF32.name:
-            declared = numerics.MMA.name  # which is tf32 in fp32 if precision="tf32" asks for it, and else never
-        return numerics.arithmetic(declared, trial.dtype, trial.call.scalars)
+    def _arithmetic(self, output: str, trial: Trial) -> Arithmetic:
+        found = self.implementation
+        if found.accumulates(output) == numerics.TF32.name:  # mma is tf32 in fp32 where precision="tf32" asks for it
+            found = replace(found, arithmetic=numerics.MMA.name)
+        return found.computes(output, trial.dtype, trial.call.scalars)
 
     def reasons(self, trial: Trial) -> tuple[str, ...]:
         """Conditions of the variant that this call does not meet: the only reasons to skip it."""

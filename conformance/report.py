@@ -16,6 +16,7 @@ import torch
 from kernelmux.conformance import files
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.packages import version
@@ -123,8 +124,17 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
         "status": outcome.status,
         "seconds": round(outcome.seconds, 4),
         "budget": outcome.budget,
+        **_declared(item),
     }
     return [{**head, "text": outcome.text}, *({"kind": "trial", **where, **asdict(r)} for r in outcome.records)]
+
+
+def _declared(item: Item) -> dict[str, str]:
+    """What the variant rounds beside what the spec allows, where it does: its bound is looser by that."""
+    if item.problem or not item.variant or item.backend not in registered.backends():
+        return {}
+    found = registered.variants(item.backend, item.op).get(item.variant)
+    return {"declared": found.declared} if found and found.declared else {}
 
 
 def counts(outcomes: list[Outcome]) -> dict[str, int]:

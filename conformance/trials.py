@@ -101,7 +101,7 @@ class Trial:
         return self.changed("", **made).references if made else ()
 
     def bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
-        """How far each output may be off for its arithmetic, None for one that must be equal."""
+        """How far each output may be off with its arithmetic and declared roundings; None: it must be equal."""
         if self.size > SMALL:
             return self._all_bounds(how)
         if (key := tuple(how)) not in self._bounds:
@@ -125,10 +125,7 @@ class Trial:
         made = bound(model, how, ref, dtype, self.dtype, arguments, self.call.axes, repeated)
         if model.flushes and self._flushed:
             made = replace(made, flushed=(self._flushed[i] - ref).abs())
-        return replace(made, **{k: getattr(made, k).nan_to_num(nan=0.0) for k in TERMS})
-
-
-TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "flushed")
+        return made.settled()
 
 
 def computed(spec: OpSpec) -> list[str]:

@@ -115,7 +115,8 @@ def _needs(entry: support.Support) -> str:
     if not entry.able:
         return f"cannot run: {entry.problem}"
     found = registered.variants(entry.backend, entry.operator)[entry.variant]
-    return "\n".join([*(c.text for c in found.requires if isinstance(c, Capability)), *entry.conditions])
+    rounds = [f"rounds {found.declared} too"] if found.rounds else []
+    return "\n".join([*(c.text for c in found.requires if isinstance(c, Capability)), *entry.conditions, *rounds])
 
 
 def _status(op: str, entry: support.Support) -> str:

@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog, plugins
+from kernelmux.registry import catalog, numerics, plugins
 from kernelmux.registry.conditions import Condition, Unmet, unmet
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, unknown
 from kernelmux.registry.fingerprint import digest, sources
@@ -60,6 +60,8 @@ class Implementation:
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of
     the last two axes) or "contiguous"; what does not fit is copied first.
     arithmetic: how it accumulates (`numerics.ARITHMETICS`), or by output; one of those that the spec allows.
+    rounds: what it rounds to the storage dtype beside what the spec allows, which loosens its bound by that much. Only for
+    the baselines of a composite backend, and never for the last of a ladder; tables, pages and failures name it.
     deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
     exempt: properties of the spec that it does not have, by the name of their class, each with the reason.
     space: the configurations that its kernel may be compiled with, among which `python -m kernelmux.tune` searches.
@@ -70,6 +72,7 @@ class Implementation:
     requires: tuple[Condition, ...] = ()
     layout: Mapping[str, str] = field(default_factory=dict)
     arithmetic: str | Mapping[str, str] = "fp32"
+    rounds: tuple[numerics.Rounding, ...] = ()
     deterministic: bool = True
     exempt: Mapping[str, str] = field(default_factory=dict)
     space: Space | None = None
@@ -77,6 +80,16 @@ class Implementation:
     def accumulates(self, output: str) -> str:
         """The arithmetic of an output."""
         return self.arithmetic if isinstance(self.arithmetic, str) else self.arithmetic[output]
+
+    @property
+    def declared(self) -> str:
+        """What it rounds beside what the spec allows, in words; "" for nothing."""
+        return ", ".join(dict.fromkeys(r.what for r in self.rounds))
+
+    def computes(self, output: str, dtype: torch.dtype, scalars: Mapping[str, Any]) -> numerics.Arithmetic:
+        """All that its bound needs to know of how it computes an output of a call in this dtype."""
+        rounds = tuple(r for r in self.rounds if r.output in ("", output))
+        return replace(numerics.arithmetic(self.accumulates(output), dtype, scalars), rounds=rounds)
 
     def unmet(self, call: Any) -> list[Unmet]:
         """The conditions that a call does not meet; empty if it can run."""
@@ -186,11 +199,11 @@ def variants(name: str, op: str) -> dict[str, Implementation]:
     BackendUnavailable if the backend or its module cannot be imported, SpecError if the module is not well formed.
     """
     spec = catalog.spec(op)
-    backend(name)
+    home = backend(name)
     if not implements(name, op):
         return {}
     module = _module(f"{_packages()[name]}.{op}", f"{name}: its module for {op}")
-    found: dict[str, Implementation] = check_ladder(name, module.__name__, spec, getattr(module, "VARIANTS", None))
+    found: dict[str, Implementation] = check_ladder(home, module.__name__, spec, getattr(module, "VARIANTS", None))
     return found
 
 

@@ -31,6 +31,7 @@ class Verdict:
     unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
     of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
+    declared: what it rounds beside what the spec allows, in words.
     """
 
     backend: str
@@ -42,6 +43,7 @@ class Verdict:
     down: bool = False
     missing: bool = False
     asked: bool = True
+    declared: str = ""
 
     @property
     def name(self) -> str:
@@ -118,7 +120,8 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
         kind = f"a condition of {name}/{variant} fails"
         found.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
-    return Verdict(name, variant, tuple(found), copies, tuple(_bytes(call, k) for k in copies), emulated)
+    copied = tuple(_bytes(call, k) for k in copies)
+    return Verdict(name, variant, tuple(found), copies, copied, emulated, declared=implementation.declared)
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
@@ -176,11 +179,13 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
 def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) -> Verdict | None:
     """The fastest on record of those that can run the call as it is: no time on record contains a copy.
 
-    None where the backend of highest priority has no time at all: it is not passed over for want of one.
+    Of a composite backend only the default counts: its other variants are baselines, which may round more often. None
+    where the backend of highest priority has no time at all: it is not passed over for want of one.
     """
     if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
-    able = {v.name: v for v in judged if v.able and not v.copies}
+    runs = {v.backend if registered.composite(v.backend) else v.name: v for v in judged if v.able}
+    able = {v.name: v for v in runs.values() if not v.copies}
     name = near.fastest(list(able))
     return able[name] if name else None
 

@@ -147,7 +147,8 @@ def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
 
 def _arithmetic(found: Implementation) -> str:
     given = found.arithmetic
-    return given if isinstance(given, str) else ", ".join(f"{output}: {name}" for output, name in given.items())
+    told = given if isinstance(given, str) else ", ".join(f"{output}: {name}" for output, name in given.items())
+    return f"{told}; also rounds {found.declared}" if found.rounds else told
 
 
 def _explain(console: Console, options: argparse.Namespace) -> int:

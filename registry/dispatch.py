@@ -376,7 +376,7 @@ def explain(op: str, *args: Any, backend: selection.Names | None = None, **kwarg
 
 
 def which(op: str, *args: Any, backend: selection.Names | None = None, **kwargs: Any) -> str:
-    """The name, such as "torch_ref/eager", of the variant that would run this call; raises as the call would."""
+    """The name, such as "torch_ref/exact", of the variant that would run this call; raises as the call would."""
     decision = _decided(op, backend, args, kwargs, thorough=False)
     return (decision.chosen or refuse(decision)).name
 

@@ -86,4 +86,6 @@ def _notes(verdict: Verdict) -> str:
     if verdict.copies:
         copies = zip(verdict.copies, verdict.copied, strict=True)
         notes.append(f"copies {', '.join(f'{name} first, {amount(size)}' for name, size in copies)}")
+    if verdict.declared:
+        notes.append(f"also rounds {verdict.declared}")
     return f" ({'; '.join(notes)})" if notes else ""

@@ -22,7 +22,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct, dispatch
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, unknown
-from kernelmux.registry.registration import check_implementation
+from kernelmux.registry.registration import check_implementation, check_rounds
 
 NAME, PACKAGE = "impl", "kernelmux_impl"
 BASELINE = "torch_ref"
@@ -124,7 +124,9 @@ def _implementation(text: str, op: str, found: Any) -> Implementation:
         found = Implementation(fn=found, idea=idea, arithmetic=_arithmetic(op))
     made: Implementation = found
     try:
-        check_implementation(f"{NAME}/{text.rpartition(':')[2]}", catalog.spec(op), made)
+        label = f"{NAME}/{text.rpartition(':')[2]}"
+        check_implementation(label, catalog.spec(op), made)
+        check_rounds(label, catalog.spec(op), made, composite=False, last=True)
     except SpecError as error:
         raise ArgumentError(f"--impl {text}: {error}") from error
     return made

@@ -22,7 +22,6 @@ from kernelmux.registry.signature import Call, exact_arguments
 
 AFFORDABLE = {"cpu": (2**22, 2**33), "cuda": (2**27, 2**43)}  # elements in and out, flops
 HUGE = 2.0**56  # of such numbers fp32 holds the sum of 2^15 squares
-TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "flushed")
 
 
 @dataclass(frozen=True)
@@ -143,12 +142,12 @@ def _limit(
 ) -> torch.Tensor:
     """How far an output may be off, by element; a term that is NaN counts as nothing."""
     output, model = call.spec.outputs[i], call.spec.errors[i]
-    arithmetic = numerics.arithmetic(how.accumulates(output.name), call.dtype, call.scalars)
+    arithmetic = how.computes(output.name, call.dtype, call.scalars)
     repeated = any(numerics.repeats(x) for x in call.tensors.values())
     made = numerics.bound(model, arithmetic, ref, output.dtype_of(call), call.dtype, arguments, call.axes, repeated)
     if model.flushes and flushed:
         made = replace(made, flushed=(flushed[i] - ref).abs())
-    return replace(made, **{term: getattr(made, term).nan_to_num(nan=0.0) for term in TERMS}).total
+    return made.settled().total
 
 
 def _flushed(call: Call) -> tuple[torch.Tensor, ...] | None:

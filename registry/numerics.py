@@ -6,11 +6,12 @@
           + 2 * 2^-24 * E                                    what is rounded to fp32 before a function amplifies it
           + 2 * u_operand * M                                operands that the kernel rounds first (tf32)
           + u_in * I                                         intermediates that are rounded to the storage dtype
+          + u_in * D                                         those that a variant of torch's operators declares (`Rounding`)
           + what the reference changes by if subnormal inputs are 0, for operators that may flush them
           + smallest number of the output dtype              2^-126 at least for operators that may flush subnormal
                                                              numbers; half the smallest fp32 one per further term
 
-Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear and
+Roundings, M, E, I and the length of the chain belong to the operator (`ErrorModel`); u_acc, u_operand, linear, D and
 whether the chain is sequential belong to the arithmetic of the implementation (`Arithmetic`); n is the number of outputs
 (`tail`). The constants were calibrated against torch's kernels on an H200 (docs/conformance.md). A result passes iff
 max |out - ref| / bound <= 1 and NaN and Inf stand in exactly the same places.
@@ -33,12 +34,28 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """An intermediate that an implementation rounds to the storage dtype, where the operator asks for one rounding.
+
+    what: the intermediate, as in "silu(a)". magnitude: how far the output moves if it changes by its own size, from the
+    float64 arguments, shaped like the output. sensitivity: how far the output moves if it changes by 1: below the smallest
+    normal number rounding is an absolute error. output: the output that it arrives in, "" for all.
+    """
+
+    what: str
+    magnitude: Callable[..., Tensor]
+    sensitivity: Callable[..., Tensor]
+    output: str = ""
+
+
+@dataclass(frozen=True)
 class Arithmetic:
     """How an implementation accumulates.
 
     unit: unit roundoff of one accumulation. sequential: one long chain instead of partial sums of 16 terms or more.
     linear: bias per term, for accumulators that truncate. operand: unit roundoff to which operands are rounded first.
-    promoted: terms after which a sum goes on in fp32, so that the bias grows no further; 0: never.
+    promoted: terms after which a sum goes on in fp32, so that the bias grows no further; 0: never. rounds: intermediates
+    that it rounds to the storage dtype beside those of the operator.
     """
 
     name: str
@@ -47,6 +64,7 @@ class Arithmetic:
     linear: float = 0.0
     operand: float = 0.0
     promoted: int = 0
+    rounds: tuple[Rounding, ...] = ()
 
     def chain(self, terms: int) -> float:
         """Length of the longest sequential accumulation over `terms` terms."""
@@ -151,28 +169,28 @@ class Bound:
     amplified: Tensor
     operands: Tensor
     intermediate: Tensor
+    declared: Tensor
     flushed: Tensor
     floor: float
     formula: str
 
     @property
     def total(self) -> Tensor:
-        terms = (self.rounding, self.accumulation, self.amplified, self.operands, self.intermediate, self.flushed)
-        return sum(terms, torch.zeros_like(self.rounding)) + self.floor
+        return sum((getattr(self, term) for term in TERMS), torch.zeros_like(self.rounding)) + self.floor
 
     def at(self, index: tuple[int, ...]) -> str:
         """The bound at one element, spelt out."""
-        parts = {
-            "rounding": self.rounding[index].item(),
-            "accumulation": self.accumulation[index].item(),
-            "amplified": self.amplified[index].item(),
-            "operands": self.operands[index].item(),
-            "intermediate": self.intermediate[index].item(),
-            "flushed": self.flushed[index].item(),
-            "floor": self.floor,
-        }
+        parts = {term: getattr(self, term)[index].item() for term in TERMS} | {"floor": self.floor}
         terms = " + ".join(f"{value:.3g} {name}" for name, value in parts.items() if value)
         return f"{self.total[index].item():.3g} = {terms}   [{self.formula}]"
+
+    def settled(self) -> Bound:
+        """The bound in which a term that is NaN counts as nothing."""
+        return replace(self, **{term: getattr(self, term).nan_to_num(nan=0.0) for term in TERMS})
+
+
+# The terms of a bound by element, in the order of the formula.
+TERMS = ("rounding", "accumulation", "amplified", "operands", "intermediate", "declared", "flushed")
 
 
 def bound(
@@ -194,6 +212,8 @@ def bound(
         return unit * magnitude(*arguments).to(ref).expand_as(ref) if magnitude else torch.zeros_like(ref)
 
     u_out, terms = UNIT[out_dtype], model.terms(axes)
+    storage = in_dtype if in_dtype in UNIT else out_dtype  # integers hold no intermediate
+    u, least = UNIT[storage], smallest(storage, model.flushes)
     h = how.chain(terms)
     factor = 8 + tail(h, ref.numel(), correlated) + how.bias(terms)
     m = term(model.magnitude, 1.0)
@@ -204,10 +224,17 @@ def bound(
         operands=2 * how.operand * m,
         intermediate=term(model.intermediate, UNIT.get(in_dtype, 0.0))
         + term(model.sensitivity, smallest(in_dtype, model.flushes) if model.sensitivity else 0.0),
+        declared=sum((term(r.magnitude, u) + term(r.sensitivity, least) for r in how.rounds), torch.zeros_like(ref)),
         flushed=torch.zeros_like(ref),
         floor=_floor(model, terms, out_dtype),
-        formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}",
+        formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}{_told(how)}",
     )
+
+
+def _told(how: Arithmetic) -> str:
+    """What the variant says it rounds on the way, for the derivation of a bound."""
+    names = ", ".join(r.what for r in how.rounds)
+    return f"; declared: rounds {names} to the storage dtype" if names else ""
 
 
 def _floor(model: ErrorModel, terms: int, dtype: torch.dtype) -> float:

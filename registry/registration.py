@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelmux.registry.errors import SpecError
+from kernelmux.registry.numerics import Rounding
 
 if TYPE_CHECKING:
     from kernelmux.registry.backend import Backend, Implementation
@@ -36,14 +37,15 @@ def check_backend(name: str, package: str, found: Any) -> Backend:
     return found
 
 
-def check_ladder(backend: str, module: str, spec: OpSpec, found: Any) -> dict[str, Implementation]:
+def check_ladder(backend: Backend, module: str, spec: OpSpec, found: Any) -> dict[str, Implementation]:
     """The VARIANTS of a module; SpecError names the first variant that contradicts the spec."""
     if not isinstance(found, dict) or not found:
         raise SpecError(f"{module}: expected VARIANTS = {{name: Implementation(...)}}, got {found!r}")
     for variant, implementation in found.items():
         if not isinstance(variant, str) or not variant or "/" in variant or "," in variant:
             raise SpecError(f'{module}: VARIANTS: expected names without "/" and ",", got {variant!r}')
-        check_implementation(f"{backend}/{variant}", spec, implementation)
+        check_implementation(f"{backend.name}/{variant}", spec, implementation)
+        check_rounds(f"{backend.name}/{variant}", spec, implementation, backend.composite, variant == [*found][-1])
     return found
 
 
@@ -63,6 +65,28 @@ def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
         raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
     _check_arithmetic(label, spec, found.arithmetic)
     _check_exempt(label, spec, found.exempt)
+
+
+def check_rounds(label: str, spec: OpSpec, found: Implementation, composite: bool, last: bool) -> None:
+    """Roundings of its own loosen a bound: baselines of torch's operators may declare some, nothing that `auto` runs."""
+    if not isinstance(found.rounds, tuple) or not all(isinstance(r, Rounding) for r in found.rounds):
+        raise SpecError(f"{label} of {spec.name}: rounds: expected a tuple of Rounding(...), got {found.rounds!r}")
+    outputs = [output.name for output in spec.outputs]
+    if bad := next((r for r in found.rounds if not r.what or r.output not in ("", *outputs)), None):
+        raise SpecError(
+            f"{label} of {spec.name}: rounds: expected what is rounded, and an output among {', '.join(outputs)} or"
+            f' "" for all, got {bad.what!r} of {bad.output!r}'
+        )
+    if found.rounds and not composite:
+        raise SpecError(
+            f"{label} of {spec.name}: rounds: expected none, got {found.declared}: only a composite backend, made of"
+            " torch's operators, may declare roundings of its own; a kernel is held to the bound of the spec"
+        )
+    if found.rounds and last:
+        raise SpecError(
+            f"{label} of {spec.name}: rounds: expected none of the last variant of a ladder, which a plain call runs, got"
+            f" {found.declared}; put a variant without them behind it"
+        )
 
 
 def _check_exempt(label: str, spec: OpSpec, given: Any) -> None:

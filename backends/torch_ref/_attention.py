@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from kernelmux.backends.torch_ref._conditions import HALVES, Where, filled
 from kernelmux.backends.torch_ref.matmul import _allowed
+from kernelmux.registry.conditions import Aligned, AtMost, Condition, Dtypes, Multiple
 from kernelmux.registry.tracing import has_memory
 
 LOWEST = torch.finfo(torch.float32).smallest_normal
@@ -50,6 +52,31 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
     start = x.data_ptr() if has_memory(x) else x.storage_offset() * x.element_size()
     places = (start, *(s * x.element_size() for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1))
     return x.clone(memory_format=torch.contiguous_format) if any(p % 16 for p in places) else x
+
+
+def flash(*tensors: str) -> tuple[Condition, ...]:
+    """What torch's FlashAttention-2 needs to compute a call as the spec says, of which these tensors are read."""
+    return (
+        Dtypes("q", *HALVES),
+        filled("q", "k"),
+        Multiple("D", 8),
+        AtMost("D", 256),
+        Where("no window", lambda call: call.scalars["window"] is None, "it has no window"),
+        Where(
+            "M = N if causal",
+            lambda call: not call.scalars["causal"] or call.axes["M"] == call.axes["N"],
+            "it aligns queries and keys at the first key",
+        ),
+        Where(
+            f"a scale from {LOWEST:.2g} to 2^64",
+            lambda call: LOWEST <= call.scalars["scale"] <= HIGHEST,
+            "it takes the largest score before it scales",
+        ),
+        Where(
+            f"B * H <= {PAIRS}", lambda call: call.axes["B"] * call.axes["H"] <= PAIRS, "its grid has no more places"
+        ),
+        *(Aligned(name) for name in tensors),
+    )
 
 
 def fits(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None) -> bool:

@@ -13,4 +13,4 @@ def extremum_variant(function: Callable[..., torch.Tensor]) -> dict[str, Impleme
     def extremum(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
         return function(x, dim=() if axis is None else axis, keepdim=keepdim)
 
-    return {"eager": Implementation(fn=extremum, idea=f"torch.{function.__name__}")}
+    return {"plain": Implementation(fn=extremum, idea=f"torch.{function.__name__}")}

@@ -12,4 +12,4 @@ def add_rms_norm(
     return torch.nn.functional.rms_norm(total, weight.shape, weight, eps).contiguous(), total
 
 
-VARIANTS = {"eager": Implementation(fn=add_rms_norm, idea="torch.add, then torch.nn.functional.rms_norm")}
+VARIANTS = {"plain": Implementation(fn=add_rms_norm, idea="torch.add, then torch.nn.functional.rms_norm")}

@@ -9,4 +9,4 @@ def argmax(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     return torch.argmax(x, dim=axis, keepdim=keepdim)
 
 
-VARIANTS = {"eager": Implementation(fn=argmax, idea="torch.argmax")}
+VARIANTS = {"plain": Implementation(fn=argmax, idea="torch.argmax")}

@@ -1,12 +1,13 @@
 """Attention by torch: as its formula says, or by torch's FlashAttention-2.
 
 materialised   two products and a softmax between them; the matrix of scores is written and read
-eager          torch's own kernel, which keeps the scores on the chip, where it computes what is asked
+plain          the kernel behind torch.nn.functional.scaled_dot_product_attention, which keeps the scores on the chip
+exact          that kernel where it computes what is asked, else materialised
 """
 
 import torch
 
-from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, hidden, pieces, wide
+from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
 from kernelmux.registry.backend import Implementation
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -47,7 +48,17 @@ def _part(
     return y.flatten(1, 2).to(q.dtype).contiguous(), lse.flatten(1, 2).float().contiguous()
 
 
-def eager(
+def plain(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+) -> Pair:
+    """Called by its own name, as scaled_dot_product_attention keeps lse to itself."""
+    aten = torch.ops.aten
+    kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu
+    found = kernel(q, k, v, 0.0, causal, scale=scale)
+    return found[0].contiguous(), found[1].contiguous()
+
+
+def exact(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
 ) -> Pair:
     if not fits(q, k, causal, scale, window):
@@ -55,7 +66,7 @@ def eager(
     if q.shape[0] * q.shape[1] > PAIRS:
         few = PAIRS // q.shape[1]
         split = zip(torch.split(q, few), torch.split(k, few), torch.split(v, few), strict=True)
-        parts = [eager(*part, causal, scale, window, precision) for part in split]
+        parts = [exact(*part, causal, scale, window, precision) for part in split]
         return torch.cat([y for y, _ in parts]), torch.cat([lse for _, lse in parts])
     # The kernel takes the largest score before it scales: a negative scale moves to q.
     q, k, v = aligned(q if scale > 0 else -q), aligned(k), aligned(v)
@@ -69,7 +80,10 @@ VARIANTS = {
     "materialised": Implementation(
         fn=materialised, idea="two products and a softmax, heads in pieces", layout=LAYOUT, arithmetic="mma"
     ),
-    "eager": Implementation(
-        fn=eager, idea="torch's FlashAttention-2 where it computes that", layout=LAYOUT, arithmetic="mma"
+    "plain": Implementation(
+        fn=plain, idea="torch's FlashAttention-2", requires=flash("q", "k", "v"), layout=LAYOUT, arithmetic="mma"
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch's FlashAttention-2 where it computes that", layout=LAYOUT, arithmetic="mma"
     ),
 }

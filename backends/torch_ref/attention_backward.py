@@ -1,10 +1,15 @@
-"""Gradient of attention by torch: as its formula says, or by torch's FlashAttention-2."""
+"""Gradient of attention by torch.
+
+plain   the gradient of the kernel behind torch.nn.functional.scaled_dot_product_attention
+exact   that where it computes what is asked, else as the formula says
+"""
 
 from functools import partial
 
 import torch
 
-from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, hidden, pieces, wide
+from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
+from kernelmux.backends.torch_ref._conditions import Where
 from kernelmux.registry.backend import Implementation
 
 T = torch.Tensor
@@ -46,7 +51,23 @@ def _part(
     return grad_q.to(q.dtype).contiguous(), grad_k.to(q.dtype).contiguous(), grad_v.to(q.dtype).contiguous()
 
 
-def eager(
+def plain(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+) -> Gradients:
+    if not q.is_cuda:
+        on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        grads = on_cpu(grad_out, q, k, v, y, lse, 0.0, causal, scale=scale)
+    else:
+        kernel, nothing = (
+            torch.ops.aten._scaled_dot_product_flash_attention_backward,
+            lse.new_zeros((), dtype=torch.int64),
+        )
+        sizes = (None, None, q.shape[2], k.shape[2], 0.0, causal, nothing, nothing)
+        grads = kernel(grad_out, q, k, v, y, lse, *sizes, scale=scale)
+    return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
+
+
+def exact(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> Gradients:
     if not fits(q, k, causal, scale, window) or q.shape[0] * q.shape[1] > PAIRS:
@@ -74,12 +95,27 @@ def eager(
     return (-grad_q if flipped else grad_q).contiguous(), grad_k.contiguous(), grad_v.contiguous()
 
 
+LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last")
+UNSHARED = Where(
+    "H = G",
+    lambda call: call.axes["H"] == call.axes["G"],
+    "of keys that heads share it rounds each head's gradient before it adds them",
+)
+
 VARIANTS = {
-    "eager": Implementation(
-        fn=eager,
-        idea="torch's FlashAttention-2 where it computes that, else five products, heads in pieces",
-        layout=dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last"),
+    "plain": Implementation(
+        fn=plain,
+        idea="torch's FlashAttention-2",
+        requires=(UNSHARED, *flash("grad_out", "q", "k", "v", "y")),
+        layout=LAYOUT | {"lse": "contiguous"},
         arithmetic="mma",
         deterministic=False,
-    )
+    ),
+    "exact": Implementation(
+        fn=exact,
+        idea="torch's FlashAttention-2 where it computes that, else five products, heads in pieces",
+        layout=LAYOUT,
+        arithmetic="mma",
+        deterministic=False,
+    ),
 }

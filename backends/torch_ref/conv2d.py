@@ -5,8 +5,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from kernelmux.backends.torch_ref._conditions import HALVES, at_most, filled
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Dtypes
 from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.windows import Pair, windows
 
 Maybe = torch.Tensor | None
@@ -14,7 +17,13 @@ MOST = 2**31 - 1  # elements of a weight: cuDNN 9 reads outside of one that has 
 _precision: Any = torch._C._get_fp32_precision_getter
 
 
-def conv2d(
+def plain(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    return F.conv2d(x, weight, bias, stride, padding, dilation).contiguous(memory_format=format_of(x))
+
+
+def exact(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
     if not (x.numel() and weight.numel()):
@@ -61,4 +70,27 @@ def _of_nothing(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, over: Any) -
     return y if bias is None else y + bias[:, None, None]
 
 
-VARIANTS = {"eager": Implementation(fn=conv2d, idea="torch.nn.functional.conv2d", arithmetic="mma")}
+def _sum(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    if bias is None or not (x.numel() and weight.numel()):
+        return x.new_zeros(())
+    return F.conv2d(x, weight, None, stride, padding, dilation).abs()
+
+
+def _one(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *window: Pair) -> torch.Tensor:
+    return torch.full((), bias is not None, dtype=x.dtype)
+
+
+SUM = Rounding("the sum, to which a bias is added", _sum, _one)
+# In fp32 torch's flag allows TF32 by default, which the spec does not.
+NEEDS = (Dtypes("x", *HALVES), filled("x", "weight"), at_most(MOST, "weight"))
+
+VARIANTS = {
+    "plain": Implementation(
+        fn=plain, idea="torch.nn.functional.conv2d", requires=NEEDS, arithmetic="mma", rounds=(SUM,)
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch.nn.functional.conv2d, in fp32 where it would round before a bias", arithmetic="mma"
+    ),
+}

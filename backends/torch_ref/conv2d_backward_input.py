@@ -1,14 +1,24 @@
 """Gradient of a convolution with respect to its images, by torch.nn.functional.conv_transpose2d."""
 
 import torch
+import torch.nn.functional as F
 
+from kernelmux.backends.torch_ref._conditions import HALVES, filled
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Dtypes
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
 
-def conv2d_backward_input(
+def plain(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    found = F.conv_transpose2d(grad_out, weight, None, stride, padding, output_padding, 1, dilation)
+    return found.contiguous(memory_format=format_of(grad_out))
+
+
+def exact(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
     if grad_out.numel() and weight.numel():
@@ -20,10 +30,17 @@ def conv2d_backward_input(
 
 
 VARIANTS = {
-    "eager": Implementation(
-        fn=conv2d_backward_input,
+    "plain": Implementation(
+        fn=plain,
         idea="torch.nn.functional.conv_transpose2d",
+        requires=(Dtypes("grad_out", *HALVES), filled("grad_out", "weight")),
+        arithmetic="mma",
+        deterministic=False,
+    ),
+    "exact": Implementation(
+        fn=exact,
+        idea="torch.nn.functional.conv_transpose2d, of fp32 not by torch's flags",
         arithmetic="mma",
         deterministic=False,  # cuDNN may add parts in any order
-    )
+    ),
 }

@@ -5,15 +5,25 @@ from math import prod
 import torch
 from torch.nn.grad import conv2d_weight
 
+from kernelmux.backends.torch_ref._conditions import HALVES, at_most, filled
 from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost, Dtypes
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
 
 SIDE = 2**16  # filters or channels: cuDNN finds no way to compute a gradient of millions
 
 
-def conv2d_backward_weight(
+def plain(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    shape = (grad_out.shape[1], x.shape[1], *kernel)
+    found: torch.Tensor = conv2d_weight(x, shape, grad_out, stride, padding, dilation)  # type: ignore[no-untyped-call]
+    return found.contiguous(memory_format=format_of(x))
+
+
+def exact(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
     shape = (grad_out.shape[1], x.shape[1], *kernel)
@@ -49,11 +59,22 @@ def _whole(
     return found.to(x.dtype)
 
 
+NEEDS = (
+    Dtypes("grad_out", *HALVES),  # in fp32 torch's flag allows TF32 by default, which the spec does not
+    filled("grad_out", "x"),
+    at_most(MOST, "grad_out", "x"),
+    AtMost("O", SIDE),
+    AtMost("C", SIDE),
+)
+
 VARIANTS = {
-    "eager": Implementation(
-        fn=conv2d_backward_weight,
-        idea="torch.nn.grad.conv2d_weight",
+    "plain": Implementation(
+        fn=plain, idea="torch.nn.grad.conv2d_weight", requires=NEEDS, arithmetic="mma", deterministic=False
+    ),
+    "exact": Implementation(
+        fn=exact,
+        idea="torch.nn.grad.conv2d_weight in parts that cuDNN takes, of fp32 not by torch's flags",
         arithmetic="mma",
         deterministic=False,  # cuDNN may add parts in any order
-    )
+    ),
 }

@@ -1,20 +1,34 @@
-"""Cross entropy and its gradient by torch: a softmax, less the target."""
+"""Cross entropy and its gradient by torch's autograd, or by a softmax less the target."""
 
 import torch
 
+from kernelmux.backends.torch_ref import cross_entropy, cross_entropy_backward
 from kernelmux.backends.torch_ref._targets import safe_targets
-from kernelmux.backends.torch_ref.cross_entropy import cross_entropy
-from kernelmux.backends.torch_ref.cross_entropy_backward import cross_entropy_backward
 from kernelmux.registry.backend import Implementation
 
 
-def cross_entropy_with_gradient(
+def plain(
+    logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    further = torch.is_grad_enabled() and logits.requires_grad
+    with torch.inference_mode(False), torch.enable_grad():
+        x = logits if further else (logits.clone() if logits.is_inference() else logits.detach()).requires_grad_()
+        options = (target, ignore_index, label_smoothing, reduction)
+        loss = cross_entropy.loss_of("cross_entropy_with_gradient", x.float(), *options)
+        (grad,) = torch.autograd.grad(loss, x, torch.ones_like(loss), retain_graph=further)
+    return loss if further else loss.detach(), grad.contiguous()
+
+
+def exact(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     safe_targets("cross_entropy_with_gradient", logits, target, ignore_index)  # for an error of its own
     options = (ignore_index, label_smoothing, reduction)
-    loss, lse = cross_entropy(logits, target, *options)
-    return loss, cross_entropy_backward(torch.ones_like(loss), logits, target, lse, *options).detach()
+    loss, lse = cross_entropy.exact(logits, target, *options)
+    return loss, cross_entropy_backward.exact(torch.ones_like(loss), logits, target, lse, *options).detach()
 
 
-VARIANTS = {"eager": Implementation(fn=cross_entropy_with_gradient, idea="the loss, then its gradient, in fp32")}
+VARIANTS = {
+    "plain": Implementation(fn=plain, idea="torch.autograd through torch.nn.functional.cross_entropy, in fp32"),
+    "exact": Implementation(fn=exact, idea="the loss, then its gradient, in fp32"),
+}

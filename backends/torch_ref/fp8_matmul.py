@@ -2,13 +2,23 @@
 
 import torch
 
+from kernelmux.backends.torch_ref._conditions import Where, filled
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, Multiple
 
 BLOCK = 128
 
 
-def fp8_matmul(
+def plain(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    out, fast = dtypes.parse(out_dtype), accumulation == "fast"
+    columns = b.t().contiguous().t()  # the only order that cuBLAS takes
+    return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=out, use_fast_accum=fast)
+
+
+def exact(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
     out, kinds = dtypes.parse(out_dtype), (scale_a.dim(), scale_b.dim())
@@ -34,4 +44,26 @@ def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return scale.double()
 
 
-VARIANTS = {"eager": Implementation(fn=fp8_matmul, idea="torch._scaled_mm", arithmetic="mma")}
+SCALES = Where(
+    "one scale for all of a, and one for all of b",
+    lambda call: call.arguments["scale_a"].dim() == call.arguments["scale_b"].dim() == 0,
+    "there is a scale for each line or block",
+)
+FORMATS = Where(
+    "a or b in e4m3",
+    lambda call: torch.float8_e4m3fn in (call.arguments["a"].dtype, call.arguments["b"].dtype),
+    "both are e5m2",
+)
+
+VARIANTS = {
+    "plain": Implementation(
+        fn=plain,
+        idea="torch._scaled_mm",
+        requires=(SCALES, FORMATS, Multiple("K", 16), Multiple("N", 16), filled("a", "b"), Aligned("a"), Aligned("b")),
+        layout={"a": "contiguous"},
+        arithmetic="mma",
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch._scaled_mm where it takes the call, else a product in fp64", arithmetic="mma"
+    ),
+}

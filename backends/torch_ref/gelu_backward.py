@@ -10,4 +10,4 @@ def gelu_backward(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -> 
     return grad_x.contiguous()
 
 
-VARIANTS = {"eager": Implementation(fn=gelu_backward, idea="torch.ops.aten.gelu_backward")}
+VARIANTS = {"plain": Implementation(fn=gelu_backward, idea="torch.ops.aten.gelu_backward")}

@@ -3,6 +3,7 @@
 import torch
 
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Multiple
 
 Maybe = torch.Tensor | None
 # Rows of a part. For 2**18 of them, and b of 64 x 48 by rows, cuBLAS has no kernel: probably since a grid has 65535 blocks
@@ -10,7 +11,15 @@ Maybe = torch.Tensor | None
 MOST = 2**15
 
 
-def int8_matmul(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+def plain(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    sums = torch._int_mm(a, b)
+    if scale_a is None and scale_b is None:
+        return sums
+    rows = sums if scale_a is None else sums * scale_a
+    return (rows if scale_b is None else rows * scale_b).bfloat16()
+
+
+def exact(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     b = b if b.is_contiguous() or b.mT.is_contiguous() else b.contiguous()  # cuBLAS refuses lines with a gap
     sums = _product(a, b) if len(a) <= MOST else torch.cat([_product(rows, b) for rows in _parts(a)])
     if scale_a is None and scale_b is None:
@@ -30,6 +39,18 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch._int_mm(a.contiguous(), b) if fits else torch.mm(a.double(), b.double())
 
 
+# What cuBLAS takes.
+NEEDS = (AtLeast("M", 17), AtMost("M", MOST), AtLeast("K", 8), AtLeast("N", 8), Multiple("K", 8), Multiple("N", 8))
+
 VARIANTS = {
-    "eager": Implementation(fn=int8_matmul, idea="torch._int_mm, and products with the scales", arithmetic="int32")
+    "plain": Implementation(
+        fn=plain,
+        idea="torch._int_mm, and products with the scales",
+        requires=(*NEEDS, Aligned("a"), Aligned("b")),
+        layout={"a": "contiguous", "b": "matrix"},
+        arithmetic="int32",
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch._int_mm where it takes the call, else a product in fp64", arithmetic="int32"
+    ),
 }

@@ -1,12 +1,15 @@
-"""Linear layer by torch.nn.functional.linear, with the sums of torch_ref's matmul, and an activation."""
+"""Linear layer by torch.nn.functional.linear and an activation; `exact` has the sums of torch_ref's matmul."""
 
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
+from kernelmux.backends.torch_ref._conditions import HALVES
 from kernelmux.backends.torch_ref.matmul import coarse, finer
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Dtypes
+from kernelmux.registry.numerics import Rounding
 
 
 def gelu(z: torch.Tensor) -> torch.Tensor:
@@ -15,10 +18,18 @@ def gelu(z: torch.Tensor) -> torch.Tensor:
     return y if z.is_cuda else torch.where(z == torch.inf, z, y)
 
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gelu": gelu, "silu": F.silu, "relu": F.relu}
+PLAIN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
+ACTIVATIONS = PLAIN | {"gelu": gelu}
 
 
-def linear(
+def plain(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    z = F.linear(x, weight, bias)
+    return (z, z.new_empty(0)) if activation == "none" else (PLAIN[activation](z), z)
+
+
+def exact(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows, b = x.flatten(0, -2) if x.dim() > 1 else x[None], weight.t()
@@ -31,4 +42,34 @@ def linear(
     return (z, z.new_empty(0)) if activation == "none" else (ACTIVATIONS[activation](z), z)
 
 
-VARIANTS = {"eager": Implementation(fn=linear, idea="torch.nn.functional.linear and the activation", arithmetic="mma")}
+def _terms(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: str) -> torch.Tensor:
+    return F.linear(x.abs(), weight.abs(), None if bias is None else bias.abs())
+
+
+def _saved(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: str) -> torch.Tensor:
+    return x.new_zeros(0) if rest[0] == "none" else _terms(x, weight, bias)
+
+
+SLOPE = 1.2  # no activation is steeper
+PARTS = (
+    Rounding(
+        "the parts of a sum that cuBLAS splits",
+        lambda *call: SLOPE * _terms(*call),
+        lambda x, *rest: torch.full((), SLOPE, dtype=x.dtype),
+        "y",
+    ),
+    Rounding("the parts of a sum that cuBLAS splits", _saved, lambda x, *rest: torch.ones((), dtype=x.dtype), "z"),
+)
+
+VARIANTS = {
+    "plain": Implementation(
+        fn=plain,
+        idea="torch.nn.functional.linear and the activation",
+        requires=(Dtypes("x", *HALVES),),
+        arithmetic="mma",
+        rounds=PARTS,
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch.nn.functional.linear, or a product in a wider dtype, and the activation", arithmetic="mma"
+    ),
+}

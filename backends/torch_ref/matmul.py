@@ -1,18 +1,29 @@
-"""Matrix product by torch.matmul, which has no precision per call: where its global flags allow less, not by it."""
+"""Matrix product by torch.matmul.
+
+plain   torch.matmul of 16-bit numbers, by whatever torch's flags allow: cuBLAS may round the parts of a split sum
+exact   torch has no precision per call: where its flags allow less than the call asks for, in a wider dtype
+"""
 
 from functools import cache
 from typing import Any
 
 import torch
 
+from kernelmux.backends.torch_ref._conditions import HALVES
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Dtypes
+from kernelmux.registry.numerics import Rounding
 
 _precision: Any = torch._C._get_fp32_precision_getter
 _fp16_sums: Any = torch._C._get_cublas_allow_fp16_accumulation
 TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+def plain(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    return torch.matmul(a, b)
+
+
+def exact(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     return finer(a, b).to(a.dtype) if coarse(a, b, precision) else torch.matmul(a, b)
 
 
@@ -54,4 +65,17 @@ def _multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-VARIANTS = {"eager": Implementation(fn=matmul, idea="torch.matmul", arithmetic="mma")}
+PARTS = Rounding(
+    "the parts of a sum that cuBLAS splits",
+    lambda a, b, precision: a.abs() @ b.abs(),
+    lambda a, b, precision: torch.ones((), dtype=a.dtype),
+)
+
+VARIANTS = {
+    "plain": Implementation(
+        fn=plain, idea="torch.matmul", requires=(Dtypes("a", *HALVES),), arithmetic="mma", rounds=(PARTS,)
+    ),
+    "exact": Implementation(
+        fn=exact, idea="torch.matmul, in a wider dtype where its flags allow less than is asked for", arithmetic="mma"
+    ),
+}

@@ -12,4 +12,4 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
     return y, index.int()
 
 
-VARIANTS = {"eager": Implementation(fn=max_pool2d, idea="torch.nn.functional.max_pool2d")}
+VARIANTS = {"plain": Implementation(fn=max_pool2d, idea="torch.nn.functional.max_pool2d")}

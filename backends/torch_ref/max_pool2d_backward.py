@@ -1,13 +1,29 @@
-"""Gradient of max_pool2d by torch's own backward, in fp32: in 16 bits it rounds after every sum."""
+"""Gradient of max_pool2d by torch's own backward, which in 16 bits rounds after every sum."""
+
+from math import prod
 
 import torch
 
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.windows import Pair
 
 
-def max_pool2d_backward(
+def plain(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    form, shape = format_of(index), (*grad_out.shape[:-2], *size)
+    images = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
+    at = (
+        index.long() if index.is_cuda else index.long().clamp(0, prod(size) - 1)
+    )  # on a CPU torch writes wherever it says
+    backward = torch.ops.aten.max_pool2d_with_indices_backward
+    found: torch.Tensor = backward(grad_out, images, kernel, stride, padding, (1, 1), False, at)
+    return found.contiguous(memory_format=form)
+
+
+def exact(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
     """The images themselves are not read: only their shape counts."""
@@ -31,8 +47,17 @@ def _within(index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding
     return rows & (right >= 0) & (right < kernel[1])
 
 
+def _sums(grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, *rest: Pair) -> torch.Tensor:
+    """Each sum but the last, of as many windows as share an element."""
+    shared = prod(-(-k // s) for k, s in zip(kernel, rest[0], strict=True))
+    return (shared - 1) * exact(grad_out.abs(), index, size, kernel, *rest)
+
+
+SUMS = Rounding("every sum", _sums, lambda grad_out, *rest: torch.zeros((), dtype=grad_out.dtype))
+
 VARIANTS = {
-    "eager": Implementation(
-        fn=max_pool2d_backward, idea="aten::max_pool2d_with_indices_backward in fp32", deterministic=False
-    )
+    "plain": Implementation(
+        fn=plain, idea="aten::max_pool2d_with_indices_backward", deterministic=False, rounds=(SUMS,)
+    ),
+    "exact": Implementation(fn=exact, idea="aten::max_pool2d_with_indices_backward in fp32", deterministic=False),
 }

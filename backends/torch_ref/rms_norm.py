@@ -9,4 +9,4 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return torch.nn.functional.rms_norm(x, weight.shape, weight, eps).contiguous()
 
 
-VARIANTS = {"eager": Implementation(fn=rms_norm, idea="torch.nn.functional.rms_norm")}
+VARIANTS = {"plain": Implementation(fn=rms_norm, idea="torch.nn.functional.rms_norm")}

@@ -2,12 +2,18 @@
 
 import torch
 
+from kernelmux.backends.torch_ref._conditions import MANY_ROWS, few_rows
 from kernelmux.registry.backend import Implementation
 
-MANY_ROWS = 2**16  # beyond it torch's CUDA kernel keeps the parts of grad_weight's sums in the dtype of the weight
+
+def plain(
+    grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    grad_x, grad_weight = rms_norm_gradients(grad_out, x, weight, eps, x.dtype)
+    return grad_x.contiguous(), grad_weight.contiguous()
 
 
-def rms_norm_backward(
+def exact(
     grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = torch.float32 if x.is_cuda and x.numel() > MANY_ROWS * len(weight) else x.dtype
@@ -34,4 +40,7 @@ def _leaf(x: torch.Tensor, further: bool) -> torch.Tensor:
     return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
-VARIANTS = {"eager": Implementation(fn=rms_norm_backward, idea="torch.autograd through rms_norm")}
+VARIANTS = {
+    "plain": Implementation(fn=plain, idea="torch.autograd through rms_norm", requires=(few_rows("x"),)),
+    "exact": Implementation(fn=exact, idea="torch.autograd through rms_norm, in fp32 where rows are many"),
+}

@@ -10,4 +10,4 @@ def silu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return silu_gradient(grad_out, x).contiguous()
 
 
-VARIANTS = {"eager": Implementation(fn=silu_backward, idea="torch.ops.aten.silu_backward")}
+VARIANTS = {"plain": Implementation(fn=silu_backward, idea="torch.ops.aten.silu_backward")}

@@ -3,9 +3,15 @@
 import torch
 
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import OneOf
+from kernelmux.registry.numerics import Rounding
 
 
-def softmax(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+def plain(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return torch.softmax(x, axis).contiguous()
+
+
+def exact(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     if scale == 1.0 and (x.is_cuda or axis == x.dim() - 1):
         return torch.softmax(x, axis).contiguous()
     # A scale applied in 16 bits would be a second rounding, and so is what torch's CPU kernel does in bf16 along
@@ -16,4 +22,13 @@ def softmax(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     return torch.softmax(z * scale, axis).to(x.dtype).contiguous()
 
 
-VARIANTS = {"eager": Implementation(fn=softmax, idea="torch.softmax")}
+EXPONENTIALS = Rounding(
+    "exp(x - max), on a CPU and not along the last axis",
+    lambda x, axis, scale: torch.softmax(x, axis),
+    lambda x, axis, scale: torch.zeros_like(x),
+)
+
+VARIANTS = {
+    "plain": Implementation(fn=plain, idea="torch.softmax", requires=(OneOf("scale", 1.0),), rounds=(EXPONENTIALS,)),
+    "exact": Implementation(fn=exact, idea="torch.softmax, in fp32 where it would round twice"),
+}

@@ -3,9 +3,15 @@
 import torch
 
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import OneOf
 
 
-def softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+def plain(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    grad_x: torch.Tensor = torch.ops.aten._softmax_backward_data(grad_out, y, axis, y.dtype)
+    return grad_x.contiguous()
+
+
+def exact(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     if torch.is_grad_enabled() and (grad_out.requires_grad or y.requires_grad):  # torch's function has no derivative
         g, p = grad_out.float(), y.float()
         return (scale * p * (g - (g * p).sum(axis, keepdim=True))).to(y.dtype).contiguous()
@@ -13,4 +19,7 @@ def softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: 
     return (grad * scale).to(y.dtype).contiguous()
 
 
-VARIANTS = {"eager": Implementation(fn=softmax_backward, idea="torch.ops.aten._softmax_backward_data in fp32")}
+VARIANTS = {
+    "plain": Implementation(fn=plain, idea="torch.ops.aten._softmax_backward_data", requires=(OneOf("scale", 1.0),)),
+    "exact": Implementation(fn=exact, idea="torch.ops.aten._softmax_backward_data in fp32"),
+}

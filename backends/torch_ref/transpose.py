@@ -9,4 +9,4 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
     return x.t().clone(memory_format=torch.contiguous_format)
 
 
-VARIANTS = {"eager": Implementation(fn=transpose, idea="t() and a contiguous copy")}
+VARIANTS = {"plain": Implementation(fn=transpose, idea="t() and a contiguous copy")}

@@ -167,7 +167,7 @@ def _within_bound(judge: Judge, declared: Gradient, values: dict[str, Any], grad
     other = Trial(backward, trial.case, trial.text, trial.dtype, trial.seed, made)
     name, _, variant = dispatch.which(declared.op, *made, backend=backend).partition("/")
     ran = registered.variants(name, declared.op)[variant]
-    how = [numerics.arithmetic(ran.accumulates(o.name), trial.dtype, other.call.scalars) for o in backward.outputs]
+    how = [ran.computes(o.name, trial.dtype, other.call.scalars) for o in backward.outputs]
     pairs = zip(declared.wrt, other.references, other.bounds(how), strict=True)
     expected = {tensor: (ref, limit) for tensor, ref, limit in pairs}
     expected |= {tensor: expected[of] for tensor, of in declared.same.items()}

@@ -33,9 +33,8 @@ def _compare(judge: Judge, theirs: Any, baseline: Implementation) -> None:
     ours, trial, outputs = judge.call(), judge.trial, judge.trial.spec.outputs
     judge.well_formed(ours)
     other = theirs if isinstance(theirs, tuple) else (theirs,)
-    named = (baseline.accumulates(output.name) for output in outputs)
     own = trial.bounds(judge.probe.arithmetics(trial))
-    their = trial.bounds([numerics.arithmetic(name, trial.dtype, trial.call.scalars) for name in named])
+    their = trial.bounds([baseline.computes(o.name, trial.dtype, trial.call.scalars) for o in outputs])
     for i, output in enumerate(outputs):
         mine, base = own[i], their[i]
         if mine is None or base is None:

@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "sofmax"], 'unknown operator "sofmax"'),
         (["--op"], "expected at least one argument"),
         (["--backend", "tritn"], 'did you mean "triton"?'),
-        (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "eager"?'),
+        (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "plain"?'),
         (["--check", "acuracy"], 'did you mean "accuracy"?'),
         (["--op", "softmax", "--case", "x4x101"], 'unknown case "x4x101"'),
         (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
@@ -113,7 +113,7 @@ def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0]["schema"] == 1 and lines[0]["machine"] == "on the CPU" and "torch" in lines[0]["versions"]
     trials = [line for line in lines if line["kind"] == "trial"]
     assert lines[1]["spec"] and lines[1]["source"] and all(t["budget"] <= 1 and t["axes"] for t in trials)
-    assert "| add | torch_ref/eager |" in (tmp_path / "matrix-partial.md").read_text()
+    assert "| add | torch_ref/plain |" in (tmp_path / "matrix-partial.md").read_text()
 
 
 def test_worker_processes_give_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_several_seeds_run_every_item_for_each(tmp_path: Path, capsys: pytest.Ca
     assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11"]) == cli.OK
     out = capsys.readouterr().out
     assert last(out) == "4 passed, 0 failed, 0 skipped" and "seeds 3, 17" in out
-    assert "passed add-torch_ref/eager-accuracy-seed17" in out
+    assert "passed add-torch_ref/plain-accuracy-seed17" in out
     lines = [json.loads(line) for line in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
     seeds = {(line["check"], line["seed"]) for line in lines if line["kind"] == "trial"}
     assert seeds == {(check, seed) for check in ("accuracy", "exact") for seed in (3, 17)}
@@ -161,7 +161,7 @@ def test_a_whole_run_has_files_of_its_own() -> None:
     assert report.names(Options(tier="full"), False) == partial
 
 
-@pytest.mark.parametrize("damaged", ['{"add-torch_ref/eager-exact": 1.', "[]", '{"a": "b"}', "\0", "null"])
+@pytest.mark.parametrize("damaged", ['{"add-torch_ref/plain-exact": 1.', "[]", '{"a": "b"}', "\0", "null"])
 def test_a_damaged_state_does_not_stop_a_run(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "durations.json").write_text(damaged)
     assert cli.main(two_items(tmp_path)) == cli.OK
@@ -211,7 +211,7 @@ def test_unwritten_elements_are_named_as_poison(
 def test_the_list_names_checks_and_items(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--op", "add", "--backend", "torch_ref", "--list"]) == cli.OK
     out = capsys.readouterr().out
-    assert "special_values" in out and "add-torch_ref/eager-accuracy" in out
+    assert "special_values" in out and "add-torch_ref/plain-accuracy" in out
 
 
 def test_the_mutants_run_in_worker_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_a_wrong_reference_is_the_outlier(respecified: Respecified, mutants: Non
 def test_inputs_that_are_not_exact_are_refused(respecified: Respecified) -> None:
     spec = catalog.spec("reduce_sum")
     drawn = replace(spec, exact=lambda case, dtype, rng: {"x": torch.rand(case.shapes["x"], generator=rng).to(dtype)})
-    outcome = respecified(drawn, "exact", "torch_ref", "eager")
+    outcome = respecified(drawn, "exact", "torch_ref", "exact")
     assert outcome.status == "failed" and "not exact" in outcome.text
 
 
@@ -93,7 +93,7 @@ def test_seeds_come_from_operator_case_dtype_and_seed() -> None:
 )
 def test_what_is_no_tensor_is_named(op: str, result: object, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "call", lambda *call: result)
-    outcome = execute(Item(op, "torch_ref", "eager", "accuracy"), Options())
+    outcome = execute(Item(op, "torch_ref", "exact", "accuracy"), Options())
     assert outcome.status == "failed" and f"seed 0x0: {expected}\n" in outcome.text
 
 
@@ -130,13 +130,13 @@ def test_both_lines_of_a_race_are_shown_with_their_source(tmp_path: Path) -> Non
 def test_a_condition_on_an_unknown_axis_names_backend_variant_and_axes(
     condition: Condition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ladder = {"eager": Implementation(fn=lambda x, axis, scale: x, idea="", requires=(condition,))}
+    ladder = {"exact": Implementation(fn=lambda x, axis, scale: x, idea="", requires=(condition,))}
     monkeypatch.setattr(registered, "variants", lambda name, op: ladder)
     call = catalog.spec("softmax").bind(torch.zeros(2, 3))
-    (verdict,) = dispatch.verdicts(call, "torch_ref", "eager")
-    says = r'a condition of torch_ref/eager fails: SpecError: softmax: .* names "J", expected .*: .*[NKx]'
+    (verdict,) = dispatch.verdicts(call, "torch_ref", "exact")
+    says = r'a condition of torch_ref/exact fails: SpecError: softmax: .* names "J", expected .*: .*[NKx]'
     assert re.match(says, verdict.reasons[0])
-    outcome = execute(Item("softmax", "torch_ref", "eager", "claims"), Options())
+    outcome = execute(Item("softmax", "torch_ref", "exact", "claims"), Options())
     assert outcome.status == "failed" and 'softmax: a condition names "J"' in outcome.text
 
 

@@ -12,7 +12,7 @@ from kernelmux.registry import catalog
 
 def _probe(op: str) -> Probe:
     return Probe(
-        catalog.spec(op), "state", "torch_ref", "eager", registered.variants("torch_ref", op)["eager"], Options()
+        catalog.spec(op), "state", "torch_ref", "exact", registered.variants("torch_ref", op)["exact"], Options()
     )
 
 

@@ -25,7 +25,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
 
-ITEM = Item("softmax", "torch_ref", "eager", "accuracy")
+ITEM = Item("softmax", "torch_ref", "exact", "accuracy")
 KNOWN = [Book(expected.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
 RAN = [Record("x17", "fp16", "", 0, assertions=1)]
 
@@ -63,8 +63,8 @@ def test_an_entry_whose_trials_did_not_run_says_nothing() -> None:
 def test_an_entry_that_matches_nothing_is_stale() -> None:
     assert expected.stale([ITEM.name], Options(), KNOWN) == []
     found = ["expected_failures.toml: softmax-*-accuracy"]
-    assert expected.stale(["add-torch_ref/eager-accuracy"], Options(), KNOWN) == found
-    assert expected.stale(["add-torch_ref/eager-accuracy"], Options(backends=("torch_ref",)), KNOWN) == []
+    assert expected.stale(["add-torch_ref/plain-accuracy"], Options(), KNOWN) == found
+    assert expected.stale(["add-torch_ref/plain-accuracy"], Options(backends=("torch_ref",)), KNOWN) == []
     theirs = [Book(Path("theirs.toml"), KNOWN[0].entries, "theirs")]
     assert expected.stale([], Options(backends=("torch_ref",)), theirs) == []
     assert expected.stale([], Options(backends=("theirs",)), theirs) == ["theirs.toml: softmax-*-accuracy"]
@@ -83,15 +83,15 @@ def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch
     entry = '[[expected]]\nitem = "softmax-theirs/*"\nreason = "known"\n'
     (tmp_path / "expected_failures.toml").write_text(entry)
     (tmp_path / "resource_budgets.toml").write_text(
-        '[budget]\nspills = 4\n[[variant]]\nname = "softmax/torch_ref/eager"\nspills = 8\nreason = "why"\n'
+        '[budget]\nspills = 4\n[[variant]]\nname = "softmax/torch_ref/exact"\nspills = 8\nreason = "why"\n'
     )
     monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "torch_ref" else None)
     more = tmp_path / "more.toml"
     more.write_text(entry)
     found = expected.books(Options(expected=(str(more),)))
     assert [(b.path, b.backend) for b in found[1:]] == [(tmp_path / expected.NAME, "torch_ref"), (more, "")]
-    assert budgets.budget("softmax", "torch_ref", "torch_ref/eager", "sm_80") == budgets.Budget(255, 8, "why")
-    assert budgets.budget("add", "torch_ref", "torch_ref/eager", "sm_80").spills == 4
+    assert budgets.budget("softmax", "torch_ref", "torch_ref/exact", "sm_80") == budgets.Budget(255, 8, "why")
+    assert budgets.budget("add", "torch_ref", "torch_ref/plain", "sm_80").spills == 4
     assert budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
 
 
@@ -164,7 +164,7 @@ def test_a_check_that_crashes_fails_with_its_traceback(monkeypatch: pytest.Monke
     outcome = _check(monkeypatch, lambda probe: 1 / 0)
     assert outcome.status == "failed" and "ZeroDivisionError" in outcome.text and "reproduce:" in outcome.text
     again = execute(ITEM, Options(tier="smoke", program="their command"))
-    assert "reproduce: their command --op softmax --backend torch_ref/eager --check accuracy --tier smoke" in again.text
+    assert "reproduce: their command --op softmax --backend torch_ref/exact --check accuracy --tier smoke" in again.text
 
 
 def test_an_outcome_survives_the_way_between_processes() -> None:
@@ -223,8 +223,8 @@ def test_one_cause_is_told_once() -> None:
     matrix.causes(console, outcomes)
     text = console.export_text()
     assert "the text of layout" in text and "the text of shapes" not in text
-    assert f"the same as in softmax-torch_ref/eager-layout: {cause}" in text
-    assert f"softmax[torch_ref/eager] {cause}: one cause, 2 checks: layout, shapes" in text
+    assert f"the same as in softmax-torch_ref/exact-layout: {cause}" in text
+    assert f"softmax[torch_ref/exact] {cause}: one cause, 2 checks: layout, shapes" in text
 
 
 def test_how_long_the_rest_takes() -> None:
@@ -253,14 +253,14 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
 def test_the_ledger_knows_verified_from_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "FOLDER", tmp_path)
     ledger.books.cache_clear()
-    assert ledger.status("softmax", "torch_ref", "eager") == ("never run", ())
+    assert ledger.status("softmax", "torch_ref", "exact") == ("never run", ())
     assert ledger.status("softmax", "triton", "online") == ("emulated only", ())
     entry = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("torch_ref", "softmax")}
     for source, status in ((entry["source"], "verified"), ("other", "stale")):
-        book = {"gpu": "NVIDIA H200", "entries": {"softmax/torch_ref/eager": entry | {"source": source}}}
+        book = {"gpu": "NVIDIA H200", "entries": {"softmax/torch_ref/exact": entry | {"source": source}}}
         (tmp_path / "nvidia_h200.json").write_text(json.dumps(book))
         ledger.books.cache_clear()
-        assert ledger.status("softmax", "torch_ref", "eager") == (status, ("NVIDIA H200",))
+        assert ledger.status("softmax", "torch_ref", "exact") == (status, ("NVIDIA H200",))
     (tmp_path / "nvidia_h200.json").write_text('{"gpu": ')
     ledger.books.cache_clear()
     with pytest.raises(SpecError, match="the ledger is damaged"):

@@ -62,7 +62,7 @@ def test_junit_has_a_case_for_each_item(failed: tuple[Path, str]) -> None:
     (suite,) = ElementTree.parse(failed[0] / "junit.xml").getroot()
     found = {(c.get("classname"), c.get("name")): [e.tag for e in c] for c in suite}
     assert found["softmax.impl", "softmax-accuracy"] == ["failure"]
-    assert found["softmax.torch_ref", "eager-accuracy"] == []
+    assert found["softmax.torch_ref", "exact-accuracy"] == []
     assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
 
 

@@ -28,7 +28,7 @@ def test_emulated_calls_are_checked_and_have_time(tier: str, seconds: float) -> 
 
 def probe_of(fn: Callable[..., Any], op: str, check: str = "accuracy", **options: Any) -> Probe:
     """A probe of a function that no backend has registered."""
-    probe = Probe(catalog.spec(op), check, "torch_ref", "eager", Implementation(fn, "", **options), Options())
+    probe = Probe(catalog.spec(op), check, "torch_ref", "exact", Implementation(fn, "", **options), Options())
     probe.call = lambda values: result if isinstance(result := fn(*values), tuple) else (result,)  # type: ignore[method-assign]
     return probe
 

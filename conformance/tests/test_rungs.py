@@ -48,8 +48,8 @@ def test_what_a_variant_is_asked(variant: str, options: Options, tier: str, monk
 
 
 @pytest.mark.parametrize(("label", "check", "status"), [
-    ("cuda/wgmma", "layout", "skipped"), ("cuda/wgmma", "compile_only", "passed"), ("torch_ref/eager", "layout", "passed"),
-    ("cuda/wgmma", "extent", "skipped"), ("torch_ref/eager", "extent", "skipped"),
+    ("cuda/wgmma", "layout", "skipped"), ("cuda/wgmma", "compile_only", "passed"), ("torch_ref/exact", "layout", "passed"),
+    ("cuda/wgmma", "extent", "skipped"), ("torch_ref/exact", "extent", "skipped"),
 ])  # fmt: skip
 def test_what_is_asked_of_a_verified_variant(
     label: str, check: str, status: str, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +80,6 @@ def chosen(given: list[str]) -> Options:
 
 
 def test_an_operator_whose_small_cases_have_no_exact_inputs_is_asked_a_larger_one() -> None:
-    item = Item("linear", "torch_ref", "eager", "exact")
+    item = Item("linear", "torch_ref", "exact", "exact")
     outcome = execute.execute(item, Options(tier="smoke"))
     assert outcome.status == "passed" and outcome.passed == 1

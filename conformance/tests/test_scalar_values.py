@@ -56,10 +56,7 @@ def budgets(made: Trial) -> Iterator[tuple[str, float]]:
             outputs = dispatch.call(made.spec, made.values, f"{backend}/{variant}")
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             limits = made.bounds(
-                [
-                    numerics.arithmetic(implementation.accumulates(o.name), made.dtype, made.call.scalars)
-                    for o in made.spec.outputs
-                ]
+                [implementation.computes(o.name, made.dtype, made.call.scalars) for o in made.spec.outputs]
             )
             found = zip(outputs, made.references, limits, strict=True)
             yield f"{backend}/{variant}", max(numerics.compare(o, r, b.total).budget for o, r, b in found)

@@ -10,7 +10,7 @@ from kernelmux.registry import catalog, dispatch, requests, scope, selection
 from kernelmux.registry.errors import UnsupportedError
 
 
-def judged(op: str = "softmax", backend: str = "torch_ref", variant: str = "eager") -> str:
+def judged(op: str = "softmax", backend: str = "torch_ref", variant: str = "exact") -> str:
     """What the check has to say against a variant, "" if nothing."""
     implementation = registered.variants(backend, op)[variant]
     probe = Probe(catalog.spec(op), "selection", backend, variant, implementation, Options(tier="smoke"))

@@ -40,7 +40,7 @@ def spec() -> OpSpec:
 def judged(fn: Callable[..., Pair], text: str = "x=4x9") -> str:
     """What a judge says of a function: "" if it is right."""
     one = spec()
-    probe = Probe(one, "accuracy", "torch_ref", "eager", Implementation(fn, ""), Options())
+    probe = Probe(one, "accuracy", "torch_ref", "exact", Implementation(fn, ""), Options())
     trial = probe.make(one.case(text), torch.float32)
     with probe.judge(trial) as judge:
         judge.accurate(fn(*trial.call.arguments.values()))

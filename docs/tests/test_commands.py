@@ -101,7 +101,7 @@ def test_the_first_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -
     (code,) = snippets(TOP / "README.md")
     with warnings.catch_warnings(action="ignore"):
         exec(compile(code, "README.md", "exec"), {})
-    assert "torch_ref/eager" in capsys.readouterr().out
+    assert "torch_ref/exact" in capsys.readouterr().out
 
 
 @needs_emulator

@@ -96,7 +96,7 @@ def test_perf_times_it_beside_torch_and_nothing_that_is_emulated() -> None:
     with conduct.watched(), guests.joined(text, "softmax"):
         rows = plan.rows(PerfOptions(ops=("softmax",), dtypes=("fp32",), impl=text, device=DEVICE))
     found = [f"{row.backend}/{row.variant}" for row in rows if row.workload == rows[0].workload]
-    assert {"impl/softmax", "torch_ref/eager"} <= set(found) and len(found) == len({f.partition("/")[0] for f in found})
+    assert {"impl/softmax", "torch_ref/exact"} <= set(found) and len(found) == len({f.partition("/")[0] for f in found})
 
 
 def test_an_honest_function_passes_both(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_compiled_contestant_runs_on_the_backend_of_its_name(block, tmp_path, 
     monkeypatch.setattr(torch, "compile", fn)
     status, found = rows(block, tmp_path, "--contestants", "torch_eager", "auto_compile")
     assert status == 0 and len(found["auto_compile"]["times"]) == 4
-    assert compiled == ["Block"] and set(asked) == {"torch_ref/eager"}
+    assert compiled == ["Block"] and set(asked) == {"torch_ref/exact"}
 
 
 def test_who_cannot_take_part_is_named(block, tmp_path, capsys):

@@ -127,13 +127,13 @@ def test_the_reports_have_their_share_of_the_minutes():
 
 
 def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
-    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "eager")]
+    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain")]
     outcome = running.run(rows, Options(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
     for text in (next(wording.late(found.rows)), markdown.whole(found, ""), page.html(found)):
-        assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/eager" in text
+        assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/plain" in text
 
 
 def test_what_was_timed_is_in_the_head_of_every_report():

@@ -360,7 +360,7 @@ def wrong(draft: Draft, chosen: str, outputs: tuple[torch.Tensor, ...]) -> str |
             if not torch.equal(got, ref.to(got.dtype)):
                 return f"{output.name}: other numbers"
             continue
-        how = numerics.arithmetic(implementation.accumulates(output.name), call.dtype, call.scalars)
+        how = implementation.computes(output.name, call.dtype, call.scalars)
         limit = numerics.bound(spec.errors[i], how, ref, want, call.dtype, exact_arguments(call), call.axes).total
         found = numerics.compare(got.detach().as_subclass(torch.Tensor), ref, limit)
         if not found.passed:

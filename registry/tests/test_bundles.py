@@ -29,13 +29,13 @@ def test_the_command_runs_a_kept_call_in_a_process_of_its_own(tmp_path, monkeypa
     """With a result that was wrong when it was kept, of a backend that is right."""
     monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "kept"))
     monkeypatch.setattr(bundles, "_kept", {})
-    eager = registered.variants("torch_ref", "softmax")["eager"]
+    exact = registered.variants("torch_ref", "softmax")["exact"]
     call = catalog.spec("softmax").bind(X)
-    wrong = judgement.Result("torch_ref/eager", eager, (X,))
+    wrong = judgement.Result("torch_ref/exact", exact, (X,))
     folder, lack = bundles.keep(call, wrong, None, judgement.judge(call, wrong, None))
     assert folder and not lack
     command = (tmp_path / "kept" / folder / "finding.txt").read_text().splitlines()[-1].split()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, *command[1:]], env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0 and "torch_ref/eager: other bits than were kept" in done.stdout, done.stderr
+    assert done.returncode == 0 and "torch_ref/exact: other bits than were kept" in done.stdout, done.stderr
     assert "within the bound" in done.stdout

@@ -324,7 +324,7 @@ def test_a_spawned_process_inherits_environment_and_file_but_no_scope_and_no_def
     selection.set_default("transpose", "torch_ref")
     try:
         with (
-            use("torch_ref/eager", strict=True),
+            use("torch_ref/exact", strict=True),
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
             told = {op: pool.submit(selection.requested, op, None) for op in ("softmax", "add", "transpose")}

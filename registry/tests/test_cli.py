@@ -21,17 +21,17 @@ def run(capsys, *arguments):
 
 def test_list_names_operators_and_variants(capsys):
     code, out, _ = run(capsys, "list")
-    assert code == 0 and "softmax" in out and "eager" in out
+    assert code == 0 and "softmax" in out and "exact" in out
 
 
 def test_show_gives_formula_arguments_and_implementations(capsys):
     code, out, _ = run(capsys, "show", "softmax")
-    assert code == 0 and "exp(scale*x - m)" in out and "torch_ref/eager" in out
+    assert code == 0 and "exp(scale*x - m)" in out and "torch_ref/exact" in out
 
 
 def test_explain_judges_a_call_from_its_shapes(capsys):
     code, out, _ = run(capsys, "explain", "softmax", "--shape", "x=4096x8192:bf16,axis=0", "--backend", "torch_ref")
-    assert code == 0 and "chosen: torch_ref/eager" in out and "x bf16[4096, 8192]" in out and "axis=0" in out
+    assert code == 0 and "chosen: torch_ref/exact" in out and "x bf16[4096, 8192]" in out and "axis=0" in out
 
 
 @pytest.mark.parametrize(

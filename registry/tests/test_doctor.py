@@ -145,17 +145,17 @@ def test_backends_from_outside_that_cannot_be_used_are_named_with_their_reason(p
 def test_explain_and_support_name_them_as_well_and_the_rest_works(plugged, capsys):
     assert cli.main(["explain", "softmax", "--shape", "x=3x4"]) == 0
     out = capsys.readouterr().out
-    assert "chosen: torch_ref/eager" in out and "see parameter 1" in out and 'backend "two" cannot be used' in out
+    assert "chosen: torch_ref/exact" in out and "see parameter 1" in out and 'backend "two" cannot be used' in out
     assert cli.main(["support", "--device", "sm_90"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert 'fails: backend "fails" is registered but cannot be imported' in out and "wrong/best registered" in out
 
 
 def test_settings_and_who_they_choose(monkeypatch):
-    monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "torch_ref/eager")
+    monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "torch_ref/plain")
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
-    assert {"KERNELMUX_BACKEND_ADD=torch_ref/eager", "CUDA_HOME=/nowhere"} <= set(section("environment").lines)
-    assert section("who runs what").lines == (f"{'add':<20} torch_ref/eager (from KERNELMUX_BACKEND_ADD)",)
+    assert {"KERNELMUX_BACKEND_ADD=torch_ref/plain", "CUDA_HOME=/nowhere"} <= set(section("environment").lines)
+    assert section("who runs what").lines == (f"{'add':<20} torch_ref/plain (from KERNELMUX_BACKEND_ADD)",)
 
 
 def test_a_misspelt_setting_is_a_problem_and_not_the_end(monkeypatch, capsys):
@@ -198,7 +198,7 @@ def test_without_triton_cupy_and_nvrtc_every_command_works_and_says_what_is_miss
     assert "triton               not installed" in doctors and "no problems" in doctors
     for text in (doctors, support, here):
         assert "the package triton is not installed: pip install triton" in " ".join(text.split())
-    assert "eager" in listed and "chosen: torch_ref/eager" in here
+    assert "exact" in listed and "chosen: torch_ref/exact" in here
     for text in (one, elsewhere):  # a question about another machine: cuda is known without what launches it
         flat = " ".join(text.split())
         assert "cuda/online" in flat and "its module for softmax cannot be imported: ModuleNotFoundError" in flat

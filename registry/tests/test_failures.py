@@ -135,7 +135,7 @@ def test_an_error_that_shows_in_torch_gets_a_note_of_what_ran():
         kx.transpose(X, backend="torch_ref")
         raise late
     (note,) = raised.value.__notes__
-    assert "the latest at the end: transpose[torch_ref/eager] 8x6:fp32" in note
+    assert "the latest at the end: transpose[torch_ref/plain] 8x6:fp32" in note
     assert failures.cause(late).text in note and "CUDA_LAUNCH_BLOCKING=1" in note and "compute-sanitizer" in note
     for other in (ValueError("no"), AcceleratorError("CUDA error: out of memory")):
         with pytest.raises(type(other)) as unrelated, kx.record():

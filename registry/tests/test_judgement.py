@@ -7,11 +7,11 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, judgement
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
-EAGER = registered.variants("torch_ref", "softmax")["eager"]
+EXACT = registered.variants("torch_ref", "softmax")["exact"]
 
 
 def result(y, name="one/plain"):
-    return judgement.Result(name, EAGER, (y,))
+    return judgement.Result(name, EXACT, (y,))
 
 
 def test_a_result_within_its_bound_is_right_and_one_beyond_is_not():
@@ -45,7 +45,7 @@ def test_subnormal_numbers_may_be_flushed_where_the_spec_says_so():
 def test_values_that_the_spec_leaves_open_are_not_judged():
     call = catalog.spec("attention").bind(*(torch.full((1, 1, 2, 4), torch.inf).half() for _ in range(3)))
     outputs = torch.zeros(1, 1, 2, 4).half(), torch.zeros(1, 1, 2)
-    found = judgement.judge(call, judgement.Result("one/plain", EAGER, outputs), None)
+    found = judgement.judge(call, judgement.Result("one/plain", EXACT, outputs), None)
     assert "arise at places that depend on the tiling" in found.open and not found.wrong
     assert judgement.undefined(catalog.spec("add").bind(X * torch.inf, X)) is None
 
@@ -66,18 +66,18 @@ def test_two_results_near_the_largest_number_agree():
     spec = catalog.spec("add")
     largest = torch.tensor([65504.0], dtype=torch.float16)
     call = spec.bind(largest, torch.tensor([15.99], dtype=torch.float16))
-    one = judgement.Result("one/plain", EAGER, (largest,))
-    other = judgement.Result("other/plain", EAGER, (torch.tensor([torch.inf], dtype=torch.float16),))
+    one = judgement.Result("one/plain", EXACT, (largest,))
+    other = judgement.Result("other/plain", EXACT, (torch.tensor([torch.inf], dtype=torch.float16),))
     for pair in ((one, other), (other, one)):
         assert list(judgement._against_each_other(call, *pair)) == []
-    far = judgement.Result("far/plain", EAGER, (torch.tensor([6e4], dtype=torch.float16),))
+    far = judgement.Result("far/plain", EXACT, (torch.tensor([6e4], dtype=torch.float16),))
     assert len(list(judgement._against_each_other(call, far, other))) == 1
 
 
 def test_a_wrong_form_of_result_is_a_violation():
     spec = catalog.spec("softmax")
     call = spec.bind(X)
-    short = judgement.Result("short/plain", EAGER, (X[0],))
+    short = judgement.Result("short/plain", EXACT, (X[0],))
     assert "gives y as fp32[4], expected fp32[3, 4]" in judgement.judge(call, short, None).wrong[0]
 
 

@@ -65,7 +65,7 @@ def test_a_call_during_a_change_of_default_is_not_remembered_for_afterwards(monk
         return real(spec, values, argument)
 
     monkeypatch.setattr(dispatch, "_plan", plan)
-    selection.set_default("softmax", "torch_ref/eager")
+    selection.set_default("softmax", "torch_ref/exact")
     dispatch.function("softmax")(X)
     assert ran[-1] == "set_default('softmax')"
     selection.set_default("softmax", None)
@@ -93,7 +93,7 @@ def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeyp
 def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
     for ask in (dispatch.function("softmax"), lambda x, **k: dispatch.explain("softmax", x, **k),
                 lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
-        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "eager"'):
+        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "exact"'):
             ask(X, backend=chain)
 
 
@@ -117,7 +117,7 @@ def test_a_name_in_capitals_or_cut_short_is_told_as_such(monkeypatch):
 
 def test_what_an_interactive_session_shows_of_a_decision_is_one_line():
     found = repr(kernelmux.explain("softmax", X))
-    assert found == "<decision for softmax: torch_ref/eager, from auto; print() gives every reason>"
+    assert found == "<decision for softmax: torch_ref/exact, from auto; print() gives every reason>"
 
 
 def python(code, **variables):

@@ -174,7 +174,7 @@ import child
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    with kx.use("torch_ref/eager"), kx.record():
+    with kx.use("torch_ref/plain"), kx.record():
         kx.square(torch.arange(3.0))
         process = context.Process(target=child.body, args=(queue,))
         process.start()
@@ -182,4 +182,4 @@ if __name__ == "__main__":
     process.join()
 """
     out = run(code, "torch_ref", str(tmp_path), KERNELMUX_BACKEND_SQUARE="torch_ref")
-    assert out == "([0.0, 1.0, 4.0], 1, 'torch_ref/eager', 'KERNELMUX_BACKEND_SQUARE')\n"
+    assert out == "([0.0, 1.0, 4.0], 1, 'torch_ref/plain', 'KERNELMUX_BACKEND_SQUARE')\n"

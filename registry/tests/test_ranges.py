@@ -11,7 +11,7 @@ import kernelmux as kx
 from kernelmux.registry import catalog, dispatch, ranges
 
 X = torch.randn(4, 6)
-LABEL = "softmax[torch_ref/eager]"
+LABEL = "softmax[torch_ref/exact]"
 
 
 @pytest.fixture(autouse=True)

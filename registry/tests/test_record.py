@@ -183,11 +183,11 @@ class Model(torch.nn.Module):
 MODULES = """\
 module                   operator   ran               asked by        calls   tensors
 ───────────────────────────────────────────────────────────────────────────────────────────────
-(the model)              softmax    torch_ref/eager   call argument       1   4x8:fp32
-first                    rms_norm   torch_ref/eager   call argument       2   4x8:fp32 8:fp32
-rest.0                   rms_norm   torch_ref/eager   call argument       1   4x8:fp32 8:fp32
-rest.1                   rms_norm   torch_ref/eager   call argument       1   4x8:fp32 8:fp32
-(outside of the model)   add        torch_ref/eager   call argument       1   4x8:fp32 4x8:fp32"""
+(the model)              softmax    torch_ref/exact   call argument       1   4x8:fp32
+first                    rms_norm   torch_ref/plain   call argument       2   4x8:fp32 8:fp32
+rest.0                   rms_norm   torch_ref/plain   call argument       1   4x8:fp32 8:fp32
+rest.1                   rms_norm   torch_ref/plain   call argument       1   4x8:fp32 8:fp32
+(outside of the model)   add        torch_ref/plain   call argument       1   4x8:fp32 4x8:fp32"""
 
 
 def has_hooks(model):

@@ -225,7 +225,7 @@ def bound(op, fn, *values, check=True):
     spec = catalog.spec(op)
     whole = spec.given(*values)
     plan, _ = dispatch.resolve(spec, whole, "torch_ref")
-    return BoundCall(spec, whole, replace(plan, fn=Replayed(fn)), "torch_ref/eager", check)
+    return BoundCall(spec, whole, replace(plan, fn=Replayed(fn)), "torch_ref/exact", check)
 
 
 def test_a_bound_call_holds_its_replay(kernel):

@@ -18,14 +18,14 @@ from kernelmux.registry.errors import ArgumentError, ShadowWarning, UnknownName
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 
-def eager(op):
-    return registered.variants("torch_ref", op)["eager"]
+def default(op):
+    return [*registered.variants("torch_ref", op).values()][-1]
 
 
 def sound(op):
     """An implementation that computes as torch does and is a kernel to the registry."""
-    fn = eager(op).fn
-    return Implementation(fn=lambda *values: fn(*values), idea="as torch", arithmetic=eager(op).arithmetic)
+    fn = default(op).fn
+    return Implementation(fn=lambda *values: fn(*values), idea="as torch", arithmetic=default(op).arithmetic)
 
 
 class Broken:
@@ -33,7 +33,7 @@ class Broken:
 
     def __init__(self):
         self.runs = 0
-        self.fn = eager("softmax").fn
+        self.fn = default("softmax").fn
 
     def __call__(self, x, axis, scale):
         self.runs += 1
@@ -56,9 +56,9 @@ def fakes(monkeypatch, tmp_path):
         "bad": {
             "softmax": {"plain": Implementation(fn=lambda x, axis, scale: broken(x, axis, scale), idea="wrong")},
             "softmax_backward": {
-                "plain": Implementation(fn=lambda *a: eager("softmax_backward").fn(*a) * 1.01, idea="")
+                "plain": Implementation(fn=lambda *a: default("softmax_backward").fn(*a) * 1.01, idea="")
             },
-            "argmax": {"plain": Implementation(fn=lambda *a: eager("argmax").fn(*a) * 0, idea="wrong")},
+            "argmax": {"plain": Implementation(fn=lambda *a: default("argmax").fn(*a) * 0, idea="wrong")},
         },
         "raising": {"softmax": {"plain": Implementation(fn=lambda x, axis, scale: Raising()(x, axis, scale), idea="")}},
     }
@@ -104,11 +104,11 @@ def test_a_wrong_element_is_found_told_kept_and_runs_again(tmp_path, capsys):
     about = json.loads((folder / "call.json").read_text())
     assert about["call"]["scalars"] == {"axis": 1, "scale": 1.0} and list(about["call"]["sources"]) == [
         "bad/plain",
-        "torch_ref/eager",
+        "torch_ref/exact",
     ]
     assert about["environment"]["torch"] == torch.__version__ and "spec" in about["call"]
     kept = torch.load(folder / "outputs.pt")
-    assert torch.equal(kept["bad/plain"]["y"], want) and not torch.equal(kept["torch_ref/eager"]["y"], want)
+    assert torch.equal(kept["bad/plain"]["y"], want) and not torch.equal(kept["torch_ref/exact"]["y"], want)
     assert bundles.main([str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "bad/plain: the bits that were kept" in printed and "worst y[1, 1]" in printed
@@ -281,7 +281,7 @@ def test_where_warnings_are_errors_the_first_violation_stops_the_program(tmp_pat
 @pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.ShadowWarning")
 def test_the_operators_of_a_backward_are_shadowed_on_autograds_own_thread():
     leaf = X.clone().requires_grad_()
-    with kx.use("bad/plain", shadow="torch_ref/eager"):
+    with kx.use("bad/plain", shadow="torch_ref/exact"):
         y = kx.softmax(leaf)
     y.pow(2).sum().backward()
     assert row("softmax_backward").violations == 1 and leaf.grad is not None
@@ -339,7 +339,7 @@ def test_large_calls_are_compared_with_each_other(monkeypatch):
             kx.matmul(torch.randn(30, 50).to(dtype), torch.randn(50, 20).to(dtype))
             kx.argmax(torch.randn(30, 50).to(dtype))
     assert {(r.agreed, r.violations) for r in kx.shadow_report().rows} == {(2, 0)}
-    with pytest.warns(ShadowWarning, match="against each other: bad/plain and torch_ref/eager"):
+    with pytest.warns(ShadowWarning, match="against each other: bad/plain and torch_ref/exact"):
         with kx.use("bad", shadow="torch_ref"):
             kx.softmax(X)
 
