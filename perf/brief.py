@@ -69,7 +69,7 @@ def representative(ladder: list[Row]) -> Row:
     """What a plain call of a backend runs, its last rung that can; of torch the plain form; torch.compile of others."""
     wanted = {BASELINE: PLAIN, peers.NAME: COMPILED}.get(ladder[0].backend)
     return next(
-        (row for row in ladder if row.variant == wanted),
+        (row for row in ladder if row.variant == wanted and not row.problem),
         next((row for row in reversed(ladder) if not row.problem), ladder[-1]),
     )
 

@@ -172,10 +172,18 @@ def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> 
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):
         found = list(_variants(name, only, spec, call))
+        if name == BASELINE and not _is_asked(BASELINE, options):  # beside the others: what they are compared with
+            found = [one for one in found if one[0] == PLAIN and not one[1]] or found[-1:]
         if options.impl and not options.backends:  # beside it: what each backend would run
             found = [one for one in found if not one[1]][-1:] or found[-1:]
         for variant, problem, broken in found:
             yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)
+
+
+def _is_asked(backend: str, options: Options) -> bool:
+    """Whether a run is to have the ladder of a backend, or some of it."""
+    asked = chosen_backends(options)
+    return not asked or any(registered.split(label)[0] == backend for label in asked)
 
 
 def _labels(options: Options) -> list[tuple[str, str | None]]:

@@ -92,7 +92,7 @@ def _both(op: str, here: ResultGroup, there: ResultGroup | None, ours: Sequence[
 
 def overhead(rows: Iterable[Overhead]) -> Iterator[str]:
     """What the dispatcher adds on this host, over several operators, in a line."""
-    good = [row for row in rows if not row.error]
+    good = [row for row in rows if not row.error and not wording.impossible(row)]
     if not good:
         return
     told = [f"kx.op adds {_range(good, lambda row: row.through_us - row.direct_us)}"]

@@ -35,7 +35,7 @@ def spread(row: Timed) -> str:
 
 def added(row: Overhead) -> str:
     """Microseconds that the dispatcher adds; "busy" if the two times cannot be true, because it seems to save time."""
-    return "busy" if _impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
+    return "busy" if impossible(row) else f"{row.through_us - row.direct_us:+.2f}"
 
 
 SURCHARGES = ("added", "bound adds", "unchecked", "gradient adds")  # what stands above them
@@ -49,14 +49,15 @@ def surcharges(row: Overhead) -> tuple[str, str, str, str]:
     return added(row), bound, unchecked, gradient
 
 
-def _impossible(row: Overhead) -> bool:
+def impossible(row: Overhead) -> bool:
+    """Whether the times cannot be true: other work took the processor meanwhile."""
     return row.direct_us - row.through_us > max(0.5, 0.1 * row.direct_us)
 
 
 def busy(rows: Iterable[Result], overhead: Iterable[Overhead] = ()) -> str | None:
     """A sentence if other work on the machine has spoilt the times of some rows; None if not."""
     wild = sum(isinstance(row, Timed) and row.spread > BUSY for row in rows)
-    wild += sum(_impossible(row) for row in overhead if not row.error)
+    wild += sum(impossible(row) for row in overhead if not row.error)
     if not wild:
         return None
     return (

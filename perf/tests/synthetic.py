@@ -48,7 +48,7 @@ def skipped(error="N > 65536", **fields):
 def ladder():
     """torch, two CUDA rungs and one of Triton."""
     return [
-        row(backend="torch_ref", variant="eager", us=300.0),
+        row(backend="torch_ref", variant="plain", us=300.0),
         row(backend="triton", variant="resident", us=150.0),
         row(backend="cuda", variant="naive", us=600.0),
         row(backend="cuda", variant="registers", us=130.0),
@@ -73,7 +73,7 @@ def results(rows, date="2026-11-20", **more):
 
 
 LINES = {
-    ("torch_ref", "eager"): 0.6,
+    ("torch_ref", "plain"): 0.6,
     ("triton", "resident"): 0.9,
     ("cuda", "registers"): 0.95,
     ("peers", "torch_compile"): 0.88,

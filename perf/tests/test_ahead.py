@@ -50,7 +50,7 @@ def theirs(tmp_path):
 
 
 def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
-    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "eager"), *ROWS]
+    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain"), *ROWS]
     told = {"options": Options(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
     (tmp_path / PLAN).write_text(json.dumps(told))
     found = ahead.compile_all(tmp_path, rows, 2, theirs)

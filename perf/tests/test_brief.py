@@ -127,13 +127,13 @@ def test_the_reports_have_their_share_of_the_minutes():
 
 
 def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
-    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "eager")]
+    rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain")]
     outcome = running.run(rows, Options(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
     for text in (next(wording.late(found.rows)), markdown.whole(found, ""), page.html(found)):
-        assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/eager" in text
+        assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/plain" in text
 
 
 def test_what_was_timed_is_in_the_head_of_every_report():
@@ -162,9 +162,10 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
 
 
 def test_times_of_torch_are_those_of_its_plain_form():
-    eager, exact, plain = (synthetic.row(backend=plan.BASELINE, variant=v) for v in ("eager", "exact", plan.PLAIN))
+    made = {v: synthetic.row(backend=plan.BASELINE, variant=v) for v in ("eager", "exact", plan.PLAIN)}
+    eager, exact, plain_one = made["eager"], made["exact"], made[plan.PLAIN]
     assert baseline([eager, synthetic.row()]) is eager  # as older records have it
-    assert baseline([plain, exact]) is plain and baseline([eager, plain, exact]) is plain
+    assert baseline([plain_one, exact]) is plain_one and baseline([eager, plain_one, exact]) is plain_one
     assert baseline([eager, exact]) is exact and baseline([synthetic.row()]) is None
 
 
@@ -276,8 +277,6 @@ def test_the_default_variant_of_each_backend_is_compiled():
         (op, b) for op in ("matmul", "softmax") for b in ("cuda", "triton")
     ]
     assert found[0].op == "matmul"  # what everybody knows comes first
-    taken = [c.variant for c in found if c.label.startswith("cuda/") and c.op == "matmul"]
+    (taken,) = (c for c in found if c.backend == "cuda" and c.op == "matmul")
     ladder = list(registered.variants("cuda", "matmul"))
-    assert all(
-        resources._refused(replace(found[0], backend="cuda", variant=v)) for v in ladder[ladder.index(*taken) + 1 :]
-    )
+    assert all(resources._refused(replace(taken, variant=v)) for v in ladder[ladder.index(taken.variant) + 1 :])

@@ -109,7 +109,7 @@ def test_a_comparison_names_what_changed():
 
 
 def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
-    row = synthetic.row(backend="torch_ref", variant="eager", point=None, held_us=None, graph_us=None, host_us=None)
+    row = synthetic.row(backend="torch_ref", variant="plain", point=None, held_us=None, graph_us=None, host_us=None)
     need = KernelNeed(
         "softmax", "cuda/online", "x=64x64", "bf16", "softmax_online", 40, 0, 64, 0, 256, 6, 0.75, "registers"
     )

@@ -201,7 +201,7 @@ def test_their_times_are_not_recorded(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.usefixtures("joined")
 def test_a_line_compares_the_best_variants_with_the_fastest_of_the_others() -> None:
     times = {
-        ("cuda", "naive"): 40.0, ("cuda", "fast"): 10.0, ("triton", "one"): 20.0, ("torch_ref", "eager"): 50.0,
+        ("cuda", "naive"): 40.0, ("cuda", "fast"): 10.0, ("triton", "one"): 20.0, ("torch_ref", "plain"): 50.0,
         ("peers", "quack"): 15.0, ("peers", "liger"): 30.0,
     }  # fmt: skip
     ((name, cuda, triton, torch_us, other, *ahead),) = beside.lines(
@@ -215,13 +215,13 @@ def test_a_line_compares_the_best_variants_with_the_fastest_of_the_others() -> N
 
 @pytest.mark.usefixtures("joined")
 def test_where_torch_is_faster_than_the_other_libraries_it_is_the_measure() -> None:
-    rows = [row(backend="cuda", median_us=10.0), row(backend="torch_ref", variant="eager", median_us=9.0)]
+    rows = [row(backend="cuda", median_us=10.0), row(backend="torch_ref", variant="plain", median_us=9.0)]
     (line,) = beside.lines([*rows, row(backend="peers", variant="quack", median_us=12.0)])
     assert line[4].split() == ["9.00", "torch"]
 
 
 def test_without_other_libraries_there_is_nothing_to_compare() -> None:
-    assert beside.lines([row(backend="cuda"), row(backend="torch_ref", variant="eager")]) == []
+    assert beside.lines([row(backend="cuda"), row(backend="torch_ref", variant="plain")]) == []
 
 
 @pytest.mark.usefixtures("joined")

@@ -56,7 +56,7 @@ def test_new_host_times_replace_all_of_that_operator_and_backend(folder):
 def test_a_variant_that_fails_loses_its_row(folder):
     records.record(synthetic.results(synthetic.ladder()))
     records.record(synthetic.results([synthetic.failed(variant="naive")]))
-    assert {row.variant for row in records.recorded()[0].rows} == {"eager", "resident", "registers"}
+    assert {row.variant for row in records.recorded()[0].rows} == {"plain", "resident", "registers"}
 
 
 def test_a_noisy_time_takes_no_rows_place(folder):
@@ -68,7 +68,7 @@ def test_a_noisy_time_takes_no_rows_place(folder):
 
 def test_rows_stand_in_ladder_order_whatever_the_order_of_the_runs(folder):
     records.record(synthetic.results(synthetic.ladder()[::-1]))
-    assert [row.variant for row in records.recorded()[0].rows] == ["eager", "resident", "naive", "registers"]
+    assert [row.variant for row in records.recorded()[0].rows] == ["plain", "resident", "naive", "registers"]
 
 
 def test_a_changed_source_makes_a_row_stale(folder):
@@ -135,7 +135,7 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
     assert table.gpu == "NVIDIA H200"
     times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.rows}
     assert times == {
-        ("torch_ref", "eager"): (300.0, True), ("triton", "resident"): (150.0, True), ("triton", "online"): (150.0, False),
+        ("torch_ref", "plain"): (300.0, True), ("triton", "resident"): (150.0, True), ("triton", "online"): (150.0, False),
         ("cuda", "naive"): (600.0, True), ("cuda", "registers"): (130.0, True),
     }  # fmt: skip
     assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.rows)

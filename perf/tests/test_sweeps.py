@@ -195,12 +195,12 @@ def test_a_file_gives_the_sweep_again(tmp_path):
     again = curve.read(path)
     assert curve.text(again) == path.read_text() and again.lengths == made.lengths
     assert (again.machine, again.ceilings, again.command) == (made.machine, made.ceilings, made.command)
-    assert list(again.lines) == ["torch_ref/eager", "peers/torch_compile", "triton/resident", "cuda/registers"]
+    assert list(again.lines) == ["torch_ref/plain", "peers/torch_compile", "triton/resident", "cuda/registers"]
     assert again.points[0].row.point.floor_us == pytest.approx(made.points[0].row.point.floor_us, rel=1e-5)
 
 
 def test_a_file_of_a_cpu_has_no_ceilings(tmp_path):
-    first, *_ = synthetic.curve(lines=(("torch_ref", "eager"),)).points
+    first, *_ = synthetic.curve(lines=(("torch_ref", "plain"),)).points
     made = synthetic.curve(ceilings=None, points=(Point(256, replace(first.row, point=None, mhz=None)),))
     again = curve.read(curve.record(made, tmp_path))
     assert again.ceilings is None and again.points[0].row.point is None and again.points[0].row.mhz is None
@@ -236,7 +236,7 @@ def test_lines_whose_source_has_changed_are_named(tmp_path):
     assert made.stale == ()
     changed = tuple(Point(p.length, replace(p.row, source="0" * 12)) for p in made.points if p.row.backend != "triton")
     path = curve.record(replace(made, points=changed), tmp_path)
-    assert curve.read(path).stale == ("torch_ref/eager", "cuda/registers")  # other libraries do not change here
+    assert curve.read(path).stale == ("torch_ref/plain", "cuda/registers")  # other libraries do not change here
     out = io.StringIO()
     curves.show(Console(file=out, width=200), curve.read(path))
     assert "stale, their source has changed since: torch, cuda/registers" in out.getvalue()
@@ -267,7 +267,7 @@ def test_the_rate_is_that_of_what_binds_the_longest_point(us, unit):
 
 def test_no_two_of_some_lines_have_one_colour():
     lines = [
-        "torch_ref/eager",
+        "torch_ref/plain",
         "torch_ref/materialised",
         "cuda/a",
         "cuda/b",
