@@ -63,7 +63,7 @@ def label(line: str) -> str:
     backend, _, variant = line.partition("/")
     if backend == peers.NAME:
         return variant.replace("torch_compile", "torch.compile")
-    return "torch" if line == f"{BASELINE}/eager" else line
+    return "torch" if backend == BASELINE and variant in ("plain", "exact") else line
 
 
 def colour_of(lines: Iterable[str]) -> dict[str, str]:
