@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernelmux.backends.torch_ref._conditions import HALVES, Where, filled
+from kernelmux.backends.torch_ref._conditions import USUAL, Where, filled
 from kernelmux.backends.torch_ref.matmul import _allowed
 from kernelmux.registry.conditions import Aligned, AtMost, Condition, Multiple
 from kernelmux.registry.tracing import has_memory
@@ -57,11 +57,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
 def flash(*tensors: str) -> tuple[Condition, ...]:
     """What torch's FlashAttention-2 needs to compute a call as the spec says, of which these tensors are read."""
     return (
-        Where(
-            "fp16 or bf16 on a GPU, fp32 on a CPU",
-            lambda call: (call.dtype in HALVES) == (call.device.type != "cpu"),
-            "torch's kernel for it rounds more often, or does not take it",
-        ),
+        USUAL,
         filled("q", "k"),
         Multiple("D", 8),
         AtMost("D", 256),

@@ -38,7 +38,12 @@ FP32 = {
     "add_rms_norm_backward": "as rms_norm",
 }
 
-GPU = ("attention", "attention_backward", "layer_norm_backward")  # in 16 bits only there
+GPU = (
+    "attention",
+    "attention_backward",
+    "layer_norm_backward",
+    *(f"conv2d{e}" for e in ("", "_backward_input", "_backward_weight")),
+)  # in 16 bits only there
 
 
 class Heard(TorchDispatchMode):
