@@ -1,18 +1,14 @@
 """A/A: the second contestants, what they say of the first, the limits, and which variant may be called faster."""
 
-import subprocess
-import sys
-
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import aa, records, results
+from kernelmux.perf import aa, cli, records, results
 from kernelmux.perf.plan import Row
 from kernelmux.perf.report import compare, tables
 from kernelmux.perf.report.groups import groups
 from kernelmux.perf.report.noise import noise
 from kernelmux.perf.result import SecondTiming
-from kernelmux.perf.run import environment
 from kernelmux.perf.tests import synthetic
 
 
@@ -109,13 +105,14 @@ def test_a_record_keeps_it(tmp_path):
     assert (row.second.again_us, row.apart) == (101.0, 0.01)
 
 
-def test_a_run_with_it_makes_one_row_of_two_and_a_page(tmp_path):
-    command = [sys.executable, "-m", "kernelmux.perf", "--device", "cpu", "--op", "add", "--backend", "torch_ref"]
-    command += ["--dtype", "fp32", "--samples", "5", "--quick", "--aa", "--out", "out", "--html", "page.html"]
-    run = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
-    assert run.returncode in (0, 1), run.stderr  # a busy machine may differ from itself
-    assert "A/A: the same variant timed twice" in run.stdout
-    found = results.read(tmp_path / "out" / "results.json")
+def test_a_run_with_it_makes_one_row_of_two_and_a_page(tmp_path, capsys):
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    words = "--device cpu --op add --backend torch_ref --dtype fp32 --samples 5 --quick --aa".split()
+    status = cli.main([*words, "--out", str(out), "--html", str(page)])
+    told = capsys.readouterr()
+    assert status in (0, 1), told.err  # a busy machine may differ from itself
+    assert "A/A: the same variant timed twice" in told.out
+    found = results.read(out / "results.json")
     assert [row.backend for row in found.timed] == ["torch_ref"]
     assert found.timed[0].second.again_us > 0
-    assert "Performance on" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Performance on" in page.read_text(encoding="utf-8")
