@@ -1,5 +1,13 @@
 """NVRTC for backends: `compilers.nvrtc` under a name that stays when modules of the emulator move."""
 
-from kernelmux.emulator.compilers.nvrtc import CompileError, compile_cubin, compile_ptx, included, unavailable
+from kernelmux.emulator.compilers.nvrtc import (
+    CompileError,
+    compile_cubin,
+    compile_ptx,
+    included,
+    place,
+    unavailable,
+    version,
+)
 
-__all__ = ["CompileError", "compile_cubin", "compile_ptx", "included", "unavailable"]
+__all__ = ["CompileError", "compile_cubin", "compile_ptx", "included", "place", "unavailable", "version"]

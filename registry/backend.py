@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -38,6 +38,8 @@ class Backend:
     emulation: entered around each emulated call. composite: made of torch's operators, so that autograd, tracing, fake
     tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
     replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).
+    compilers: given a device where it works, the compilers that it found for its kernels, with version and place, a line
+    each; `kernelmux doctor` shows them.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Backend:
     emulation: Callable[[], AbstractContextManager[object]] = nullcontext
     composite: bool = False
     replays: bool = False
+    compilers: Callable[[torch.device], Sequence[str]] = lambda device: ()
 
 
 @dataclass(frozen=True)

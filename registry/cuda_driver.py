@@ -16,6 +16,8 @@ PROMOTION_128B, PROMOTION_256B = 2, 3  # CUtensorMapL2promotion: what a copy bri
 _MOST_KNOWN = 1024  # addresses of one kind of map
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 
+_FIRST_DRIVER = {12: 525, 13: 580}  # on Linux, by the major version of CUDA
+
 Sizes = tuple[int, ...]
 
 
@@ -23,6 +25,32 @@ Sizes = tuple[int, ...]
 def driver() -> ctypes.CDLL:
     """The library; OSError on a machine without one."""
     return ctypes.CDLL("libcuda.so.1")
+
+
+def version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver supports; None without a driver."""
+    found = ctypes.c_int()
+    try:
+        status = driver().cuDriverGetVersion(ctypes.byref(found))
+    except OSError:
+        return None
+    return None if status else (found.value // 1000, found.value % 1000 // 10)
+
+
+def too_old(built_for: str | None) -> str | None:
+    """One line if the driver is too old for a torch that was built for this CUDA ("13.0"), else None.
+
+    A driver runs what was built for any minor version of a CUDA whose major version it supports.
+    """
+    supported = version()
+    if not built_for or not supported or supported[0] >= int(built_for.partition(".")[0]):
+        return None
+    needed = int(built_for.partition(".")[0])
+    wanted = f"version {_FIRST_DRIVER[needed]} or newer" if needed in _FIRST_DRIVER else f"one for CUDA {needed}"
+    return (
+        f"the NVIDIA driver is too old: it supports CUDA {supported[0]}.{supported[1]}, and torch was built for CUDA "
+        f"{built_for}; expected {wanted}: install it, or a torch that was built for CUDA {supported[0]}"
+    )
 
 
 @cache

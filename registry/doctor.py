@@ -20,9 +20,9 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, config, measured, selection, tables, tuning
+from kernelmux.registry import catalog, config, cuda_driver, measured, selection, tables, tuning
 from kernelmux.registry.errors import KernelmuxError
-from kernelmux.registry.packages import PACKAGES, version
+from kernelmux.registry.packages import PACKAGES, untested, version
 
 PROBLEM = "! "
 EMULATED = "yes, emulated"
@@ -94,7 +94,8 @@ def _installed(module: str, version: str) -> str:
     if module not in sys.modules:
         return "not installed"
     built = f", built for CUDA {torch.version.cuda}" if module == "torch" and torch.version.cuda else ""
-    return f"{version or 'of unknown version'}{built}"
+    above = f"; {told}" if (told := untested(module)) else ""
+    return f"{version or 'of unknown version'}{built}{above}"
 
 
 def _devices() -> list[torch.device]:
@@ -107,6 +108,8 @@ def _gpus() -> Iterator[str]:
     for device in _devices()[1:]:
         found = torch.cuda.get_device_properties(device)
         yield f"{device!s:<20} {found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
+    if told := cuda_driver.too_old(torch.version.cuda):
+        yield f"{PROBLEM}{told}"
     if len(_devices()) == 1:
         emulated = [name for name in registered.backend_names() if _health(name, torch.device("cpu")) == EMULATED]
         then = f"; {', '.join(emulated)}: on the emulator, when asked for by name" if emulated else ""
@@ -124,7 +127,9 @@ def _backends() -> Iterator[str]:
             yield f"{PROBLEM}{name}: {_told(error)}"
             continue
         yield f"{name:<20} {found.summary}; priority {found.priority}{_home(name)}"
-        yield from (f"  {device!s:<18} {_health(name, device)}" for device in _devices())
+        for device in _devices():
+            yield f"  {device!s:<18} {_health(name, device)}"
+            yield from (f"  {'':<18} {line}" for line in _compilers(name, device))
     if not any("yes" in _health(name, device) for name in registered.backend_names() for device in _devices()):
         yield f"{PROBLEM}no backend works on any device of this machine"
 
@@ -142,6 +147,16 @@ def _health(name: str, device: torch.device) -> str:
         return EMULATED if registered.emulates(name, device) else "yes"
     except Exception as error:
         return f"no: {_told(error)}"
+
+
+def _compilers(name: str, device: torch.device) -> Iterator[str]:
+    """What compiles a backend's kernels on a device where it works."""
+    if registered.unavailable(name, device):
+        return
+    try:
+        yield from registered.backend(name).compilers(device)
+    except Exception as error:  # whatever its packages do
+        yield f"its compilers cannot be found: {_told(error)}"
 
 
 def _told(error: Exception) -> str:

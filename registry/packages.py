@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -20,6 +21,9 @@ PACKAGES = {
     "nvidia": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
 }
 
+# The oldest and the newest minor version that the CPU suites have passed on: `nox -s torch_versions`.
+TESTED = {"torch": ("2.11", "2.15")}
+
 
 def version(distribution: str) -> str:
     """The version of a distribution; "" if it is not installed, or tells none."""
@@ -27,6 +31,15 @@ def version(distribution: str) -> str:
         return metadata.version(distribution) or ""
     except metadata.PackageNotFoundError:
         return ""
+
+
+def untested(distribution: str) -> str:
+    """What to say of a version above those that were tested; "" for one of these."""
+    if distribution not in TESTED or not (found := re.match(r"(\d+)\.(\d+)", version(distribution))):
+        return ""
+    oldest, newest = TESTED[distribution]
+    above = tuple(map(int, found.groups())) > tuple(map(int, newest.split(".")))
+    return f"newer than what was tested, {oldest} to {newest}: it may work" if above else ""
 
 
 class NotInstalled(str):

@@ -31,7 +31,7 @@ def check_backend(name: str, package: str, found: Any) -> Backend:
             raise SpecError(f"{package}: BACKEND.{field}: expected {text}, got {value!r}")
     if found.name != name:
         raise SpecError(f"{package}: BACKEND.name: expected {name!r}, the name in the entry point, got {found.name!r}")
-    for field in ("unavailable", "emulation"):
+    for field in ("unavailable", "emulation", "compilers"):
         if not callable(value := getattr(found, field)):
             raise SpecError(f"{package}: BACKEND.{field}: expected a function, got {value!r}")
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,30 @@ def _cuda_of_torch() -> str:
     return (torch.version.cuda or "13").partition(".")[0]
 
 
+def compilers(device: torch.device) -> tuple[str, ...]:
+    """NVRTC, which holds ptxas: CuPy's on a GPU, the emulator's on a CPU."""
+    if device.type == "cpu":
+        from kernelmux.emulator import nvrtc
+
+        return (_line("the emulator", nvrtc.version(), nvrtc.place()),)
+    nvrtc = importlib.import_module("cupy").cuda.nvrtc
+    return (_line("CuPy", nvrtc.getVersion(), _loaded("libnvrtc.so")),)
+
+
+def _line(user: str, version: tuple[int, int], place: str) -> str:
+    return f"NVRTC {version[0]}.{version[1]} of {user}: {place}"
+
+
+def _loaded(library: str) -> str:
+    """Where the library of this name is that the process has loaded."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "place unknown"
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if f"/{library}" in line)
+    return ", ".join(dict.fromkeys(paths)) or "place unknown"
+
+
 BACKEND = Backend(
     name="cuda",
     summary="CUDA C++ through CuPy",
@@ -38,13 +63,25 @@ BACKEND = Backend(
     unavailable=unavailable,
     emulates=True,
     replays=True,
+    compilers=compilers,
 )
 
 
 if TYPE_CHECKING:
     from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, bits_type, cdiv, ctype, multiprocessors
 
-__all__ = ["BACKEND", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors", "unavailable"]
+__all__ = [
+    "BACKEND",
+    "Kernel",
+    "Source",
+    "Tiles",
+    "bits_type",
+    "cdiv",
+    "compilers",
+    "ctype",
+    "multiprocessors",
+    "unavailable",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,16 @@ def emulation() -> AbstractContextManager[object]:
     return active
 
 
+def compilers(device: torch.device) -> tuple[str, ...]:
+    """ptxas, as Triton finds it: $TRITON_PTXAS_PATH, or its own. The emulator runs PTX, and ptxas counts registers."""
+    from triton import knobs
+
+    tool = knobs.nvidia.ptxas
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10:
+        tool = getattr(knobs.nvidia, "ptxas_blackwell", tool)
+    return (f"ptxas {tool.version} of Triton: {tool.path}",)
+
+
 BACKEND = Backend(
     name="triton",
     summary="Triton",
@@ -43,4 +53,5 @@ BACKEND = Backend(
     emulates=True,
     emulation=emulation,
     replays=True,
+    compilers=compilers,
 )

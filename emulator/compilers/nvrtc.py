@@ -121,6 +121,11 @@ def version() -> tuple[int, int]:
     return major.value, minor.value
 
 
+def place() -> str:
+    """Where the NVRTC library in use is; its name if the system's loader found it."""
+    return str(_library()._name)
+
+
 # --- the cache ----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from typing import Any
 
 import pytest
 
@@ -93,3 +94,45 @@ def test_the_bytes_of_a_kernels_arguments(cuda: FakeCuda) -> None:
 def test_an_old_driver_does_not_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_driver, "driver", lambda: ctypes.pythonapi)
     assert cuda_driver.argument_bytes(1) == []
+
+
+class Versioned:
+    """A driver that supports a CUDA of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def cuDriverGetVersion(self, found: Any) -> int:  # noqa: N802  (the driver's name)
+        found._obj.value = self.number
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("number", "built_for", "old"),
+    [
+        (12040, "13.0", True),
+        (13000, "13.2", False),
+        (13020, "12.8", False),
+        (12080, None, False),
+        (13000, "14.0", True),
+    ],
+)
+def test_a_driver_is_too_old_if_its_cuda_has_a_lower_major_version(
+    number: int, built_for: str | None, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_driver, "driver", lambda: Versioned(number))
+    told = cuda_driver.too_old(built_for)
+    assert (told is not None) == old
+    if told:
+        assert f"it supports CUDA {number // 1000}.{number % 1000 // 10}, and" in told and "\n" not in told
+        assert (
+            f"torch was built for CUDA {built_for}; expected {'version 580' if number < 13000 else 'one for'}" in told
+        )
+
+
+def test_without_a_driver_none_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    def driver() -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_driver, "driver", driver)
+    assert cuda_driver.version() is None and cuda_driver.too_old("13.0") is None

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cli, doctor, plugins, requests
+from kernelmux.registry import cli, cuda_driver, doctor, packages, plugins, requests
+from kernelmux.registry.backend import Backend
 from kernelmux.registry.tests import made_up
 
 WIDTHS = pytest.mark.parametrize("width", [80, 140])
@@ -60,15 +61,19 @@ def test_a_package_that_is_installed_and_cannot_be_imported_is_a_problem(module,
     assert packages.lines[-1] == f"! torch {metadata.version('torch')}: cannot be imported: {text}"
 
 
+def test_a_torch_that_is_newer_than_what_was_tested_is_no_problem_and_said(monkeypatch):
+    monkeypatch.setitem(packages.TESTED, "torch", ("2.0", "2.1"))
+    (line,) = [line for line in section("packages").lines if line.startswith("torch ")]
+    assert line.endswith("; newer than what was tested, 2.0 to 2.1: it may work")
+    assert section("packages").problems == 0
+
+
 def test_a_package_that_is_not_installed_is_no_problem(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", {"nowhere_to_be_found": ("nowhere-to-be-found",)})
     assert section("packages").lines[-1] == f"{'nowhere-to-be-found':<20} not installed"
 
 
 def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
-    class Properties:
-        name, major, minor, total_memory = "NVIDIA H200", 9, 0, 141 << 30
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
@@ -81,10 +86,61 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
     assert lines[start + 3] == f"  {'cuda:1':<18} no: the package closed is not installed"
 
 
+def test_the_compilers_of_each_backend_that_works(monkeypatch):
+    def compilers(device):
+        if device.type == "cuda":
+            raise RuntimeError("no driver")
+        return ("NVRTC 13.0: here", "ptxas 12.9: there")
+
+    there = Backend("there", "made up", 5, lambda device: None, compilers=compilers)
+    gone = Backend("gone", "made up", 5, lambda device: "it is gone", compilers=compilers)
+    made_up.install(monkeypatch, {"there": (there, {}), "gone": (gone, {})})
+    monkeypatch.setattr(doctor, "_devices", lambda: [torch.device("cpu"), torch.device("cuda", 0)])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    lines = section("backends").lines
+    assert [line.split(maxsplit=1)[0] for line in lines] == [
+        "there",
+        "cpu",
+        "NVRTC",
+        "ptxas",
+        "cuda:0",
+        "its",
+        "gone",
+        "cpu",
+        "cuda:0",
+    ]
+    assert lines[2].strip() == "NVRTC 13.0: here"
+    assert lines[5].strip() == "its compilers cannot be found: RuntimeError: no driver"
+
+
+@pytest.mark.parametrize("name", ["cuda", "triton"])
+def test_our_backends_say_which_compiler_they_found(name):
+    lines = section("backends").lines
+    at = next(i for i, line in enumerate(lines) if line.startswith(name))
+    if lines[at + 1].split(maxsplit=1)[1] != doctor.EMULATED:
+        pytest.skip(lines[at + 1])
+    tool, number, *_, place = lines[at + 2].split()
+    assert tool == {"cuda": "NVRTC", "triton": "ptxas"}[name] and float(number) > 12 and os.path.exists(place)
+
+
+def test_a_driver_that_is_too_old_for_torch_is_the_problem(monkeypatch):
+    monkeypatch.setattr(cuda_driver, "version", lambda: (12, 4))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    found = section("GPUs")
+    assert found.problems == 1 and found.lines[0] == (
+        "! the NVIDIA driver is too old: it supports CUDA 12.4, and torch was built for CUDA 13.0; "
+        "expected version 580 or newer: install it, or a torch that was built for CUDA 12"
+    )
+
+
 def test_without_any_backend_that_works_that_is_the_problem(monkeypatch, capsys):
     made_up.install(monkeypatch, {"closed": made_up.BACKENDS["closed"]})
     assert cli.main(["doctor"]) == 1
     assert "! no backend works on any device of this machine" in capsys.readouterr().out
+
+
+class Properties:
+    name, major, minor, total_memory = "NVIDIA H200", 9, 0, 141 << 30
 
 
 PLUGIN = """

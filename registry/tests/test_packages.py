@@ -98,3 +98,14 @@ def test_without_a_gpu_the_packages_of_the_emulation_are_named():
     cuda, triton = found.stdout.splitlines()
     assert cuda.startswith("cuda: ") and "pip install nvidia-cuda-nvrtc" in cuda
     assert triton == "triton: the package triton is not installed: pip install triton"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [("2.11.0", False), ("2.15.3+cu132", False), ("2.16.0", True), ("3.0.0a1", True), ("", False), ("unknown", False)],
+)
+def test_a_torch_above_the_range_that_was_tested_is_said_to_be_untested(found, said, monkeypatch):
+    monkeypatch.setitem(packages.TESTED, "torch", ("2.11", "2.15"))
+    monkeypatch.setattr(packages, "version", lambda name: found)
+    assert packages.untested("torch") == ("newer than what was tested, 2.11 to 2.15: it may work" if said else "")
+    assert packages.untested("numpy") == ""
