@@ -186,7 +186,7 @@ def _time(line: Line, backend: str) -> str:
 def _versions(runs: Sequence[Results]) -> str:
     """Times of our Triton kernels under each version on record."""
     ordered = sorted(runs, key=_triton)
-    names = [f"Triton {run.machine.versions['triton']}, us" for run in ordered]
+    names = [f"[Triton {run.machine.versions['triton']}](records/{_path(run).name}), us" for run in ordered]
     found = [dict(_of_triton(run)) for run in ordered]
     ops = [op for op in CALLS if any(op in times for times in found)]
     rows = [[f"`{op}`", *(wording.microseconds(times.get(op)) for times in found)] for op in ops]

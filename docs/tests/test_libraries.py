@@ -107,10 +107,10 @@ def test_the_table_has_the_times_and_says_what_they_are_of(folder: Path) -> None
 
 
 def test_a_run_under_another_triton_has_a_column(folder: Path) -> None:
-    keep(folder, run(row("softmax", "triton/resident", 77.0), row("softmax", "torch_ref/plain", 90.0), triton="3.10.1"))
-    keep(folder, MEASURED)
-    text = libraries.section()
-    assert "| operator | Triton 3.6.0, us | Triton 3.10.1, us |" in text  # 3.10 is later than 3.6
+    later = run(row("softmax", "triton/resident", 77.0), row("softmax", "torch_ref/plain", 90.0), triton="3.10.1")
+    names = [f"records/{keep(folder, found).name}" for found in (MEASURED, later)]
+    text = libraries.section()  # 3.10 is later than 3.6
+    assert f"| operator | [Triton 3.6.0]({names[0]}), us | [Triton 3.10.1]({names[1]}), us |" in text
     assert "| `softmax` | 80.0 | 77.0 |" in text and "| `matmul` | 120.0 |  |" in text
     assert ">0.75x<" in speeds.picture()  # of the run beside other libraries
 
