@@ -101,7 +101,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--tier", choices=TIERS, help=tier)
     minutes = (
         "what the run may take; within it no operator, backend or check is left out, and the report says what was not asked"
-        " (default: 3 in tier smoke and 5 without --tier; on a GPU 1.5 and 8, a third of a minute for one operator; none"
+        " (default: 3 in tier smoke and 5 without --tier; on a GPU 1.5 and 5, a third of a minute for one operator; none"
         " with --check, --case, --dtype, --seed)"
     )
     made.add_argument("--minutes", type=minutes_of, metavar="N", help=minutes)

@@ -23,6 +23,7 @@ from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
 from kernelmux.conformance.progress import MutantReporter, Reporter, duration
 from kernelmux.conformance.tested import Tested
+from kernelmux.registry import machines
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
@@ -158,10 +159,9 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
         return int(asked)
     if count < PARALLEL_FROM and not asked:
         return 1
-    cores = os.cpu_count() or 1
     if chosen.device != "cuda":
-        return cores
-    cores = min(cores, -(-count // PER_PROCESS))
+        return machines.cores()
+    cores = min(machines.cores(), -(-count // PER_PROCESS))
     room = int(torch.cuda.get_device_properties(chosen.where).total_memory / SHARE_BYTES)
     return min(cores, max(1, min(SHARE_GPU, room)) * len(gpus.visible()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -21,6 +22,12 @@ class Machine:
     device: torch.device
     capability: tuple[int, int] | None
     elsewhere: bool
+
+
+def cores() -> int:
+    """The cores that this process may use: of a container or a batch job often fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def machine(name: str | None, where: str) -> Machine:

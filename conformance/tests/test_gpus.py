@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,12 @@ def test_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_gpus_get_more_workers(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.os, "cpu_count", lambda: 64)
-    assert run._workers("auto", 100, Options(device="cuda")) == 4 * run.SHARE_GPU
-    assert run._workers("3", 100, Options(device="cuda")) == 3
+    monkeypatch.setattr(run.machines, "cores", lambda: 64)
+    card = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    cuda = Options(device="cuda")
+    assert run._workers("auto", 5000, cuda) == 4 * run.SHARE_GPU == 64
+    assert run._workers("auto", 5 * run.PER_PROCESS, cuda) == 5 and run._workers("3", 5000, cuda) == 3
+    card.total_memory = 10 * 2**30
+    assert run._workers("auto", 5000, cuda) == 4 * 4
