@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "sofmax"], 'unknown operator "sofmax"'),
         (["--op"], "expected at least one argument"),
         (["--backend", "tritn"], 'did you mean "triton"?'),
-        (["--backend", "torch_ref/eagre", "--op", "add"], 'did you mean "plain"?'),
+        (["--backend", "torch_ref/plian", "--op", "add"], 'did you mean "plain"?'),
         (["--check", "acuracy"], 'did you mean "accuracy"?'),
         (["--op", "softmax", "--case", "x4x101"], 'unknown case "x4x101"'),
         (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
