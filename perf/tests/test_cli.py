@@ -71,7 +71,7 @@ def test_one_bad_variant_fails_the_run_but_stops_nothing(run):
     status, text, _, _ = run
     assert status == 1, text
     found = {label: row["status"] for label, row in rows_of(run).items()}
-    good = {"torch_ref/eager": "ok", "theirs/right": "ok"}
+    good = {"torch_ref/exact": "ok", "theirs/right": "ok"}
     assert found == good | {f"theirs/{v}": "failed" for v in ("wrong", "raises", "aliases", "dies", "hangs")}
 
 
@@ -127,4 +127,4 @@ def test_a_usage_error_is_printed_and_exits_with_2(arguments, message, capsys, t
 
 def test_the_list_names_rows_and_runs_nothing(capsys):
     assert cli.main(["--list", "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.strip() == "softmax-x37x1000-bf16-torch_ref/eager"
+    assert capsys.readouterr().out.strip() == "softmax-x37x1000-bf16-torch_ref/exact"

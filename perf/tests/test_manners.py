@@ -266,7 +266,7 @@ def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch
     def broken(event):
         raise BrokenPipeError
 
-    row = Row("add", "x=4099 y=4099", "fp32", "torch_ref", "eager")
+    row = Row("add", "x=4099 y=4099", "fp32", "torch_ref", "plain")
     with pytest.raises(BrokenPipeError):
         running.run([row], Options(out="out"), broken)
     assert started[0].poll() is not None
@@ -295,7 +295,7 @@ def printed(width, show, *arguments):
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_number_is_cut_at_any_width(width):
     rows = [synthetic.row(us=1234567.0, variant="registers"), synthetic.row(us=41634.0, backend="torch_ref")]
-    overhead = [Overhead("rms_norm_backward", "torch_ref/eager", 12345.67, 12349.0)]
+    overhead = [Overhead("rms_norm_backward", "torch_ref/exact", 12345.67, 12349.0)]
     now = synthetic.results([synthetic.row(us=999999.0, variant="registers")])
     for text in (
         printed(width, tables.show, rows, True),
@@ -312,14 +312,14 @@ def test_no_number_is_cut_at_any_width(width):
 
 def test_a_busy_machine_is_reported_and_no_impossible_time_is_shown():
     wild = synthetic.row(spread=276.221)
-    overhead = (Overhead("add", "torch_ref/eager", 1800.0, 59.0),)
+    overhead = (Overhead("add", "torch_ref/plain", 1800.0, 59.0),)
     found = synthetic.results([wild], overhead=overhead)
     text = printed(120, tables.show, [wild], False) + printed(120, tables.overhead, overhead)
     text += printed(120, tables.busy, [wild], overhead) + markdown.whole(found, "") + page.html(found)
     assert "27622" not in text and "-1741" not in text
     assert "WARNING: the machine is busy: 2 times vary" in text
     assert text.count("the machine is busy") + text.count("The machine is busy") == 3
-    assert wording.busy([synthetic.row()], [Overhead("add", "torch_ref/eager", 1800.0, 1801.0)]) is None
+    assert wording.busy([synthetic.row()], [Overhead("add", "torch_ref/plain", 1800.0, 1801.0)]) is None
 
 
 @pytest.mark.parametrize("precision", ["tf32", "ieee", None])

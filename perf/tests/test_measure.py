@@ -24,7 +24,7 @@ from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked
 from kernelmux.registry import backend as registered
 
-ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "eager")
+ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "exact")
 
 
 def test_a_time_below_the_floor_is_an_error():
@@ -52,7 +52,7 @@ def test_the_work_of_a_call_counts_its_outputs():
 
 def test_the_dispatcher_is_timed_beside_the_implementation():
     (row,) = overhead.measure(("add",), ("torch_ref",), "cpu")
-    assert row.label == "torch_ref/eager"
+    assert row.label == "torch_ref/exact"
     assert 0 < row.direct_us < 1000
     assert 0 < row.through_us < 1000
     assert 0 < row.bound_us < 1000
@@ -142,7 +142,7 @@ def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
 def test_every_set_of_inputs_is_seen_before_anything_is_timed():
     seen = []
     made = inputs.Inputs(tuple(inputs.one(ROW, "cpu", i) for i in range(3)))
-    eager = registered.variants("torch_ref", "softmax")["eager"]
+    eager = registered.variants("torch_ref", "softmax")["exact"]
 
     def softmax(x, axis, scale):
         seen.append(x.data_ptr())
@@ -188,7 +188,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     for name, step in steps.items():
         monkeypatch.setattr(measure, name, step)
     monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
-    implementation = registered.variants("torch_ref", "softmax")["eager"]
+    implementation = registered.variants("torch_ref", "softmax")["exact"]
     fake.laid_out = lambda call, implementation: ()
     shared = measure.Shared(fake, made.call)
     vars(shared)["oracle"] = oracle
@@ -196,6 +196,6 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     held = ["load", *["sample"] * measure.HELD]
     assert log == ["issue", "alone", "rest", "sample", "inputs back", *held, "all streams", "rest", "graph"]
     assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
-    assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/eager", implementation.idea, 0.5, 1)
+    assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/exact", implementation.idea, 0.5, 1)
     assert found.point == roofline.point(1e-3, made.work, H200)
     assert decode(Result, json.loads(json.dumps(encode(found))), "") == found

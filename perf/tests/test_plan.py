@@ -37,7 +37,7 @@ def test_on_a_gpu_every_variant_of_every_workload(gpu):
 
 def test_one_variant_comes_with_torch_beside_it(gpu):
     rows = plan.rows(Options(ops=("softmax",), backends=("cuda/naive",), workloads=("large",), device="cuda"))
-    assert [r.label for r in rows] == ["torch_ref/eager", "cuda/naive"] * 2
+    assert [r.label for r in rows] == ["torch_ref/exact", "cuda/naive"] * 2
     assert {r.workload for r in rows} == {"x=32768x16384"}
 
 
@@ -98,14 +98,14 @@ def record(gpu, monkeypatch):
 
 def test_what_is_stale_is_planned_with_torch_beside_it(record):
     groups = {row.group for row in record if row.stale}
-    beside = [row for row in record if row.group in groups and row.label in ("cuda/online", "torch_ref/eager")]
+    beside = [row for row in record if row.group in groups and row.label in ("cuda/online", "torch_ref/exact")]
     expected = [row.key for row in beside]
     assert len(groups) < len(expected) < len(record)
     assert [row.key for row in plan.stale(Options(device="cuda"))] == expected
     chosen = Options(("softmax",), ("cuda/online",), ("x=32768*",), ("bf16",), device="cuda")
     found = plan.stale(chosen)
     assert [(r.workload, r.dtype, r.label) for r in found] == [
-        ("x=32768x16384", "bf16", label) for label in ("torch_ref/eager", "cuda/online")
+        ("x=32768x16384", "bf16", label) for label in ("torch_ref/exact", "cuda/online")
     ]
 
 

@@ -185,8 +185,8 @@ def test_an_operator_on_the_cpu_is_torchs_and_the_commands_are_for_every_variant
     assert cli.main(["--op", "softmax", "--backend", "triton", "--active", "3", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "no GPU here: kernels of triton cannot be timed: this is torch_ref on the CPU" in printed
-    assert "softmax[torch_ref/eager]" in printed and report.NO_GPU in printed
-    (line,) = [line for line in printed.splitlines() if line.strip().startswith("softmax[torch_ref/eager]")]
+    assert "softmax[torch_ref/exact]" in printed and report.NO_GPU in printed
+    (line,) = [line for line in printed.splitlines() if line.strip().startswith("softmax[torch_ref/exact]")]
     assert line.split()[1] == "3"
     for one in subject.ladder("softmax", "", ""):
         for command in one.commands():
@@ -224,7 +224,7 @@ def script(folder: Path, end: str = "") -> str:
 
 
 def calls(printed: str) -> int:
-    (line,) = [line for line in printed.splitlines() if line.startswith("softmax[torch_ref/eager]")]
+    (line,) = [line for line in printed.splitlines() if line.startswith("softmax[torch_ref/exact]")]
     return int(line.split()[1])
 
 
