@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernelmux.backends.torch_ref._conditions import HALVES, Where, filled
+from kernelmux.backends.torch_ref._conditions import USUAL, Where, filled
 from kernelmux.backends.torch_ref.matmul import _allowed
-from kernelmux.registry.conditions import Aligned, AtMost, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtMost, Condition, Multiple
 from kernelmux.registry.tracing import has_memory
 
 LOWEST = torch.finfo(torch.float32).smallest_normal
@@ -57,7 +57,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
 def flash(*tensors: str) -> tuple[Condition, ...]:
     """What torch's FlashAttention-2 needs to compute a call as the spec says, of which these tensors are read."""
     return (
-        Dtypes("q", *HALVES),
+        USUAL,
         filled("q", "k"),
         Multiple("D", 8),
         AtMost("D", 256),

@@ -54,3 +54,9 @@ def few_rows(name: str) -> Where:
 
 
 MANY_ROWS = 2**16
+
+USUAL = Where(
+    "fp16 or bf16 on a GPU, fp32 on a CPU",
+    lambda call: (call.dtype in HALVES) == (call.device.type != "cpu"),
+    "torch's kernel for the dtype rounds more often, or there is none",
+)

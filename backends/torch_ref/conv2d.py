@@ -5,9 +5,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from kernelmux.backends.torch_ref._conditions import HALVES, at_most, filled
+from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Dtypes
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.windows import Pair, windows
@@ -83,8 +82,8 @@ def _one(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *window: Pair) -> t
 
 
 SUM = Rounding("the sum, to which a bias is added", _sum, _one)
-# In fp32 torch's flag allows TF32 by default, which the spec does not.
-NEEDS = (Dtypes("x", *HALVES), filled("x", "weight"), at_most(MOST, "weight"))
+# In fp32 a flag allows TF32 on a GPU by default, which the spec does not.
+NEEDS = (USUAL, filled("x", "weight"), at_most(MOST, "weight"))
 
 VARIANTS = {
     "plain": Implementation(

@@ -3,10 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from kernelmux.backends.torch_ref._conditions import HALVES, filled
+from kernelmux.backends.torch_ref._conditions import USUAL, filled
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Dtypes
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows
 
@@ -33,7 +32,7 @@ VARIANTS = {
     "plain": Implementation(
         fn=plain,
         idea="torch.nn.functional.conv_transpose2d",
-        requires=(Dtypes("grad_out", *HALVES), filled("grad_out", "weight")),
+        requires=(USUAL, filled("grad_out", "weight")),  # in fp32 a flag allows TF32 on a GPU by default
         arithmetic="mma",
         deterministic=False,
     ),

@@ -5,10 +5,10 @@ from math import prod
 import torch
 from torch.nn.grad import conv2d_weight
 
-from kernelmux.backends.torch_ref._conditions import HALVES, at_most, filled
+from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
 from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Dtypes
+from kernelmux.registry.conditions import AtMost
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair
 
@@ -60,7 +60,7 @@ def _whole(
 
 
 NEEDS = (
-    Dtypes("grad_out", *HALVES),  # in fp32 torch's flag allows TF32 by default, which the spec does not
+    USUAL,  # in fp32 a flag allows TF32 on a GPU by default, which the spec does not
     filled("grad_out", "x"),
     at_most(MOST, "grad_out", "x"),
     AtMost("O", SIDE),
