@@ -251,7 +251,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
     assert "most registers: 8 (softmax cuda/online); 1 kernels spill; most spilled bytes: 8" in joined
     assert "not compiled, as the minutes were over: op0 triton/resident" in joined and "and 65 more" in joined
     recorded = next(line for line in lines if line.startswith("softmax "))
-    assert len(recorded.split()) == 9 and recorded.split()[-1].endswith("%")
+    assert len(recorded.split()) == 10 and recorded.split()[-1].endswith("%")
 
 
 def test_kernels_are_compiled_until_the_time_is_over(monkeypatch):
