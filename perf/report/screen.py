@@ -18,6 +18,7 @@ from kernelmux.perf.result import FAILED, LATE, WRONG, Timed
 from kernelmux.perf.results import KernelNeed, Overhead, Results
 
 WIDEST = 22  # letters of an input
+MOST_SAVED = 0.5  # microseconds: a call that takes less time than its launch was measured on a busy machine
 MARKS = {FAILED: "FAILED", WRONG: "wrong", LATE: "left out"}
 SPREAD = (
     "us: median device time with a cold L2 cache; *: nothing is faster by more than 3 %; of roof: share of the least"
@@ -101,7 +102,7 @@ def overhead(rows: Iterable[Overhead]) -> Iterator[str]:
 
 
 def _range(rows: Iterable[Overhead], added: Callable[[Overhead], float | None]) -> str:
-    values = [value for row in rows if (value := added(row)) is not None]
+    values = [value for row in rows if (value := added(row)) is not None and value > -MOST_SAVED]
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else "nothing known"
 
 

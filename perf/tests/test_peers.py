@@ -359,5 +359,5 @@ def test_what_is_given_to_torch_compile_computes_what_the_spec_says(op: str) -> 
     dtype = dtypes.SHORT[(case.dtypes or spec.dtypes)[0]]
     call = inputs.one(Row(op, case.text, dtype, peers.NAME, "torch_compile"), "cpu")
     made = registered.variants(peers.NAME, op)["torch_compile"]
-    plain = made.fn.__wrapped__  # type: ignore[attr-defined]
+    plain = made.fn.__wrapped__
     Oracle(call).check(plain(*call.arguments.values()), made, peers.SLACK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,20 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, cli, dispatch, judgement, numerics
-from kernelmux.registry.errors import SpecError
+from kernelmux.registry import catalog, cli, dispatch, guests, judgement, numerics
+from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.registration import check_ladder, check_rounds
 
 SPEC = catalog.spec("swiglu")
 PLAIN = registered.variants("torch_ref", "swiglu")["plain"]
+MINE = """
+from kernelmux.registry import backend
+from kernelmux.registry.backend import Implementation
+
+PLAIN = backend.variants("torch_ref", "swiglu")["plain"]
+ONE = Implementation(fn=PLAIN.fn, idea="mine", rounds=PLAIN.rounds)
+"""
 A, B = torch.randn(2, 4096, generator=torch.Generator().manual_seed(7)).bfloat16()
 
 
@@ -101,3 +109,12 @@ def test_it_is_told_where_variants_are_listed_and_where_a_call_is_explained(caps
 
 def test_the_default_is_the_last_rung() -> None:
     assert dispatch.which("swiglu", A, B, backend="torch_ref") == "torch_ref/exact"
+
+
+def test_a_function_from_a_file_is_held_to_the_bound_of_the_spec(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    with (
+        pytest.raises(ArgumentError, match="only a composite backend"),
+        guests.joined(f"{tmp_path}/mine.py:ONE", "swiglu"),
+    ):
+        raise AssertionError("it was taken in")
