@@ -55,11 +55,13 @@ FORMATS = Where(
     "both are e5m2",
 )
 
+ALIGNED = tuple(Aligned(name) for name in ("a", "b", "scale_a", "scale_b"))
+
 VARIANTS = {
     "plain": Implementation(
         fn=plain,
         idea="torch._scaled_mm",
-        requires=(SCALES, FORMATS, Multiple("K", 16), Multiple("N", 16), filled("a", "b"), Aligned("a"), Aligned("b")),
+        requires=(SCALES, FORMATS, Multiple("K", 16), Multiple("N", 16), filled("a", "b"), *ALIGNED),
         layout={"a": "contiguous"},
         arithmetic="mma",
     ),

@@ -25,7 +25,7 @@ ACTIVATIONS = PLAIN | {"gelu": gelu}
 def plain(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    z = F.linear(x, weight, bias)
+    z = F.linear(x, weight, bias).contiguous()
     return (z, z.new_empty(0)) if activation == "none" else (PLAIN[activation](z), z)
 
 

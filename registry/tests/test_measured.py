@@ -253,3 +253,11 @@ def test_lengths_in_use_may_be_other_work_from_run_to_run():
     less = time("torch_ref/exact", 1.0, workload=pages, op="paged_attention", bytes=1.0, flops=1.0)
     assert less.current
     assert not replace(less, source="an older one").current
+
+
+def test_of_a_backend_made_of_operators_of_torch_only_the_default_counts(monkeypatch):
+    """Its other variants are baselines, which may round more often than the spec says."""
+    write(time("ladder/slow", 1.0), time("ladder/fast", 5.0), time("plain/only", 9.0))
+    assert decision().chosen.name == "ladder/slow"
+    monkeypatch.setattr(registered, "composite", lambda name: name == "ladder")
+    assert decision().chosen.name == "ladder/fast"

@@ -87,10 +87,10 @@ def calls(op: str) -> list[Call]:
 
 
 def upcasts(op: str) -> list[str]:
-    """Cases in which it makes a tensor of fp32 as large as its first input."""
+    """Cases in which it makes a tensor of fp32 as large as its largest input in 16 bits."""
     wide = []
     for call in calls(op)[:6]:
-        size = next(iter(call.tensors.values())).numel()
+        size = max(x.numel() for x in call.tensors.values() if x.dtype in HALVES)
         large = [x for x in heard(call, "plain").made if x.dtype == torch.float32 and x.numel() >= size > 16]
         wide += [f"{dict(call.axes)} {call.dtype}"] if large else []
     return wide
