@@ -29,9 +29,9 @@ class Line:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> object:
-        """The reporter keeps the category of a result, for its summary, and writes no letter."""
-        category, *_ = yield
-        return category, "", ""
+        """The reporter writes no letter; the word of a failure is for its summary."""
+        category, _, word = yield
+        return category, "", word if report.failed else ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -58,5 +58,10 @@ class Line:
         return f"{share}, {self.failed} failed, {time.monotonic() - self.start:.0f} s"
 
 
+def run(arguments: list[str], out: TextIO) -> int:
+    """pytest with the line in place of its own progress; the exit status."""
+    return pytest.main(["-q", "-o", "console_output_style=classic", *arguments], [Line(out)])
+
+
 if __name__ == "__main__":
-    sys.exit(pytest.main(["-q", *sys.argv[1:]], [Line(sys.stdout)]))
+    sys.exit(run(sys.argv[1:], sys.stdout))

@@ -116,7 +116,7 @@ def test_ctrl_c_and_a_closed_pipe_end_quietly(capsys, monkeypatch):
     assert ends(KeyboardInterrupt()) == (130, "", "kernelmux: interrupted\n")
 
 
-@pytest.mark.parametrize("redirection", ["| true", ">&-", "| head -c 1 >/dev/null"])
+@pytest.mark.parametrize("redirection", ["| head -c 1 >/dev/null", ">&-"])
 def test_nothing_is_said_where_nothing_reads(redirection):
     code = "import sys; from kernelmux.registry.cli import main; sys.exit(main(['show', 'attention']))"
     shell = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {redirection}"
