@@ -6,8 +6,11 @@ On a machine that already has everything (a GPU box without a network): ``nox --
 
 import os
 import pathlib
+import re
 import shutil
+import subprocess
 import sys
+import tomllib
 
 import nox
 
@@ -21,6 +24,8 @@ LOCK = "bazel/requirements.lock"
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs", "examples")
 DOCUMENTS = ("docs/performance.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
 TUNED = "docs/tuning.md"
+SMOKE = ("softmax", "rms_norm", "silu", "cross_entropy", "matmul", "linear")  # operators that show much in a short time
+TORCH = ("2.11.0", "2.15.0")  # the oldest that pyproject.toml allows, and the newest that passed
 TRITON = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")  # the last patch of every minor version that the emulator supports
 
 
@@ -39,7 +44,13 @@ def prepare(session: nox.Session, *packages: str) -> str:
 
 def pinned(session: nox.Session, *names: str) -> str:
     """Prepare the session with the named packages, or with all there are, at the locked versions."""
-    return prepare(session, *(("-c", LOCK, *names) if names else ("-r", LOCK)))
+    return prepare(session, *([locked()[name] for name in names] if names else ("-r", LOCK)))
+
+
+def locked() -> dict[str, str]:
+    """Name of a package -> its line in the lock."""
+    lines = (ROOT / LOCK).read_text(encoding="utf-8").splitlines()
+    return {re.split(r"[\[<>=;]", line)[0]: line for line in lines if line and not line.startswith("#")}
 
 
 @nox.session(default=False)
@@ -112,6 +123,68 @@ def triton_versions(session: nox.Session) -> None:
                 failed.append(f"{version} for {target}")
     if failed:
         session.error(f"tests fail with triton {', '.join(failed)}")
+
+
+@nox.session(default=False)
+@nox.parametrize("torch", TORCH)
+def torch_versions(session: nox.Session, torch: str) -> None:
+    """The suites of the CPU on the oldest and the newest torch, 5 GB each on disk (-- registry/tests -k autograd)."""
+    if session.venv_backend == "none":
+        session.error(f"expected an environment for torch {torch} alone: leave out --no-venv")
+    rest = [line for name, line in locked().items() if name not in ("torch", "triton")]
+    python = prepare(session, f"torch=={torch}", "triton; sys_platform == 'linux'", *rest)
+    session.env["TRITON_CACHE_DIR"] = str(session.cache_dir / f"torch-{torch}")
+    session.run(python, "-m", "pytest", "-q", *(session.posargs or ("registry/tests", "nn/tests")))
+    if not session.posargs:
+        chosen = ("--tier", "smoke", "--device", "cpu", "--op", *SMOKE, "--backend", "torch_ref", "triton", "cuda")
+        session.run(python, "-m", "kernelmux.conformance", *chosen)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Make sdist and wheel in dist/ and try the wheel in a bare environment; a git tag must be the version."""
+    python, version = pinned(session, "build"), checked_version(session)
+    session.env.pop("PYTHONPATH", None)
+    session.run(python, "-m", "build", "--outdir", "dist", ".")
+    bare = pathlib.Path(session.create_tmp()).resolve() / "bare"
+    session.run(python, "-m", "venv", "--clear", str(bare))
+    python = str(bare / ("Scripts" if os.name == "nt" else "bin") / "python")
+    wheel = ROOT / "dist" / f"kernelmux-{version}-py3-none-any.whl"
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), locked()["torch"], external=True)
+    session.chdir(bare)
+    session.run(python, "-c", TRIED, version, external=True)
+    session.run(python, "-m", "kernelmux", "list", external=True)
+
+
+TRIED = """
+import sys, torch, kernelmux as kx
+x = torch.randn(4, 100)
+torch.testing.assert_close(kx.softmax(x, backend="torch_ref"), torch.softmax(x, -1))
+assert kx.__version__ == sys.argv[1] and "site-packages" in kx.__file__, (kx.__version__, kx.__file__)
+print(f"kernelmux {kx.__version__} from {kx.__file__}: softmax on torch_ref agrees with torch {torch.__version__}")
+"""
+
+
+def checked_version(session: nox.Session) -> str:
+    """The version of the project; the session fails if a git tag of this commit says another."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = str(project["version"])
+    told = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        session.log(compared(version, told.stdout.split()))
+    except ValueError as error:
+        session.error(str(error))
+    return version
+
+
+def compared(version: str, tags: list[str]) -> str:
+    """What to say of the tags of a commit; ValueError if one of them is another version. Other tags do not matter."""
+    versions = [tag for tag in tags if re.match(r"v?\d+\.\d", tag)]
+    if wrong := [tag for tag in versions if tag.removeprefix("v") != version]:
+        raise ValueError(
+            f"expected the git tag v{version}, as pyproject.toml says, got {', '.join(wrong)}: change one of them"
+        )
+    return f"version {version}, " + (f"git tag {versions[0]}" if versions else "no git tag at this commit")
 
 
 @nox.session

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelmux.registry import backend as registered
@@ -68,7 +69,7 @@ def orders(values: Sequence[Any]) -> tuple[memory_order.Order | None, ...]:
     return found if any(found) else ()
 
 
-class Node(torch.autograd.Function):
+class Node:
     """A call of a kernel in torch's graph: `node(op)(rule, *arguments)` gives what `rule.fn` gives."""
 
     @staticmethod
@@ -95,8 +96,19 @@ def node(op: str) -> Callable[..., Any]:
     It goes past the part of `apply` in Python, which concerns torch.func: its transforms see operators of torch, which
     make a node per level. On the host of an H200 2.5 us less.
     """
-    named: Any = type(f"kernelmux_{op}", (Node,), {})
+    named: Any = type(f"kernelmux_{op}", (Node, torch.autograd.Function), {})
     found: Callable[..., Any] = super(torch.autograd.Function, named).apply
+    return found
+
+
+@cache
+def node_of_level(op: str) -> Callable[..., Any]:
+    """The same for one level of torch.func, inside `enable_single_level_autograd_function`.
+
+    From torch 2.15 on a torch.autograd.Function looks at torch.func also below the part of `apply` in Python.
+    """
+    named: Any = type(f"kernelmux_{op}", (Node, _SingleLevelFunction), {})
+    found: Callable[..., Any] = named.apply
     return found
 
 

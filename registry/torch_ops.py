@@ -117,11 +117,11 @@ def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> A
             return operator(spec.name)(*full, backend=backend)
     if not autograd.differentiable(spec):
         return _undifferentiated(spec, full, backend)
-    node, found = autograd.node(spec.name), rule(spec, backend)
+    found = rule(spec, backend)
     if not transformed:
-        return node(found, *full)
+        return autograd.node(spec.name)(found, *full)
     with enable_single_level_autograd_function():  # torch.func has come down to the level of these tensors
-        return node(replace(found, fn=partial(_lowered, spec, backend)), *full)
+        return autograd.node_of_level(spec.name)(replace(found, fn=partial(_lowered, spec, backend)), *full)
 
 
 def _lowered(spec: OpSpec, backend: str | None, *values: Any) -> Any:

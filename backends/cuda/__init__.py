@@ -38,8 +38,8 @@ def compilers(device: torch.device) -> tuple[str, ...]:
         from kernelmux.emulator import nvrtc
 
         return (_line("the emulator", nvrtc.version(), nvrtc.place()),)
-    nvrtc = importlib.import_module("cupy").cuda.nvrtc
-    return (_line("CuPy", nvrtc.getVersion(), _loaded("libnvrtc.so")),)
+    version = importlib.import_module("cupy").cuda.nvrtc.getVersion()
+    return (_line("CuPy", version, _loaded("libnvrtc.so")),)
 
 
 def _line(user: str, version: tuple[int, int], place: str) -> str:

@@ -10,16 +10,19 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from kernelmux.registry.packages import PACKAGES
+import kernelmux
+from kernelmux.registry.packages import PACKAGES, TESTED
 
 TOP = Path(__file__).parents[2]
 LOCK = TOP / "bazel/requirements.lock"
 PLATFORMS = pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28"])
 UNREACHED = r"error sending request|dns error|Failed to fetch|operation timed out|Could not connect"
-EXTRAS = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 Versions = dict[str, str]
 
@@ -95,8 +98,7 @@ def test_without_cupy_and_headers_the_check_would_say_so(platform: str) -> None:
 @PLATFORMS
 @pytest.mark.parametrize("extra", ["cuda", "emulator"])
 def test_installing_a_checkout_keeps_the_newest_torch(platform: str, extra: str) -> None:
-    needed = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    found, alone = resolved(platform, *needed, *EXTRAS[extra]), resolved(platform, "torch")
+    found, alone = resolved(platform, *PROJECT["dependencies"], *EXTRAS[extra]), resolved(platform, "torch")
     assert {name: found[name] for name in ("torch", "triton")} == {name: alone[name] for name in ("torch", "triton")}
     assert ("cupy-cuda13x" in found) == (extra == "cuda")
     check_one_cuda(platform, found, "cccl,crt,cudart,nvrtc")
@@ -143,3 +145,37 @@ def test_cupy_compiles_with_the_nvrtc_and_the_headers_of_pip(monkeypatch: pytest
     assert not done.returncode, done.stderr
     folder, code = done.stdout.splitlines()
     assert "site-packages/nvidia/cu13" in folder and code.startswith("True (13,")
+
+
+@pytest.fixture(scope="module")
+def sessions() -> ModuleType:
+    """The noxfile as a module."""
+    pytest.importorskip("nox", reason="bazel/requirements.lock has it")
+    spec = importlib.util.spec_from_file_location("noxfile_of_the_checkout", TOP / "noxfile.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_a_session_installs_what_the_lock_says(sessions: ModuleType) -> None:
+    assert list(sessions.locked().values()) == locked()
+    assert sessions.locked()["ruff"] == f"ruff=={pin('ruff')}"
+
+
+def test_the_versions_of_torch_that_are_tested_are_those_that_doctor_knows(sessions: ModuleType) -> None:
+    oldest, newest = sessions.TORCH
+    assert (minor(oldest), minor(newest)) == TESTED["torch"]
+    (torch,) = (name for name in PROJECT["dependencies"] if name.startswith("torch"))
+    assert torch == f"torch>={minor(oldest)}", "no upper bound: an install takes no torch away"
+    assert minor(oldest) <= minor(pin("torch")) <= minor(newest)
+
+
+def test_version_and_tag_are_one(sessions: ModuleType) -> None:
+    assert PROJECT["version"] == kernelmux.__version__
+    assert sessions.compared("0.1.0", ["v0.1.0", "nightly"]) == "version 0.1.0, git tag v0.1.0"
+    assert sessions.compared("0.1.0", ["0.1.0"]) == "version 0.1.0, git tag 0.1.0"
+    assert sessions.compared("0.1.0", ["nightly"]) == "version 0.1.0, no git tag at this commit"
+    for tags in (["v0.1.1"], ["v0.1.0", "v0.2"], ["0.1.0rc1"]):
+        with pytest.raises(ValueError, match=r"expected the git tag v0\.1\.0, as pyproject.toml says, got "):
+            sessions.compared("0.1.0", tags)
