@@ -53,7 +53,7 @@ def whole(results: Results, image: str) -> str:
 
 def legend(rows: Iterable[Timed]) -> str:
     """What the columns mean; rows of a record may be older than the rest before the samples."""
-    return LEGEND if all(row.held_us for row in rows) else LEGEND + NOT_RESTED
+    return LEGEND if all(map(wording.rested, rows)) else LEGEND + NOT_RESTED
 
 
 def _sentence(text: str) -> str:

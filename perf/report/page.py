@@ -62,7 +62,7 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "noise": noise.noise(results.rows),
         "unknown": UNKNOWN,
         "held": any(row.held_us for row in results.timed),
-        "not_rested": sum(not row.held_us for row in results.timed),
+        "not_rested": sum(not wording.rested(row) for row in results.timed),
         "changes": compare.changes(earlier, results) if earlier else [],
         "compared": earlier.date if earlier else "",
         "failed": [row for row in results.rows if row.status in (FAILED, WRONG)],
@@ -184,7 +184,9 @@ def _described(op: str) -> Context:
 
 def _section(group: ResultGroup, name: str) -> Context:
     good, best = group.good, group.best
-    drawn = bool(name and good and all(row.point for row in good) and charts.available())
+    backends = {row.backend for row in good}
+    ladder = len(good) > len(backends)  # one variant of each backend is in the table above already
+    drawn = bool(name and ladder and all(row.point for row in good) and charts.available())
     return {
         "group": group,
         "svg": Markup(charts.ladder(group, name)) if drawn else "",

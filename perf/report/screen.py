@@ -116,7 +116,7 @@ def resources(needs: Sequence[KernelNeed], left: Sequence[str], arch: str) -> It
         told = f"; most spilled bytes: {worst.spills} ({worst.op} {worst.label})" if worst else ""
         yield (
             f"compiled for {arch}: {len(good)} kernels of {variants} default variants; most registers: {most.registers}"
-            f" ({most.op} {most.label}); {len(spilled)} kernels spill{told}"
+            f" ({most.op} {most.label}); {len(spilled)} of them spill{told}"
         )
     for need in needs:
         if need.error:

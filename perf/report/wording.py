@@ -82,6 +82,11 @@ def rate(row: Timed) -> str:
     return f"{row.point.rate:.{digits}f} {row.point.rate_unit}"
 
 
+def rested(row: Timed) -> bool:
+    """Whether a row was timed after a rest; what is known of the parts of its work, or held, is younger than that rule."""
+    return bool(row.held_us or row.parts)
+
+
 def share(row: Timed) -> str:
     """Of the floor, where there is one."""
     return percent(row.point.share if row.point else None)

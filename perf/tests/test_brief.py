@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import brief, budget, cli, command, front, peers, plan, records
+from kernelmux.perf import brief, budget, cli, command, front, inputs, peers, plan, records
 from kernelmux.perf import run as running
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.emulated import resources
@@ -248,7 +248,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
     assert len(lines) <= LINES - 3, text
     assert f"there: {front.largest(records.recorded()).title}" in " ".join(text.split())
     assert "host time of a call, us, median (range) of 6 kernels: kx.op adds 2.50 (0.00 to 5.00)" in text
-    assert "most registers: 8 (softmax cuda/online); 1 kernels spill; most spilled bytes: 8" in joined
+    assert "most registers: 8 (softmax cuda/online); 1 of them spill; most spilled bytes: 8" in joined
     assert "not compiled, as the minutes were over: op0 triton/resident" in joined and "and 65 more" in joined
     recorded = next(line for line in lines if line.startswith("softmax "))
     assert len(recorded.split()) == 10 and recorded.split()[-1].endswith("%")
@@ -280,3 +280,17 @@ def test_the_default_variant_of_each_backend_is_compiled():
     (taken,) = (c for c in found if c.backend == "cuda" and c.op == "matmul")
     ladder = list(registered.variants("cuda", "matmul"))
     assert all(resources._refused(replace(taken, variant=v)) for v in ladder[ladder.index(taken.variant) + 1 :])
+
+
+def test_rows_of_minutes_are_not_called_hot():
+    rested = synthetic.row(held_us=None, parts={"rest and samples": 0.5})
+    old = replace(rested, parts={})
+    for row, told in ((rested, False), (old, True)):
+        found = synthetic.results([row])
+        assert ("straight after calls back to back" in page.html(found)) is told
+        assert ("straight after calls back to back" in markdown.whole(found, "")) is told
+
+
+def test_only_the_ceilings_that_the_rows_need_are_measured(gpu):
+    formats = {inputs.planned(row).matrix_format for row in brief.report(GPU)}
+    assert {"bf16", "fp32", "e4m3", "i8"} <= formats and not formats & {"fp16", "e5m2"}
