@@ -27,7 +27,7 @@ def test_a_sound_dispatcher_passes_and_everything_is_as_it_was(monkeypatch, op):
     monkeypatch.setenv("KERNELMUX_BACKEND", "torch_ref")
     ladder = dict(registered.variants("torch_ref", op))
     selection.reread()
-    assert judged(op) == ""
+    assert judged(op, variant=[*ladder][-1]) == ""
     assert registered.variants("torch_ref", op) == ladder and scope.state() == ()
     assert selection.requested(op, None) == selection.Request(("torch_ref",), "KERNELMUX_BACKEND")
     monkeypatch.undo()

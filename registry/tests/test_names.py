@@ -90,11 +90,11 @@ def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeyp
             ask(X, X, backend=argument)
 
 
-@pytest.mark.parametrize("chain", ["torch_ref,torch_ref/egar", ["torch_ref", "torch_ref/egar"]])
+@pytest.mark.parametrize("chain", ["torch_ref,torch_ref/exat", ["torch_ref", "torch_ref/exat"]])
 def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
     for ask in (dispatch.function("softmax"), lambda x, **k: dispatch.explain("softmax", x, **k),
                 lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
-        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "egar".*did you mean "exact"'):
+        with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "exat".*did you mean "exact"'):
             ask(X, backend=chain)
 
 

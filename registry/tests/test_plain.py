@@ -68,7 +68,8 @@ class Heard(TorchDispatchMode):
 
 
 def heard(call: Call, variant: str) -> Heard:
-    with torch.no_grad(), Heard() as mode:
+    mode = Heard()
+    with torch.no_grad(), mode:
         registered.variants("torch_ref", call.spec.name)[variant].fn(*call.arguments.values())
     return mode
 
