@@ -26,7 +26,8 @@ Picker = Callable[[int, int], torch.Tensor]
 
 def spread(length: int, count: int) -> torch.Tensor:
     """`count` positions from the first to the last."""
-    return torch.tensor(sorted({round(i * (length - 1) / max(count - 1, 1)) for i in range(count)}))
+    places = torch.arange(count, dtype=torch.float64) * ((length - 1) / max(count - 1, 1))
+    return places.round().long().unique_consecutive()
 
 
 def last(length: int, count: int) -> torch.Tensor:
