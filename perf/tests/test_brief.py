@@ -71,6 +71,8 @@ def test_the_variant_of_a_backend_is_the_last_that_can_run():
     of_torch = [replace(row, backend=plan.BASELINE) for row in ladder]
     assert brief.representative(of_torch) == of_torch[-1]
     assert brief.representative([replace(of_torch[0], variant=plan.PLAIN), *of_torch]).variant == plan.PLAIN
+    refused = replace(of_torch[0], variant=plan.PLAIN, problem="16 bits only")
+    assert brief.representative([refused, *of_torch]) == of_torch[-1]
 
 
 def test_a_backend_that_is_left_out_has_no_rows(gpu):
@@ -152,6 +154,7 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
     assert "--backend torch_ref triton" in told
     assert not list(command.lacking(Options(backends=("torch_ref", "triton"))))
     assert list(command.lacking(Options(backends=("all",)))) == [told]
+    assert command.results_of(running.Outcome(), "", Options()).errors == (told,)
     found = synthetic.results(synthetic.ladder(), errors=(told,))
     assert "pip install cupy-cuda13x" in markdown.whole(found, "") and "pip install cupy-cuda13x" in page.html(found)
     assert command.conclude(Console(quiet=True), found, None, False, False) == 1
