@@ -6,7 +6,8 @@ from typing import Any
 from kernelmux import emulator
 
 EMULATED_ARCH = "sm_90a"
-AS_CUPY = ("-ftz=true",)  # CuPy adds it to the options of every kernel that it compiles
+# CuPy adds these to the options of every kernel that it compiles. NVRTC below 13.2 needs the second for a lambda with `auto`.
+AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 
 
 class EmulatedFunction:
