@@ -47,7 +47,7 @@ RUNGS = (  # the fast ones of these operators
     "cuda/vectorized", "cuda/heads", "cuda/online", "cuda/clusters", "triton/persistent", "triton/specialised",
     "triton/descriptors", "triton/resident", "triton/blocked", "triton/heads", "triton/online", "triton/staying",
 )  # fmt: skip
-HOW = ("--quick", "--rest", "0.1", "--limit", "60")
+HOW = ("--quick", "--brief", "--rest", "0.1", "--limit", "60")
 LIBRARIES = {  # by the variant in perf/peers, for readers
     "torch_compile": "torch.compile", "cublas": "cuBLAS", "scaled_mm": "cuBLAS", "cudnn": "cuDNN",
     "flash_2": "FlashAttention-2", "flash_4": "FlashAttention-4", "efficient": "torch's memory-efficient",

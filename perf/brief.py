@@ -17,9 +17,11 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, LARGE, PLAIN, Row
 from kernelmux.perf.result import Contestant
 from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 
 COMPILED = "torch_compile"
+SETS = 32  # times the bytes of a call that a GPU has to have
 KNOWN = (
     "matmul", "attention", "softmax", "layer_norm", "rms_norm", "cross_entropy", "linear", "conv2d", "gelu", "silu",
     "swiglu", "rope", "add_rms_norm", "paged_attention", "attention_backward", "fp8_matmul", "int8_matmul",
@@ -45,7 +47,20 @@ def report(options: Options) -> list[Row]:
 
 def _group(spec: OpSpec, options: Options) -> Iterable[Row]:
     (case,) = plan.workloads(spec, replace(options, workloads=(LARGE,)))
+    if options.device == "cuda":
+        case = plan.large(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory))
     return plan.of_group(spec, case, dtype_of(case.dtypes or spec.dtypes), options)
+
+
+def fitting(spec: OpSpec, memory: int) -> tuple[Case, ...]:
+    """The workloads that a GPU of so many bytes takes: a row keeps several sets of inputs, and torch's own copies."""
+    found = [case for case in spec.workloads if SETS * _bytes(spec, case) <= memory]
+    return tuple(found) or (min(spec.workloads, key=lambda case: _bytes(spec, case)),)
+
+
+def _bytes(spec: OpSpec, case: Case) -> float:
+    """What a call of a workload reads and writes at least."""
+    return spec.hypothetical(case, dtype_of(case.dtypes or spec.dtypes)).cost.bytes
 
 
 def dtype_of(allowed: Iterable[torch.dtype]) -> torch.dtype:

@@ -14,6 +14,7 @@ PER_OPERATOR = 0.75  # minutes of one operator on a GPU
 COMPILING = 0.4  # share of what is left that compiling ahead may take
 # Seconds kept for what follows the rows: the reports; on a CPU also the host time of calls.
 WRITING = {"cuda": 20.0, "cpu": 8.0}
+SHORT = 0.8  # share of a short run that its rows have at least
 ROWS_ON_CPU = 0.4  # share of the minutes; the kernels are compiled in the rest
 
 
@@ -29,7 +30,7 @@ class Budget:
     def end(self) -> float:
         """When everything has to be done but writing, in seconds since the epoch; infinite without a limit."""
         seconds = 60 * self.minutes
-        return self.began + max(seconds - WRITING[self.device], 0.5 * seconds) if self.minutes else math.inf
+        return self.began + max(seconds - WRITING[self.device], SHORT * seconds) if self.minutes else math.inf
 
     @property
     def rows_until(self) -> float:

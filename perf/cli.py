@@ -23,6 +23,7 @@ from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
+FEW = 2  # operators
 JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
 MINUTES = (
     "of the whole run: no row begins after them, and what was left out is named (default: 5 on a GPU and 2 on a CPU"
@@ -109,6 +110,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
 def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
+    alone = "device times alone, until each is known to 0.5 %%: no held state, host time or time in a graph"
+    made.add_argument("--brief", action="store_true", help=alone)
     made.add_argument("--minutes", type=budget.minutes, metavar="N", help=MINUTES)
     made.add_argument(
         "--samples",
@@ -219,6 +222,8 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         raise ArgumentError("--stale: the rows on record alone; leave out --peers and --impl")
     if args.plot is not None and not args.sweep and args.show_sweeps is None:
         raise ArgumentError("--plot: expected --sweep or --show-sweeps beside it, whose curves it draws")
+    if args.record and args.brief:
+        raise ArgumentError("--record: a record has all columns; leave out --brief")
     if args.record and args.peers and not args.sweep:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     if args.impl:
@@ -237,11 +242,17 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
         quick=args.quick or args.stale, samples=samples, device=device, out=args.out,
         row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
-        jobs=min(JOBS, max(1, budget.cores() - 1)) if args.jobs is None else args.jobs,
-        brief=quick, until_known=quick, until=limit.rows_until,
+        jobs=_jobs(args, quick), brief=quick or args.brief, until_known=quick or args.brief, until=limit.rows_until,
         peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
     )  # fmt: skip
+
+
+def _jobs(args: argparse.Namespace, quick: bool) -> int:
+    """Processes that compile ahead; none for a few operators in minutes, where starting them takes longer than it saves."""
+    if args.jobs is not None:
+        return int(args.jobs)
+    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, budget.cores() - 1))
 
 
 def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:

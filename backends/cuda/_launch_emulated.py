@@ -6,7 +6,7 @@ from typing import Any
 from kernelmux import emulator
 
 EMULATED_ARCH = "sm_90a"
-# CuPy adds these to the options of every kernel that it compiles. NVRTC below 13.2 needs the second for a lambda with `auto`.
+# CuPy adds these to the options of every kernel; NVRTC below 13.2 needs the second for a lambda that takes `auto`.
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 
 

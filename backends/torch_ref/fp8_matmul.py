@@ -14,8 +14,8 @@ def plain(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
     out, fast = dtypes.parse(out_dtype), accumulation == "fast"
-    columns = b.t().contiguous().t()  # the only order that cuBLAS takes
-    return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=out, use_fast_accum=fast)
+    rows, columns = _aligned(a), _aligned(b.t()).t()  # the only order that cuBLAS takes
+    return torch._scaled_mm(rows, columns, scale_a, scale_b, out_dtype=out, use_fast_accum=fast)
 
 
 def exact(
@@ -32,7 +32,8 @@ def exact(
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    if x.is_contiguous() and x.data_ptr() % 16 == 0:
+    usual = x.dim() < 2 or x.stride(0) == x.shape[1]  # cuBLAS reads the stride of a single row, too
+    if usual and x.is_contiguous() and x.data_ptr() % 16 == 0:
         return x
     return torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x)
 

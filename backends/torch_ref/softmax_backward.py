@@ -4,6 +4,7 @@ import torch
 
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
+from kernelmux.registry.numerics import Rounding
 
 
 def plain(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
@@ -19,7 +20,24 @@ def exact(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> t
     return (grad * scale).to(y.dtype).contiguous()
 
 
+def _products(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """Each product moves its own element, and through their sum all of them."""
+    size = (grad_out * y).abs()
+    return size + y.abs() * size.sum(axis, keepdim=True) if y.dim() else size * (1 + y.abs())
+
+
+def _moved(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    return 1 + y.abs() * (y.shape[axis] if y.dim() else 1)
+
+
+PRODUCTS = Rounding("grad_out * y, on a GPU", _products, _moved)
+
 VARIANTS = {
-    "plain": Implementation(fn=plain, idea="torch.ops.aten._softmax_backward_data", requires=(OneOf("scale", 1.0),)),
+    "plain": Implementation(
+        fn=plain,
+        idea="torch.ops.aten._softmax_backward_data",
+        requires=(OneOf("scale", 1.0),),
+        rounds=(PRODUCTS,),
+    ),
     "exact": Implementation(fn=exact, idea="torch.ops.aten._softmax_backward_data in fp32"),
 }
