@@ -18,7 +18,7 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import conduct, guests, terminal
+from kernelmux.registry import conduct, guests, machines, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
@@ -109,7 +109,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
 def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
-    made.add_argument("--minutes", type=budget.minutes, metavar="N", help=MINUTES)
+    made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=MINUTES)
     made.add_argument(
         "--samples",
         type=terminal.positive,
@@ -237,7 +237,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
         quick=args.quick or args.stale, samples=samples, device=device, out=args.out,
         row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
-        jobs=min(JOBS, max(1, budget.cores() - 1)) if args.jobs is None else args.jobs,
+        jobs=min(JOBS, max(1, machines.cores() - 1)) if args.jobs is None else args.jobs,
         brief=quick, until_known=quick, until=limit.rows_until,
         peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
