@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -12,7 +11,7 @@ import torch
 
 from kernelmux.conformance import budget, expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
-from kernelmux.registry import catalog, dtypes, guests
+from kernelmux.registry import catalog, dtypes, guests, terminal
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 
@@ -51,17 +50,6 @@ def workers(text: str) -> str:
     if text != "auto" and not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_WORKERS):
         raise argparse.ArgumentTypeError(f"expected auto or a number from 1 to {MOST_WORKERS}, got {text!r}")
     return text
-
-
-def minutes_of(text: str) -> float:
-    """A number of minutes, more than 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"expected minutes such as 3 or 0.5, got {text!r}")
-    return found
 
 
 def seed(text: str) -> int:
@@ -104,7 +92,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
         " (default: 3 in tier smoke and 5 without --tier; on a GPU 1.5 and 5, a third of a minute for one operator; none"
         " with --check, --case, --dtype, --seed)"
     )
-    made.add_argument("--minutes", type=minutes_of, metavar="N", help=minutes)
+    made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=minutes)
     seeds = "of all random inputs (default: 0); several: every item runs once for each"
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"

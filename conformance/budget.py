@@ -25,6 +25,7 @@ from kernelmux.registry import backend as registered
 # without a GPU; on a GPU with 16 cores 90 seconds and 5 minutes, and 20 seconds for one operator.
 WHOLE = {"cpu": {"smoke": 2.5, "ci": 4.4}, "cuda": {"smoke": 1.15, "ci": 4.6}}
 ONE = {"cpu": 4.4, "cuda": 0.23}
+IMPORTS = ("torch", "memory", "ambience")  # checks that import torch's compiler, for seconds: these begin first
 EVERY_CHECK = 2  # operators of each backend on which each check is asked in any case
 # What is asked, emulated, of a variant that passed on a GPU: where the emulator sees more than that, or compilers and
 # torch of this machine decide.
@@ -141,7 +142,7 @@ def ordered(items: Sequence[Item], options: Options, asked: Set[str], seconds: d
 
     def key(item: Item) -> tuple[float | str, ...]:
         if item.id in asked:
-            return (0, -expected[item.id])
+            return (0, item.check not in IMPORTS, -expected[item.id])
         kind = (1, passed_over(item, options), verified(item, options), not _picked(item))
         group = (together[spread.group(item)], spread.group(item)) if options.device == "cpu" else ()
         return (*kind, *group, expected[item.id])

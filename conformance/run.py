@@ -28,7 +28,7 @@ from kernelmux.registry import machines
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # a worker process of pytest-xdist is told so in no other way
-PER_PROCESS = 25  # items for each process on a GPU: for fewer, processes that start together slow one another down
+PER_PROCESS = 40  # items for each process on a GPU: for fewer, processes that start together slow one another down
 SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
 SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
 

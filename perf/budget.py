@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import time
 from dataclasses import dataclass
 
@@ -43,20 +41,3 @@ class Budget:
 def compiling_seconds(until: float, most: float) -> float:
     """Seconds that compiling ahead may take, if rows begin until then."""
     return max(1.0, min(most, COMPILING * (until - time.time()))) if until else most
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def minutes(text: str) -> float:
-    """An argument in minutes, for argparse: more than 0, and finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected minutes, more than 0, got {text!r}")
-    return value

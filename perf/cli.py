@@ -18,7 +18,7 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import conduct, guests, terminal
+from kernelmux.registry import conduct, guests, machines, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
@@ -112,7 +112,7 @@ def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     alone = "device times alone, until each is known to 0.5 %%: no held state, host time or time in a graph"
     made.add_argument("--brief", action="store_true", help=alone)
-    made.add_argument("--minutes", type=budget.minutes, metavar="N", help=MINUTES)
+    made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=MINUTES)
     made.add_argument(
         "--samples",
         type=terminal.positive,
@@ -252,7 +252,7 @@ def _jobs(args: argparse.Namespace, quick: bool) -> int:
     """Processes that compile ahead; none for a few operators in minutes, where starting them takes longer than it saves."""
     if args.jobs is not None:
         return int(args.jobs)
-    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, budget.cores() - 1))
+    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, machines.cores() - 1))
 
 
 def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:

@@ -27,7 +27,8 @@ Picker = Callable[[int, int], torch.Tensor]
 def spread(length: int, count: int) -> torch.Tensor:
     """`count` positions from the first to the last."""
     places = torch.arange(count, dtype=torch.float64) * ((length - 1) / max(count - 1, 1))
-    return places.round().long().unique_consecutive()
+    positions: torch.Tensor = torch.unique_consecutive(places.round().long())
+    return positions
 
 
 def last(length: int, count: int) -> torch.Tensor:

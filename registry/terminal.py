@@ -59,12 +59,21 @@ class Parser(argparse.ArgumentParser):
 
 def seconds(text: str) -> float:
     """An argument in seconds, for argparse: more than 0, and finite."""
+    return _time(text, "seconds")
+
+
+def minutes(text: str) -> float:
+    """An argument in minutes, for argparse: more than 0, and finite."""
+    return _time(text, "minutes")
+
+
+def _time(text: str, unit: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds, more than 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected {unit}, more than 0, got {text!r}")
     return value
 
 

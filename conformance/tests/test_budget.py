@@ -54,7 +54,7 @@ def test_on_a_gpu_one_operator_has_a_limit_of_its_own() -> None:
 
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon"])
 def test_minutes_that_are_none(given: str, no_gpu: None) -> None:
-    with pytest.raises(ArgumentError, match="expected minutes such as 3"):
+    with pytest.raises(ArgumentError, match="expected minutes, more than 0, got"):
         chosen("--minutes", given)
 
 

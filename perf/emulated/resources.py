@@ -27,12 +27,12 @@ from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import occupancy, resources
 from kernelmux.emulator.thresholds import POOR, SPILLED
-from kernelmux.perf import brief, budget, plan
+from kernelmux.perf import brief, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import KernelNeed
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes
+from kernelmux.registry import catalog, dtypes, machines
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 
@@ -132,7 +132,7 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
 @contextmanager
 def _side_by_side(todo: list[Candidate], options: Options) -> Iterator[list[Future[list[KernelNeed]]]]:
     """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
-    processes = max(1, min(PROCESSES, budget.cores(), len(todo)))
+    processes = max(1, min(PROCESSES, machines.cores(), len(todo)))
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
     try:
         with warnings.catch_warnings():

@@ -76,6 +76,8 @@ def here(tmp_path, monkeypatch):
         ("--limit nan", "--limit: expected seconds, more than 0"),
         ("--limit -1", "--limit: expected seconds, more than 0"),
         ("--limit inf", "--limit: expected seconds, more than 0"),
+        ("--minutes 0", "--minutes: expected minutes, more than 0, got '0'"),
+        ("--minutes nan", "--minutes: expected minutes, more than 0"),
         ("--op softmax --workload x=4xx5", "x: expected lengths such as 4x1000"),
         ("--op softmax --workload x=1e3:fp16", "x: expected lengths such as 4x1000"),
         ("--op softmax --workload x=4x5,x=5", "x is given twice"),
