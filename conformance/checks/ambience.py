@@ -10,7 +10,8 @@ import torch
 
 from kernelmux.conformance import ambience
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Failed, Judge, Probe, raised
+from kernelmux.conformance.judge import Failed, Judge
+from kernelmux.conformance.probe import Probe, raised
 from kernelmux.registry import autocast, dispatch
 
 Result = tuple[tuple[Any, ...], list[str]]

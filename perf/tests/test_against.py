@@ -120,7 +120,7 @@ def module(*parameters, body):
     """A module of torch_ref with one variant."""
     head = "import os, time\nfrom kernelmux.registry.backend import Implementation\n\n"
     return (
-        head + f"def eager({', '.join(parameters)}):\n    {body}\n\nVARIANTS = {{'eager': Implementation(eager, '')}}\n"
+        head + f"def plain({', '.join(parameters)}):\n    {body}\n\nVARIANTS = {{'plain': Implementation(plain, '')}}\n"
     )
 
 
@@ -189,9 +189,10 @@ def test_every_row_that_differs_has_a_verdict(compared):
 
 def test_what_is_equal_is_not_timed_and_the_report_says_so(compared):
     _, told, text = compared
-    assert [name.partition(" ")[0] for name in told["equal"]] == ["softmax"]
+    labels = [(name.partition(" ")[0], name.rpartition("/")[2]) for name in told["equal"]]
+    assert labels == [("softmax", "plain"), ("softmax", "exact")]
     assert (told["only_base"], told["only_here"], told["respecified"]) == ([], [], [])
-    assert "1 rows (--all times them)" in text and "1 slower, 2 failed, 1 failed in the base" in text
+    assert "2 rows (--all times them)" in text and "1 slower, 2 failed, 1 failed in the base" in text
 
 
 def test_no_work_tree_is_left(compared, tree):

@@ -81,7 +81,7 @@ def test_without_a_second_time_or_a_rest_the_page_says_so():
     text = read(page.html(synthetic.results(old))).text
     assert "This run timed every variant once (no --aa)" in text
     assert "bold marks everything within 3 % of the fastest" in text
-    assert "4 rows (without a held time) were timed straight after calls back to back" in text
+    assert "4 rows were timed straight after calls back to back" in text
 
 
 def test_failures_and_reasons_are_on_the_page_as_text():
