@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 BEGAN = time.time()  # imported first by `__main__`: importing torch is part of the run
 DEFAULT = {"cuda": 5.0, "cpu": 2.0}  # minutes of the default report
-PER_OPERATOR = 0.75  # minutes of one operator on a GPU
+PER_OPERATOR = 0.7  # minutes of one operator on a GPU
 COMPILING = 0.4  # share of what is left that compiling ahead may take
 # Seconds kept for what follows the rows: the reports; on a CPU also the host time of calls.
 WRITING = {"cuda": 20.0, "cpu": 8.0}

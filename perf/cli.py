@@ -27,7 +27,7 @@ FEW = 2  # operators
 JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
 MINUTES = (
     "of the whole run: no row begins after them, and what was left out is named (default: 5 on a GPU and 2 on a CPU"
-    " without a selection, 0.75 per operator with --op alone on a GPU, else no limit)"
+    " without a selection, 0.7 per operator with --op alone on a GPU, else no limit)"
 )
 # With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
 RIGOROUS = (

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from kernelmux.backends.torch_ref._conditions import filled
 from kernelmux.backends.torch_ref._values import any_wrong
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.errors import ArgumentError
 
 
@@ -78,7 +79,8 @@ VARIANTS = {
     "plain": Implementation(
         fn=plain,
         idea="pages gathered, then torch.nn.functional.scaled_dot_product_attention",
-        requires=(filled("q", "k_pages", "page_table"),),
+        requires=(filled("q", "k_pages", "page_table"), Aligned("q")),
+        layout={"q": "contiguous"},
         arithmetic="mma",
     ),
     "exact": Implementation(fn=exact, idea="pages gathered, then softmax and two products", arithmetic="mma"),

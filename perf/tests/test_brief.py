@@ -97,7 +97,7 @@ def test_of_one_operator_the_largest_workload_comes_first(gpu):
         ("", "cuda", 5.0),
         ("", "cpu", 2.0),
         ("--minutes 3", "cuda", 3.0),
-        ("--op softmax", "cuda", 0.75),
+        ("--op softmax", "cuda", 0.7),
         ("--op softmax matmul --backend cuda", "cuda", 1.5),
         ("--op softmax", "cpu", 0.0),
         ("--every-row", "cuda", 0.0),
