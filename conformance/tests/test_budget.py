@@ -122,9 +122,8 @@ def test_an_item_stops_behind_the_trial_in_which_its_share_is_used_up(monkeypatc
 
 
 def test_what_the_ledger_says_is_asked_where_it_is_required() -> None:
-    variant = list(registered.variants("torch_ref", "softmax"))[-1]
-    item = Item("softmax", "torch_ref", variant, "extent")
-    options = Options(verified=(f"softmax/torch_ref/{variant}",))
+    item = Item("softmax", "cuda", "registers", "exact")
+    options = Options(tier="smoke", verified=("softmax/cuda/registers",))
     assert execute.execute(item, options).asked == BY_GPU
     assert execute.execute(item, options, Share(required=True)).asked == WHOLE
 
