@@ -12,7 +12,7 @@ from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.budget import Share
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
-from kernelmux.conformance.probe import MUTANTS, Enough, Probe, raised
+from kernelmux.conformance.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
@@ -116,7 +116,7 @@ def _by_name_alone(item: Item) -> bool:
 
 def _crash(probe: Probe, error: Exception) -> Record:
     """A failure outside of all trials."""
-    text = f"{raised(error, probe.home)}\n{traceback.format_exc(limit=-4)}"
+    text = f"{origins.raised(error, probe.home)}\n{traceback.format_exc(limit=-4)}"
     return _outside(probe, text, origins.cause(error, probe.home))
 
 

@@ -98,6 +98,12 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     return replace(case, text=" ".join(words), inputs="normal")
 
 
+def varied(spec: OpSpec, case: Case, turn: int) -> Case:
+    """The case with other values of the scalars that it leaves to their defaults."""
+    pools = {i.name: pool(i) for i in spec.scalars if isinstance(i, Scalar) and i.name not in case.scalars}
+    return with_scalars(case, {name: values[turn % len(values)] for name, values in pools.items() if values})
+
+
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
     """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or `_least`."""
     return _with_least(spec, _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0]))

@@ -48,6 +48,11 @@ def axes(trial: Trial) -> dict[str, Any]:
     return {name: v for name, v in found.items() if isinstance(v, bool | int | float | str | None)}
 
 
+def raised(error: Exception, home: Path | None = None) -> str:
+    """An exception from a call: its text, and where in the package of the implementation (`home`) it came from."""
+    return f"raised {type(error).__name__}: {located(error, home)}"
+
+
 def located(error: Exception, home: Path | None) -> str:
     """The text of an exception with its places, innermost of ours first, each with its line of source."""
     if isinstance(error, EmulatorError):

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import ambience
+from kernelmux.conformance import ambience, origins
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Failed, Judge
-from kernelmux.conformance.probe import Probe, raised
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.registry import autocast, dispatch
 
 Result = tuple[tuple[Any, ...], list[str]]
@@ -40,7 +39,7 @@ def _told(settings: str) -> Iterator[None]:
     except Failed as failure:
         raise Failed(f"with {settings}: {failure}") from None
     except Exception as error:
-        raise Failed(f"with {settings}: {raised(error)}") from error
+        raise Failed(f"with {settings}: {origins.raised(error)}") from error
 
 
 def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:

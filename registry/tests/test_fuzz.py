@@ -20,7 +20,7 @@ EMULATED = tuple(n for n in registered.backends() if registered.emulates(n, CPU)
 SELDOM = {
     "conv2d_backward_weight": 30
 }  # one call in so many is right at least, where lengths of two tensors must go together
-CALLS, EMULATED_CALLS = 3_000, 60  # over all operators; per backend
+CALLS, EMULATED_CALLS = 10_000, 60  # over all operators; per backend
 
 
 def check(draft: Draft, able: tuple[str, ...], seen: Counter[str]) -> None:
