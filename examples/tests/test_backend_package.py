@@ -47,9 +47,10 @@ def test_it_is_found_and_chosen_by_name(site: Path) -> None:
 
 
 def test_its_kernels_pass_the_suite(site: Path) -> None:
-    told = run(site, *words(r"^python (-m kernelmux\.conformance .*?)  +#"), "-n", "1", path=search(site))
+    told = run(site, *words(r"^python (-m kernelmux\.conformance .*?)  +#"), "-n", "1", "-v", path=search(site))
     assert told.returncode == 0, told.stdout + told.stderr
     assert all(f"{op}" in told.stdout for op in ("rms_norm", "softmax", "transpose", "numpy/bits"))
+    assert ": numpy on the CPU" in told.stdout.splitlines()[-1]
 
 
 def test_its_own_test_runs_the_same_suite() -> None:

@@ -1,4 +1,4 @@
-"""The public functions under 3,000 calls that were made up: a result that the spec allows, or an error with a type."""
+"""The public functions under 10,000 calls that were made up: a result that the spec allows, or an error with a type."""
 
 import math
 import warnings
