@@ -26,7 +26,9 @@ Pairs = set[tuple[str, torch.dtype]]
 
 def probe(op: str = "softmax", backend: str = "triton", check: str = "accuracy", **options: Any) -> Probe:
     ladder = list(registered.variants(backend, op).items())
-    variant, implementation = ladder[-1 if registered.composite(backend) else 0]  # of torch's the one that takes any call
+    variant, implementation = ladder[
+        -1 if registered.composite(backend) else 0
+    ]  # of torch's the one that takes any call
     return Probe(catalog.spec(op), check, backend, variant, implementation, Options(**options))
 
 
