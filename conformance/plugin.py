@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -118,14 +119,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Suite | No
     return Suite.from_parent(parent, path=file_path) if file_path.name == PLAN else None
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """A worker process says nothing more: at exit Triton's bindings print dozens of lines about what they did not free."""
-    if hasattr(config, "workerinput"):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+def _fall_silent() -> None:
+    """At the end of a process Triton's bindings print dozens of lines about what they did not free."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
+        atexit.register(_fall_silent)
         torch.set_num_threads(1)  # the workers share the cores
         gpus.take(options.saved(config.rootpath / PLAN, GPUS), config.workerinput["workerid"])
         (config.rootpath / f"{os.getpid()}{WORKER}").touch()
