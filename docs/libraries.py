@@ -1,4 +1,4 @@
-"""Operators that everybody knows, beside other libraries in one run on one GPU: the calls, the record, the table.
+"""Well-known operators, beside other libraries in one run on one GPU: the calls, the record, the table.
 
 python -m kernelmux.docs.libraries                 print the command that times them
 python -m kernelmux.docs.libraries --triton        print the command for another version of Triton: our Triton kernels

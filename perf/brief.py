@@ -1,7 +1,7 @@
 """The rows of a run that takes minutes: the default report, and one operator on a GPU.
 
 The report has per operator one workload in one dtype, and of each backend what a plain call of it runs, beside torch as
-its users write it and torch.compile of that. Operators that everybody knows come first, so that a run whose minutes are
+its users write it and torch.compile of that. Well-known operators come first, so that a run whose minutes are
 over has them.
 """
 
@@ -29,7 +29,7 @@ KNOWN = (
 
 
 def order(names: Iterable[str]) -> list[str]:
-    """Operators, those that everybody knows first."""
+    """Operators, the well-known ones first."""
     given = list(names)
     return [*(name for name in KNOWN if name in given), *(name for name in given if name not in KNOWN)]
 

@@ -279,7 +279,7 @@ def test_the_default_variant_of_each_backend_is_compiled():
     assert sorted((c.op, c.backend) for c in found) == [
         (op, b) for op in ("matmul", "softmax") for b in ("cuda", "triton")
     ]
-    assert found[0].op == "matmul"  # what everybody knows comes first
+    assert found[0].op == "matmul"  # what is well known comes first
     (taken,) = (c for c in found if c.backend == "cuda" and c.op == "matmul")
     ladder = list(registered.variants("cuda", "matmul"))
     assert all(resources._refused(replace(taken, variant=v)) for v in ladder[ladder.index(taken.variant) + 1 :])
