@@ -1,12 +1,14 @@
 """Rows and results as a GPU run would give them, with times chosen by the tests."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from kernelmux.perf import aa, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.result import NotTimed, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings, Work
+from kernelmux.perf.run import environment
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
@@ -92,3 +94,15 @@ def curve(lengths=(256, 512, 1000, 1024, 4096, 50257, 65536), rows=4096, lines=t
     told = "python -m kernelmux.perf --sweep softmax:N=256..65536 --record"
     made = Curve("N", f"x={rows}xN", "2026-11-21", told, GPU, H200, tuple(points))
     return replace(made, **more)
+
+
+def backend_of_their_own(folder: Path, backend: str, add: str) -> dict[str, str]:
+    """Install the backend "theirs" in a folder, with these sources; the environment in which it is found."""
+    (folder / "their_backend").mkdir()
+    (folder / "their_backend" / "__init__.py").write_text(backend)
+    (folder / "their_backend" / "add.py").write_text(add)
+    (folder / "their-1.0.dist-info").mkdir()
+    (folder / "their-1.0.dist-info" / "METADATA").write_text("Name: their\nVersion: 1.0\n")
+    (folder / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
+    env = environment()
+    return env | {"PYTHONPATH": f"{folder}:{env['PYTHONPATH']}"}

@@ -11,7 +11,7 @@ from kernelmux.perf.harness import PLAN
 from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
-from kernelmux.perf.run import environment
+from kernelmux.perf.tests import synthetic
 
 BACKEND = """
 from kernelmux.registry.backend import Backend
@@ -39,14 +39,7 @@ ROWS = [Row("add", "x=4099 y=4099", "fp32", "theirs", f"v{i}") for i in range(13
 @pytest.fixture
 def theirs(tmp_path):
     """The environment in which a backend is found that notes its calls."""
-    (tmp_path / "their_backend").mkdir()
-    (tmp_path / "their_backend" / "__init__.py").write_text(BACKEND)
-    (tmp_path / "their_backend" / "add.py").write_text(ADD)
-    (tmp_path / "their-1.0.dist-info").mkdir()
-    (tmp_path / "their-1.0.dist-info" / "METADATA").write_text("Name: their\nVersion: 1.0\n")
-    (tmp_path / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
-    env = environment()
-    return env | {"PYTHONPATH": f"{tmp_path}:{env['PYTHONPATH']}", "CALLS": str(tmp_path / "calls")}
+    return synthetic.backend_of_their_own(tmp_path, BACKEND, ADD) | {"CALLS": str(tmp_path / "calls")}
 
 
 def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.perf import cli
-from kernelmux.perf.run import environment
+from kernelmux.perf.tests import synthetic
 
 BACKEND = """
 from kernelmux.registry.backend import Backend
@@ -48,14 +48,7 @@ VARIANTS = {f.__name__: Implementation(fn=f, idea="") for f in (wrong, raises, a
 def run(tmp_path_factory):
     """The outcome of one run over all of them: exit status, printed text, results, pytest-benchmark's file."""
     folder = tmp_path_factory.mktemp("theirs")
-    (folder / "their_backend").mkdir()
-    (folder / "their_backend" / "__init__.py").write_text(BACKEND)
-    (folder / "their_backend" / "add.py").write_text(ADD)
-    (folder / "their-1.0.dist-info").mkdir()
-    (folder / "their-1.0.dist-info" / "METADATA").write_text("Name: their\nVersion: 1.0\n")
-    (folder / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
-    env = environment()
-    env["PYTHONPATH"] = f"{folder}:{env['PYTHONPATH']}"
+    env = synthetic.backend_of_their_own(folder, BACKEND, ADD)
     command = [sys.executable, "-m", "kernelmux.perf", "--device", "cpu", "--op", "add", "--backend", "theirs"]
     command += ["--dtype", "fp32", "--limit", "10", "--samples", "5", "--out", "out"]
     found = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)

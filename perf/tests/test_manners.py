@@ -23,7 +23,6 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.report import compare, markdown, page, tables, wording
 from kernelmux.perf.results import Overhead
-from kernelmux.perf.run import environment
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry import terminal
 
@@ -212,14 +211,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_keeps_the_rows_that_were_timed(tmp_path):
-    (tmp_path / "their_backend").mkdir()
-    (tmp_path / "their_backend" / "__init__.py").write_text(BACKEND)
-    (tmp_path / "their_backend" / "add.py").write_text(ADD)
-    (tmp_path / "their-1.0.dist-info").mkdir()
-    (tmp_path / "their-1.0.dist-info" / "METADATA").write_text("Name: their\nVersion: 1.0\n")
-    (tmp_path / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
-    env = environment()
-    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    env = synthetic.backend_of_their_own(tmp_path, BACKEND, ADD)
     words = "--device cpu --op add --backend theirs --dtype fp32 --samples 3 --out out".split()
     process = subprocess.Popen(
         [sys.executable, "-m", "kernelmux.perf", *words], cwd=tmp_path, env=env | {"PYTHONUNBUFFERED": "1"},
