@@ -24,6 +24,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.files import between, file_stem
 
@@ -43,7 +44,7 @@ def check_recordable(options: Options) -> None:
 
 def capability(device: torch.device) -> str:
     """sm_90 of an H100 and of an H200."""
-    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    return sm(torch.cuda.get_device_capability(device))
 
 
 def path_for(gpu: str) -> Path:

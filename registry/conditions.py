@@ -228,17 +228,18 @@ class Capability:
 
     @property
     def text(self) -> str:
-        upper = f", before {_sm(self.below)}" if self.below else " or newer"
-        return f"{_sm(self.minimum)}{upper}"
+        upper = f", before {sm(self.below)}" if self.below else " or newer"
+        return f"{sm(self.minimum)}{upper}"
 
     def check(self, call: Call) -> str | None:
         have = call.capability
-        return None if have is None or self.admits(have) else f"the GPU is {_sm(have)}, needs {self.text}"
+        return None if have is None or self.admits(have) else f"the GPU is {sm(have)}, needs {self.text}"
 
     def admits(self, capability: tuple[int, int]) -> bool:
         """Whether a GPU of this compute capability will do."""
         return capability >= self.minimum and (self.below is None or capability < self.below)
 
 
-def _sm(capability: tuple[int, int]) -> str:
+def sm(capability: tuple[int, int]) -> str:
+    """sm_90 for (9, 0)."""
     return f"sm_{capability[0]}{capability[1]}"
