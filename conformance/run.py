@@ -169,6 +169,7 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
 def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, chosen: Options) -> list[str]:
     path = str(scratch.resolve())
     quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest"]
+    quiet += ["-p", "no:unraisableexception"]  # which collects garbage five times as each process ends
     own = ["-c", f"{path}/pytest.ini", "--rootdir", path, "-p", "kernelmux.conformance.plugin"]
     if chosen.pdb:
         return [f"{path}/{PLAN}", *quiet, *own, "-s", *(["-x"] if exitfirst else [])]
