@@ -1,8 +1,16 @@
 """What the tests of all parts share."""
 
+import atexit
 import gc
+import os
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A process that runs tests for another ends at once: Python would let Triton print what it did not free."""
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)
 
 
 @pytest.fixture(autouse=True, scope="module")

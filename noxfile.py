@@ -92,6 +92,7 @@ def tests(session: nox.Session) -> None:
     """Unit tests of the parts (-- emulator) on all cores, or of less in one process (-- emulator -k dispatch)."""
     python = pinned(session)
     session.env.setdefault("OMP_NUM_THREADS", "1")  # tensors are small: threads of torch would only wait
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # hundreds of processes that tests start would compile the project anew
     if set(session.posargs) <= set(PARTS):
         command = ["bazel/pytest_line.py", "-n", str(processes()), "--dist", "worksteal"]
     else:
@@ -134,7 +135,8 @@ def torch_versions(session: nox.Session, torch: str) -> None:
     rest = [line for name, line in locked().items() if name not in ("torch", "triton")]
     python = prepare(session, f"torch=={torch}", "triton; sys_platform == 'linux'", *rest)
     session.env["TRITON_CACHE_DIR"] = str(session.cache_dir / f"torch-{torch}")
-    session.run(python, "-m", "pytest", "-q", *(session.posargs or ("registry/tests", "nn/tests")))
+    in_parallel = ("-n", str(processes()), "--dist", "worksteal", "-p", "no:benchmark")
+    session.run(python, "bazel/pytest_line.py", *(session.posargs or ("registry/tests", "nn/tests", *in_parallel)))
     if not session.posargs:
         chosen = ("--tier", "smoke", "--device", "cpu", "--op", *SMOKE, "--backend", "torch_ref", "triton", "cuda")
         session.run(python, "-m", "kernelmux.conformance", *chosen)
@@ -199,7 +201,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types with mypy over the import root."""
-    session.run(pinned(session), "-m", "mypy", *session.posargs)
+    session.run(pinned(session), "-m", "mypy", "--num-workers", str(processes()), *session.posargs)
 
 
 @nox.session(default=False)

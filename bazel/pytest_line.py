@@ -4,6 +4,7 @@ In a terminal the line is written over; elsewhere it appears after every tenth o
 and told in full at the end.
 """
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -64,4 +65,6 @@ def run(arguments: list[str], out: TextIO) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:], sys.stdout))
+    status = run(sys.argv[1:], sys.stdout)
+    sys.stdout.flush()
+    os._exit(status)  # Python would let Triton print what it did not free

@@ -16,19 +16,24 @@ USAGE, INTERRUPTED, CLOSED = 2, 130, 141
 
 
 class Interrupts:
-    """Ctrl-C as Python has it, and remembered: some libraries swallow every exception while they are imported."""
+    """Ctrl-C, which ends a process as Python has it, but waits for imports, or for the second one.
+
+    Some libraries swallow every exception while they are imported, and Python prints those out of its own callbacks.
+    """
 
     def __init__(self) -> None:
-        self.came = False
+        self.came, self.importing = False, True
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._take)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        raise KeyboardInterrupt
+        before, self.came = self.came, True
+        if before or not self.importing:
+            raise KeyboardInterrupt
 
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if there was one."""
+    def imported(self) -> None:
+        """Raise KeyboardInterrupt if there was one; from here on each does so at once."""
+        self.importing = False
         if self.came:
             raise KeyboardInterrupt
 
@@ -42,7 +47,7 @@ def run() -> int:
 
         from kernelmux.conformance.cli import main
 
-        interrupts.check()
+        interrupts.imported()
         return main(begun=BEGUN)
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:

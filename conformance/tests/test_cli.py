@@ -255,7 +255,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
         signal.signal(signal.SIGINT, heard)
 
 
-LONG = ("--op", "transpose", "softmax", "reduce_sum", "--backend", "torch_ref", "triton")
+LONG = ("--op", "transpose", "softmax", "reduce_sum", "matmul", "rope", "--backend", "torch_ref")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -284,7 +284,7 @@ def test_ctrl_c_at_the_start_is_one_line(seconds: float, tmp_path: Path) -> None
     assert process.returncode == cli.INTERRUPTED and "interrupted" in err and "Traceback" not in out + err, err
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--list",), (*LONG, "-n", "2")], ids=lambda a: a[-1])
+@pytest.mark.parametrize("arguments", [("--help",), ("--list",), (*LONG, "-n", "2", "-v")], ids=lambda a: a[-1])
 def test_a_reader_that_goes_away_ends_the_run_quietly(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with started(*arguments, "--out", str(tmp_path)) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -61,13 +61,24 @@ def is_test(path: Path) -> bool:
 
 
 @cache
+def statements(path: Path) -> list[ast.stmt]:
+    """Imports, classes without their bodies and, outside of tests, assertions of a file, which is parsed once for all."""
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, *(() if is_test(path) else (ast.Assert,)))
+    found = [node for node in ast.walk(ast.parse(text(path))) if isinstance(node, kinds)]
+    for node in found:
+        if isinstance(node, ast.ClassDef):
+            node.body = []
+    return found
+
+
+@cache
 def imports(path: Path) -> list[tuple[str, int]]:
     """Every imported module of a file with its line; `from kernelmux import emulator` gives kernelmux.emulator."""
     return list(_imports(path))
 
 
 def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(text(path))):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -146,7 +157,7 @@ def test_our_modules_are_imported_by_their_full_name() -> None:
     found = [
         f"{path}:{line} imports {module}"
         for path in files("*.py")
-        for node in ast.walk(ast.parse(text(path)))
+        for node in statements(path)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for module, line in _forms(node)
         if _is_wrong_form(module, isinstance(node, ast.Import))
@@ -184,7 +195,7 @@ def test_a_word_for_many_things_names_one_class() -> None:
     """What a plan or a layout is of, a class says in its name: of the bare word there is one, everywhere."""
     words: dict[str, list[str]] = {word: [] for word in ("Layout", "Place", "Plan", "Record")}
     for path in files("*.py"):
-        for node in ast.walk(ast.parse(text(path))):
+        for node in statements(path):
             if isinstance(node, ast.ClassDef) and node.name in words and not is_test(path):
                 words[node.name].append(f"{path}:{node.lineno} class {node.name}")
     offences("one name, one meaning", [line for found in words.values() if len(found) > 1 for line in found])
@@ -264,8 +275,8 @@ def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
     found = [
         f"{path}:{node.lineno}"
         for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf", "tune"))
-        for node in ast.walk(ast.parse(text(path)))
-        if isinstance(node, ast.Assert) and not narrows(node.test) and not is_test(path)
+        for node in statements(path)
+        if isinstance(node, ast.Assert) and not narrows(node.test)
     ]
     offences("raise an error that names operator, argument, expected and got", found)
 

@@ -17,10 +17,7 @@ from kernelmux.registry.spec import Scalar
 
 VALUED = {
     "softmax": ("scale", ("x=5x300", "x=70x5 axis=0")),
-    "attention": (
-        "scale",
-        ("q=1x2x33x128 k=1x1x70x128 v=1x1x70x128", "q=1x1x9x64 k=1x1x77x64 v=1x1x77x64 causal=True"),
-    ),
+    "attention": ("scale", ("q=1x1x9x64 k=1x1x77x64 v=1x1x77x64 causal=True",)),
     "rms_norm": ("eps", ("x=5x65 weight=65",)),
     "rms_norm_backward": ("eps", ("grad_out=5x65 x=5x65 weight=65",)),
 }
