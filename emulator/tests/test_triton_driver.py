@@ -1,6 +1,7 @@
 """The Triton driver: activation, targets, arguments, tuning, errors."""
 
 import gc
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,25 @@ def test_damaged_ptx_in_tritons_cache_is_compiled_again(
             assert doubled() == 6
         assert path.read_text() == good
         assert doubled() == 6  # and nothing more is said
+
+
+def test_a_second_cache_may_hold_the_ptx_of_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It differs by the paths that it names, and is as good."""
+    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path / "ours")
+    monkeypatch.setattr(compile_cache, "_told", set())
+    (tmp_path / "ours").mkdir()
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path / "elsewhere")
+        assert doubled() == 6
+        shutil.copytree(tmp_path / "elsewhere", tmp_path / "here")
+        for file in (tmp_path / "here").rglob("__grp__*"):
+            file.write_text(file.read_text().replace(str(tmp_path / "elsewhere"), str(tmp_path / "here")))
+        (path,) = (tmp_path / "here").rglob("*.ptx")
+        path.write_text(theirs := path.read_text().replace('"/', '"/another'))
+        for file in (tmp_path / "here").rglob("__sha256__*"):
+            file.unlink()
+        triton.knobs.cache.dir = str(tmp_path / "here")
+        assert doubled() == 6 and path.read_text() == theirs  # and nothing is said
 
 
 def doubled() -> float:
