@@ -22,9 +22,7 @@ def checked(source: Any, metadata: Any) -> str:
     """The PTX of a compiled kernel, from what Triton's launcher knows; FileNotFoundError if none was stored."""
     path = _path(source, metadata)
     content = path.read_bytes()
-    key = compile_cache.digest(
-        ["Triton's PTX", str(path)]
-    )  # PTX names files: another cache has that of another checkout
+    key = compile_cache.digest(["Triton's PTX", str(path)])  # it names files: another cache may have another checkout's
     known, wrong = _recorded(key), False
     if known not in (None, _digest(content)):
         again = _compiled_again(source, metadata).encode()
