@@ -16,6 +16,7 @@ from kernelmux.perf import peers, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, LARGE, PLAIN, Row
 from kernelmux.perf.result import Contestant
+from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
@@ -48,7 +49,7 @@ def report(options: Options) -> list[Row]:
 def _group(spec: OpSpec, options: Options) -> Iterable[Row]:
     (case,) = plan.workloads(spec, replace(options, workloads=(LARGE,)))
     if options.device == "cuda":
-        case = plan.large(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory))
+        case = plan.large(spec, comparable(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory)))
     return plan.of_group(spec, case, dtype_of(case.dtypes or spec.dtypes), options)
 
 
@@ -56,6 +57,18 @@ def fitting(spec: OpSpec, memory: int) -> tuple[Case, ...]:
     """The workloads that a GPU of so many bytes takes: a row keeps several sets of inputs, and torch's own copies."""
     found = [case for case in spec.workloads if SETS * _bytes(spec, case) <= memory]
     return tuple(found) or (min(spec.workloads, key=lambda case: _bytes(spec, case)),)
+
+
+def comparable(spec: OpSpec, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Those that torch's plain form takes on a GPU, with which the others are compared; all where it takes none."""
+    plain = registered.variants(BASELINE, spec.name).get(PLAIN)
+    gpu, capability = torch.device("cuda"), torch.cuda.get_device_capability()
+
+    def taken(case: Case) -> bool:
+        call = spec.hypothetical(case, dtype_of(case.dtypes or spec.dtypes), gpu, capability)
+        return plain is not None and not plain.reasons(call)
+
+    return tuple(case for case in cases if taken(case)) or cases
 
 
 def _bytes(spec: OpSpec, case: Case) -> float:

@@ -63,6 +63,13 @@ def test_a_row_per_operator_and_backend(gpu):
     assert [row.variant for row in rows if row.op == "matmul" and row.backend == "cuda"] == [last]
 
 
+def test_the_workload_is_one_that_torch_takes_as_its_users_write_it(gpu):
+    """fp8_matmul's largest has a scale for each line, which is exact's alone: 25 times a product in fp64 says nothing."""
+    rows = {row.op: row for row in brief.report(GPU) if row.backend == plan.BASELINE}
+    assert {op for op, row in rows.items() if row.variant != plan.PLAIN} == set()
+    assert rows["fp8_matmul"].workload.endswith("scale_a=scalar scale_b=scalar")
+
+
 def _refused(op, implementation):
     spec = catalog.spec(op)
     return implementation.reasons(spec.hypothetical(plan.large(spec), torch.bfloat16, torch.device("cuda"), (9, 0)))
