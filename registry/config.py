@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import catalog, dtypes, predicate, requests
+from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, shown, unknown
 from kernelmux.registry.predicate import Predicate
 from kernelmux.registry.requests import Request
@@ -188,4 +189,4 @@ def _where(table: Mapping[str, Any], ops: Iterable[str] | None, place: str) -> P
 def _devices(call: Call) -> set[str]:
     """The names that a rule may give to the device of a call."""
     found = {call.device.type}
-    return found | {f"sm_{call.capability[0]}{call.capability[1]}"} if call.capability else found
+    return found | {sm(call.capability)} if call.capability else found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernelmux.registry import tables
+from kernelmux.registry.conditions import sm
 from kernelmux.registry.dtypes import SHORT
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def describe(call: Call) -> str:
             parts.append(f"{name} {SHORT[value.dtype]}{list(value.shape)}{strides}")
         else:
             parts.append(f"{name}={value!r}")
-    imagined = f" (sm_{call.capability[0]}{call.capability[1]})" if call.hypothetical and call.capability else ""
+    imagined = f" ({sm(call.capability)})" if call.hypothetical and call.capability else ""
     return f"{', '.join(parts)} on {call.device}{imagined}"
 
 

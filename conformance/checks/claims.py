@@ -12,7 +12,7 @@ from kernelmux.conformance import layouts, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf, sm
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Axis, Scalar, Tensor
 
@@ -71,7 +71,7 @@ def _other_gpus(probe: Probe, base: Trial, condition: Capability) -> int:
     """A capability cannot be changed, but a call that claims to have one outside must be judged unable."""
     outside = [(condition.minimum[0] - 1, 0), *([condition.below] if condition.below else [])]
     for capability in outside:
-        with probe.judge(replace(base, note=f"on sm_{capability[0]}{capability[1]}")) as judge:
+        with probe.judge(replace(base, note=f"on {sm(capability)}")) as judge:
             reasons = probe.implementation.reasons(replace(base.call, capability=capability))
             judge.require(any(condition.text in r for r in reasons), f"expected {condition.text!r} in {reasons}")
     return len(outside)
