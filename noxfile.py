@@ -87,18 +87,20 @@ def processes() -> int:
     return max(1, min(cores, memory // 2**31, 16))
 
 
+def run_tests(session: nox.Session, python: str, args: list[str], spread: bool) -> None:
+    """pytest with these arguments, on all cores or in one process."""
+    session.env.setdefault("OMP_NUM_THREADS", "1")  # tensors are small: threads of torch would only wait
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # hundreds of processes that tests start would compile the project anew
+    parallel = ("bazel/pytest_line.py", "-n", str(processes()), "--dist", "worksteal")
+    session.run(python, *(parallel if spread else ("-m", "pytest")), "-p", "no:benchmark", *args)  # it warns everywhere
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit tests of the parts (-- emulator) on all cores, or of less in one process (-- emulator -k dispatch)."""
     python = pinned(session)
-    session.env.setdefault("OMP_NUM_THREADS", "1")  # tensors are small: threads of torch would only wait
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # hundreds of processes that tests start would compile the project anew
-    if set(session.posargs) <= set(PARTS):
-        command = ["bazel/pytest_line.py", "-n", str(processes()), "--dist", "worksteal"]
-    else:
-        command = ["-m", "pytest"]
     args = [f"{arg}/tests" if arg in PARTS else arg for arg in session.posargs]
-    session.run(python, *command, "-p", "no:benchmark", *args)  # that plugin warns in every process
+    run_tests(session, python, args, spread=set(session.posargs) <= set(PARTS))
 
 
 @nox.session(default=False)
@@ -135,8 +137,7 @@ def torch_versions(session: nox.Session, torch: str) -> None:
     rest = [line for name, line in locked().items() if name not in ("torch", "triton")]
     python = prepare(session, f"torch=={torch}", "triton; sys_platform == 'linux'", *rest)
     session.env["TRITON_CACHE_DIR"] = str(session.cache_dir / f"torch-{torch}")
-    in_parallel = ("-n", str(processes()), "--dist", "worksteal", "-p", "no:benchmark")
-    session.run(python, "bazel/pytest_line.py", *(session.posargs or ("registry/tests", "nn/tests", *in_parallel)))
+    run_tests(session, python, session.posargs or ["registry/tests", "nn/tests"], spread=not session.posargs)
     if not session.posargs:
         chosen = ("--tier", "smoke", "--device", "cpu", "--op", *SMOKE, "--backend", "torch_ref", "triton", "cuda")
         session.run(python, "-m", "kernelmux.conformance", *chosen)

@@ -50,7 +50,7 @@ def _group(spec: OpSpec, options: Options) -> Iterable[Row]:
     (case,) = plan.workloads(spec, replace(options, workloads=(LARGE,)))
     if options.device == "cuda":
         case = plan.large(spec, comparable(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory)))
-    return plan.of_group(spec, case, dtype_of(case.dtypes or spec.dtypes), options)
+    return plan.of_group(spec, case, _dtype(spec, case), options)
 
 
 def fitting(spec: OpSpec, memory: int) -> tuple[Case, ...]:
@@ -65,7 +65,7 @@ def comparable(spec: OpSpec, cases: tuple[Case, ...]) -> tuple[Case, ...]:
     gpu, capability = torch.device("cuda"), torch.cuda.get_device_capability()
 
     def taken(case: Case) -> bool:
-        call = spec.hypothetical(case, dtype_of(case.dtypes or spec.dtypes), gpu, capability)
+        call = spec.hypothetical(case, _dtype(spec, case), gpu, capability)
         return plain is not None and not plain.reasons(call)
 
     return tuple(case for case in cases if taken(case)) or cases
@@ -73,7 +73,11 @@ def comparable(spec: OpSpec, cases: tuple[Case, ...]) -> tuple[Case, ...]:
 
 def _bytes(spec: OpSpec, case: Case) -> float:
     """What a call of a workload reads and writes at least."""
-    return spec.hypothetical(case, dtype_of(case.dtypes or spec.dtypes)).cost.bytes
+    return spec.hypothetical(case, _dtype(spec, case)).cost.bytes
+
+
+def _dtype(spec: OpSpec, case: Case) -> torch.dtype:
+    return dtype_of(case.dtypes or spec.dtypes)
 
 
 def dtype_of(allowed: Iterable[torch.dtype]) -> torch.dtype:

@@ -192,13 +192,16 @@ def test_a_cache_of_somebodys_choice_stays() -> None:
         assert triton.knobs.cache.manager_class is chosen
 
 
-@pytest.mark.parametrize("damage", ["edited", "truncated"])
-def test_damaged_ptx_in_tritons_cache_is_compiled_again(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def fresh_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No digest is known, and nothing has been said of a damaged file."""
     monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path / "ours")
     monkeypatch.setattr(compile_cache, "_told", set())
     (tmp_path / "ours").mkdir()
+
+
+@pytest.mark.parametrize("damage", ["edited", "truncated"])
+def test_damaged_ptx_in_tritons_cache_is_compiled_again(damage: str, tmp_path: Path, fresh_digests: None) -> None:
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path / "triton")
         assert doubled() == 6
@@ -211,11 +214,8 @@ def test_damaged_ptx_in_tritons_cache_is_compiled_again(
         assert doubled() == 6  # and nothing more is said
 
 
-def test_a_second_cache_may_hold_the_ptx_of_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_cache_may_hold_the_ptx_of_another_checkout(tmp_path: Path, fresh_digests: None) -> None:
     """It differs by the paths that it names, and is as good."""
-    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path / "ours")
-    monkeypatch.setattr(compile_cache, "_told", set())
-    (tmp_path / "ours").mkdir()
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path / "elsewhere")
         assert doubled() == 6
