@@ -41,7 +41,8 @@ def bind(
 
     like: the tensors of the operator, in its order; None for an optional one, which then stays None. scalars: fixed by
     this. Raises what the call would raise. The bound call keeps the variant that is chosen here, whatever `use()` or
-    `set_default` say later, and returns what the public function returns.
+    `set_default` say later, and returns what the public function returns. One that is not deterministic is refused where
+    `torch.use_deterministic_algorithms(True)` was called since.
 
     Every call compares its tensors with `like`: shape, strides, dtype, device, alignment to 16 bytes, and whether a
     gradient is wanted; ArgumentError if they differ. That takes half a microsecond for one tensor, and a quarter for each
@@ -163,13 +164,14 @@ class BoundCall:
             at = addresses.get(i)
             parts += [f"{inline.LOWEST} < ({at} := {name}.data_ptr()) and {at} & 15 == {like.offset}"] if at else []
             parts += [f"{name}.is_pinned() is {like.pinned}"] if self._spec.hosted else []
-        return parts + inline.surroundings(given)
+        return [*parts, *inline.surroundings(given), *inline.determined(self._plan, scope)]
 
     def _rest(self, tensors: tuple[Any, ...]) -> Any:
         """A call that the quick comparison did not pass: an error, a trace, or one that differs in nothing that matters."""
         values = self._values(tensors)
         if not all(isinstance(x, torch.Tensor) for x in tensors) or not unusual(values):
             self._compare(tensors)
+            self._determined()
             if cast := _cast(self._spec, values):
                 raise ArgumentError(f"{self._spec.name}, bound: {cast}: call it outside of autocast, or do not bind it")
             self._plan.tick()
@@ -180,6 +182,12 @@ class BoundCall:
         if not isinstance(found, tuple) or self._spec.visible == len(self._spec.outputs):
             return found
         return found[0] if self._spec.visible == 1 else found[: self._spec.visible]
+
+    def _determined(self) -> None:
+        """Raise, or warn, where the bits of the variant may differ and torch asks for deterministic algorithms now."""
+        if self._plan.mode is not None:
+            decision = self.explain()
+            notices.warn_varying(decision, decision.chosen or dispatch.refuse(decision))
 
     def _compare(self, tensors: tuple[Any, ...]) -> None:
         for i, x, like in zip(self._at, tensors, self._like, strict=True):

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, explanation, measured, tracing
+from kernelmux.registry import autograd, determinism, explanation, measured, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Unmet
@@ -31,7 +31,7 @@ class Verdict:
     unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
     of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
-    declared: what it rounds beside what the spec allows, in words.
+    declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
     """
 
     backend: str
@@ -44,6 +44,7 @@ class Verdict:
     missing: bool = False
     asked: bool = True
     declared: str = ""
+    varies: bool = False
 
     @property
     def name(self) -> str:
@@ -102,7 +103,7 @@ class Decision:
         return self.request.strict and not self.request.single and self.chosen is None
 
 
-def _judge(name: str, variant: str, implementation: Implementation, call: Call) -> Verdict:
+def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool = False) -> Verdict:
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=EMULATED)
@@ -120,8 +121,11 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call) 
     except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
         kind = f"a condition of {name}/{variant} fails"
         found.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
-    copied = tuple(_bytes(call, k) for k in copies)
-    return Verdict(name, variant, tuple(found), copies, copied, emulated, declared=implementation.declared)
+    varies = determinism.varies(name, implementation)
+    if varies and determinism.mode() != determinism.OFF and not lenient:
+        found.append(determinism.FORBIDDEN)
+    copied, declared = tuple(_bytes(call, k) for k in copies), implementation.declared
+    return Verdict(name, variant, tuple(found), copies, copied, emulated, declared=declared, varies=varies)
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
@@ -154,8 +158,13 @@ def _instead() -> str:
     return f'use backend="{able[0]}"' if able else "use torch's own operators"
 
 
-def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "") -> list[Verdict]:
-    """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error."""
+def verdicts(
+    call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "", lenient: bool = False
+) -> list[Verdict]:
+    """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error.
+
+    lenient: one that is not deterministic may run, whatever torch's flag says.
+    """
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (Unmet(reason),), down=True)]
     try:
@@ -166,7 +175,7 @@ def verdicts(call: Call, name: str, only: str | None = None, elsewhere: bool = F
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:
         raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
-    return [_judge(name, v, i, call) for v, i in ladder.items() if only in (None, v)]
+    return [_judge(name, v, i, call, lenient) for v, i in ladder.items() if only in (None, v)]
 
 
 def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
@@ -193,18 +202,26 @@ def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) ->
 def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
     """Choose for a call; `thorough` also judges the backends that were not asked for.
 
-    elsewhere: the question is about another machine, and what this one lacks does not matter.
+    elsewhere: the question is about another machine, and what this one lacks does not matter. Where torch only warns of
+    what is not deterministic, such a variant is chosen if no other can run the call.
     """
+    decision = _decided(call, request, thorough, elsewhere)
+    if decision.chosen or determinism.mode() != determinism.WARN:
+        return decision
+    return _decided(call, request, thorough, elsewhere, lenient=True)
+
+
+def _decided(call: Call, request: Request, thorough: bool, elsewhere: bool, lenient: bool = False) -> Decision:
     order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
     named = [registered.split(label, request.source) for label in order]
     # A misspelt variant is an error in any place.
-    found = {label: verdicts(call, *label, elsewhere, request.source) for label in named if label[1]}
+    found = {label: verdicts(call, *label, elsewhere, request.source, lenient) for label in named if label[1]}
     near = measured.nearest(call) if request.auto and not elsewhere else None
     judged: dict[Label, list[Verdict]] = {}
     chosen: Verdict | None = None
     fallbacks: list[Fallback] = []
     for label in dict.fromkeys(named):
-        more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere)
+        more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere, "", lenient)
         if chosen is None and (not request.strict or label == named[0]):
             chosen = next((v for v in reversed(more) if v.able), None)
         if chosen is None:
@@ -215,7 +232,7 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
     if near and chosen and (timed := _timed(near, chosen, every)):
         chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:
-        every += _others(call, every, elsewhere)
+        every += _others(call, every, elsewhere, lenient)
     return Decision(call, request, chosen, tuple(every), tuple(fallbacks if chosen else ()))
 
 
@@ -227,10 +244,11 @@ def _passed(label: Label, judged: list[Verdict], request: Request) -> list[Fallb
     return [Fallback("/".join(filter(None, label)), nearest)]
 
 
-def _others(call: Call, seen: list[Verdict], elsewhere: bool) -> list[Verdict]:
+def _others(call: Call, seen: list[Verdict], elsewhere: bool, lenient: bool) -> list[Verdict]:
     """Verdicts on the variants that were not asked for; a backend that cannot be asked is said once."""
     names, whole = {v.name for v in seen}, {v.backend for v in seen if v.down or v.missing}
-    every = (v for name in registered.backends() if name not in whole for v in verdicts(call, name, None, elsewhere))
+    others = (name for name in registered.backends() if name not in whole)
+    every = (v for name in others for v in verdicts(call, name, None, elsewhere, "", lenient))
     return [replace(v, asked=False) for v in every if v.name not in names]
 
 

@@ -16,6 +16,7 @@ from kernelmux.registry import (
     autocast,
     autograd,
     catalog,
+    determinism,
     failures,
     inline,
     notices,
@@ -50,6 +51,7 @@ class CallPlan:
     resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
     scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
     direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
+    mode: that of `determinism` for which the choice was made; None where it is the same in each.
     quick: functions that compare a call with those of this plan, the last in use; None if none can (`inline.again`).
     """
 
@@ -62,6 +64,7 @@ class CallPlan:
     direct: bool
     ran: stats.Ran
     tick: Callable[[], int]
+    mode: int | None = None
     quick: list[Callable[..., Any] | None] = field(default_factory=list, init=False, compare=False)
 
     def run(self, values: tuple[Any, ...]) -> Any:
@@ -155,11 +158,14 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
 def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[CallPlan, Verdict]:
     """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
     bound = spec.bind(*values)
-    request = selection.requested(spec.name, argument, bound)
+    request, mode = selection.requested(spec.name, argument, bound), determinism.mode()
     decision = decide(bound, request)
     chosen = decision.chosen or refuse(decision)
     notices.warn_fallback(decision, chosen)
+    notices.warn_varying(decision, chosen)
     plan = _made(bound, chosen, values, request, stats.ran(decision, chosen))
+    if any(v.varies for v in decision.verdicts):
+        plan = replace(plan, mode=mode)
     if request.shadow is None:
         return plan, chosen
     from kernelmux.registry import shadow
@@ -258,6 +264,8 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
         unusual = unusual or forward_ad._current_level >= 0
         key = None if unusual else (key_of or _keys[id(spec)])(*values, argument)
         plan = _plans.get(key)
+        if plan and plan.mode is not None and plan.mode != determinism.mode():
+            plan = None
     except Exception:  # binding says what is wrong
         key = plan = None
     if plan is None:

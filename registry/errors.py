@@ -8,6 +8,7 @@ KernelmuxError
 ├── UnknownName (LookupError)             no op, backend or variant of that name
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
+DeterminismWarning (UserWarning)          said once per process, operator and variant: it runs, and its bits may differ
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
 FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
@@ -49,6 +50,10 @@ class UnknownName(KernelmuxError, LookupError):
 
 class SpecError(KernelmuxError, TypeError):
     """A spec, or an implementation registered for it, that is not well formed."""
+
+
+class DeterminismWarning(UserWarning):
+    """A variant that is not deterministic runs under torch.use_deterministic_algorithms(True, warn_only=True)."""
 
 
 class EmulationWarning(UserWarning):

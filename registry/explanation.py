@@ -89,4 +89,6 @@ def _notes(verdict: Verdict) -> str:
         notes.append(f"copies {', '.join(f'{name} first, {amount(size)}' for name, size in copies)}")
     if verdict.declared:
         notes.append(f"also rounds {verdict.declared}")
+    if verdict.varies:
+        notes.append("bits may differ from call to call")
     return f" ({'; '.join(notes)})" if notes else ""

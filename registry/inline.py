@@ -9,7 +9,7 @@ What is compared where:
 - the text adds what the guard does not see, or not always: alignment, pinned memory, dispatch modes (that of make_fx
   passes it), forward derivatives, and where a tensor requires a gradient the mode of gradients (`surroundings`);
 - for an ordinary call (`again`) it adds freed memory, tensors that are left out, scalars, `backend=`,
-  `selection.state`, and autocast of other devices.
+  `selection.state`, and autocast of other devices; torch's deterministic algorithms where the choice depends on them.
 
 So it is at least as strict as the key under which an ordinary call is remembered: what differs is looked up.
 """
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import failures, record, selection
+from kernelmux.registry import determinism, failures, record, selection
 from kernelmux.registry.binding import identity
 from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
@@ -55,7 +55,7 @@ def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -
     parts += [f"{n}.is_pinned() is {x.is_pinned()}" for n, x in given.items() if spec.hosted]
     parts += [f"{i.name} is None" if isinstance(i, Tensor) else _same(i.name, v, scope) for i, v in others.items()]
     parts.append("(backend is _backend or backend.__class__ is _backend_class and backend == _backend)")
-    parts += ["_state() == _at", *surroundings(tensors), "not _autocast()"]
+    parts += ["_state() == _at", *surroundings(tensors), "not _autocast()", *determined(plan, scope)]
     scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": selection.state}
     scope |= {"_at": selection.state(), "_missed": MISSED}
     arguments = [i.name for i in spec.inputs]
@@ -70,6 +70,14 @@ def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -
         *running(plan, arguments, scope),
     ]
     return defined(spec.name, lines, scope)
+
+
+def determined(plan: CallPlan, scope: dict[str, Any]) -> list[str]:
+    """That deterministic algorithms are asked for as when the plan was made, as source text; nothing where all is one."""
+    if plan.mode is None:
+        return []
+    scope["_mode"] = determinism.mode
+    return [f"_mode() == {plan.mode}"]
 
 
 def _comparable(tensors: list[torch.Tensor]) -> bool:

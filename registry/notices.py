@@ -1,4 +1,7 @@
-"""What is said of a call that runs all the same, once per process: emulated, or not by the backend that was preferred."""
+"""What is said of a call that runs all the same, once per process.
+
+It is emulated, or not run by the backend that was preferred, or not deterministic where torch was asked to warn of that.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import sys
 import warnings
 from types import FrameType
 
+from kernelmux.registry import determinism
 from kernelmux.registry.choice import Decision, Verdict
-from kernelmux.registry.errors import EmulationWarning, FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning
 
 _told: set[tuple[str, str]] = set()  # operator and reason
 _emulating: set[str] = set()  # backends
@@ -23,6 +27,19 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
         return
     _told.add(key)
     warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=_depth())
+
+
+def warn_varying(decision: Decision, chosen: Verdict) -> None:
+    """One DeterminismWarning for an operator and a variant that runs although torch's flag asks for equal bits."""
+    key = (decision.call.spec.name, f"{chosen.name} varies")
+    if not chosen.varies or determinism.mode() == determinism.OFF or key in _told:
+        return
+    _told.add(key)
+    text = (
+        f"{decision.call.spec.name}: the bits of {chosen.name} may differ from call to call (deterministic=False), but"
+        f" {determinism.FLAG}(True, warn_only=True) is set.\n  Said once; without warn_only it is an error."
+    )
+    warnings.warn(text, DeterminismWarning, stacklevel=_depth())
 
 
 def warn_emulated(name: str, stacklevel: int = 5) -> None:

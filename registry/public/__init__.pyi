@@ -13,6 +13,7 @@ from kernelmux.registry.dispatch import explain, which
 from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
+    DeterminismWarning,
     EmulationWarning,
     FallbackWarning,
     KernelFailure,
@@ -37,6 +38,7 @@ __all__ = [
     "ArgumentError",
     "BackendUnavailable",
     "BoundCall",
+    "DeterminismWarning",
     "EmulationWarning",
     "FallbackWarning",
     "Graphed",

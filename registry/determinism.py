@@ -1,0 +1,27 @@
+"""What `torch.use_deterministic_algorithms` asks for: of kernels only those that give equal bits for equal calls.
+
+A variant that declares `deterministic=False` is passed over while the flag is on, and refused where it is asked for by
+name; with `warn_only=True` it runs, after a warning, where no other that was asked for can. Backends made of torch's
+operators are left to torch, which takes other algorithms there, warns or raises by itself.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Unmet
+
+OFF, WARN, ERROR = 0, 1, 2  # as torch.get_deterministic_debug_mode() has them
+FLAG = "torch.use_deterministic_algorithms"
+FORBIDDEN = Unmet(
+    f"bits may differ from call to call (deterministic=False), which {FLAG}(True) forbids",
+    kind=f"deterministic algorithms, as {FLAG}(True) asks",
+)
+mode = torch.get_deterministic_debug_mode
+
+
+def varies(name: str, implementation: Implementation) -> bool:
+    """Whether equal calls of a variant of this backend may give other bits, and torch's flag does not change that."""
+    return not implementation.deterministic and not registered.composite(name)
