@@ -32,14 +32,19 @@ def _default_dtype(dtype: torch.dtype) -> Setting:
 
 
 @contextmanager
-def _deterministic(device: torch.device) -> Iterator[None]:
-    """Deterministic algorithms, which also fill fresh memory with NaN; cuBLAS would refuse without a variable: warned."""
+def deterministic(warn_only: bool = False) -> Iterator[None]:
+    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN."""
     old, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(old, warn_only=warn)
+
+
+def _deterministic(device: torch.device) -> AbstractContextManager[None]:
+    """cuBLAS would refuse without a variable: on a GPU torch only warns."""
+    return deterministic(warn_only=device.type == "cuda")
 
 
 @contextmanager
@@ -90,13 +95,14 @@ def _flags(device: torch.device) -> Iterator[None]:
 
 
 ANOMALY = "anomaly detection"
+DETERMINISTIC = "deterministic algorithms"
 AUTOCAST = "autocast"
 SETTINGS: dict[str, Setting] = {
     "default dtype float64": _default_dtype(torch.float64),
     "default dtype float16": _default_dtype(torch.float16),
     "default device meta": lambda device: torch.device("meta"),
     AUTOCAST: lambda device: torch.autocast(device.type, torch.bfloat16),
-    "deterministic algorithms": _deterministic,
+    DETERMINISTIC: _deterministic,
     ANOMALY: _anomaly,
     "grad mode": lambda device: torch.enable_grad(),
     "inference mode": lambda device: torch.inference_mode(),

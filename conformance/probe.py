@@ -27,7 +27,7 @@ from kernelmux.registry import conduct, dispatch, numerics
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, FallbackWarning
 from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
 
@@ -238,6 +238,7 @@ class Probe:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message=".*on the emulator.*")
             warnings.simplefilter("ignore", FallbackWarning)  # of a chain that a check makes on purpose
+            warnings.simplefilter("ignore", DeterminismWarning)  # of a flag that a check sets
             if not grad:
                 stack.enter_context(torch.no_grad())
             if self.emulated:

@@ -1,4 +1,7 @@
-"""A call gives the same result whatever else is set in the process, and leaves all of that as it was."""
+"""A call gives the same result whatever else is set in the process, and leaves all of that as it was.
+
+Where torch asks for deterministic algorithms, kernels give equal bits or are refused, and their backend runs others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import torch
 from kernelmux.conformance import ambience, origins
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.registry import autocast, dispatch
+from kernelmux.registry import autocast, determinism, dispatch
+from kernelmux.registry import backend as registered
+from kernelmux.registry.errors import UnsupportedError
 
 Result = tuple[tuple[Any, ...], list[str]]
 SEEDS = (20, 21)  # of the global generator; a result that depends on it shows, and a generator that is seeded anew
@@ -29,6 +34,9 @@ def run(probe: Probe) -> None:
             for names in _settings(judge):
                 with _told(", ".join(names)):
                     _same(judge, first, _call(judge, names), exactly=not set(ambience.ROUNDING) & set(names))
+            if not registered.composite(probe.backend):  # torch follows its flag by itself
+                with _told("torch.use_deterministic_algorithms(True)"):
+                    _deterministic(judge, first)
 
 
 @contextmanager
@@ -46,11 +54,13 @@ def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
     """Each setting alone where calls are fast, all that go together at once where they are emulated.
 
     Anomaly detection is there to raise where a gradient is NaN: it is set only where none is. Autocast is there to change
-    dtypes: it is set only where its rules leave those of this call as they are.
+    dtypes: it is set only where its rules leave those of this call as they are. Deterministic algorithms are there to
+    refuse a variant that gives other bits: see `_deterministic`.
     """
     alone = () if judge.probe.emulated else tuple((n,) for n in ambience.SETTINGS)
     finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
-    left = {ambience.ANOMALY: not finite, ambience.AUTOCAST: _cast(judge)}
+    varies = determinism.varies(judge.probe.backend, judge.probe.implementation)
+    left = {ambience.ANOMALY: not finite, ambience.AUTOCAST: _cast(judge), ambience.DETERMINISTIC: varies}
     for names in (*alone, *ambience.TOGETHER):
         if kept := tuple(n for n in names if not left.get(n)):
             yield kept
@@ -74,6 +84,29 @@ def _call(judge: Judge, names: tuple[str, ...]) -> Result:
         if probe.device.type == "cuda":
             torch.cuda.synchronize(probe.device)
     return result if isinstance(result, tuple) else (result,), changed
+
+
+def _deterministic(judge: Judge, first: Sequence[torch.Tensor]) -> None:
+    """Where torch does not only warn: the bits of the first call again, or a refusal; the backend keeps to the former.
+
+    Where calls are emulated the settings have asked for those bits.
+    """
+    probe, spec, declared = judge.probe, judge.probe.spec, judge.probe.implementation.deterministic
+    times = 3 if not probe.emulated else 1 - declared
+    with ambience.deterministic(), probe.environment():
+        for verdict in dispatch.verdicts(judge.trial.call, probe.backend):
+            judge.require(not (verdict.able and verdict.varies), f"{verdict.name} is not deterministic, but may run")
+        try:
+            results = [dispatch.call(spec, judge.trial.values, probe.label) for _ in range(times)]
+        except RuntimeError as error:  # ours is one, and torch raises others for operators of its own
+            if determinism.FLAG not in str(error):
+                raise
+            ours = isinstance(error, UnsupportedError)
+            judge.require(not (declared and ours), f"declares no other bits: expected the call to run, got {error}")
+            return
+    judge.require(declared, "is not deterministic: expected an UnsupportedError, but it ran")
+    for result in results:
+        _same(judge, first, (result if isinstance(result, tuple) else (result,), []))
 
 
 def _same(judge: Judge, first: Sequence[torch.Tensor], result: Result, exactly: bool = True) -> None:
