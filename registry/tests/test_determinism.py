@@ -153,7 +153,7 @@ def test_a_bound_call_keeps_its_variant_and_is_refused_if_that_is_not_determinis
     assert (loose.name, ordered.name) == ("mixed/unordered", "mixed/ordered")
     with deterministic():
         ordered(X)
-        with pytest.raises(kx.UnsupportedError, match="which torch[.]use_deterministic_algorithms"):
+        with pytest.raises(kx.UnsupportedError, match="may differ from call to call"):
             loose(X)
         assert kx.bind("softmax", X, "mixed").name == "mixed/ordered"
     with deterministic(warn_only=True), pytest.warns(kx.DeterminismWarning):
