@@ -21,7 +21,7 @@ from kernelmux.registry import (
     torch_ops,
     tracing,
 )
-from kernelmux.registry.choice import Decision
+from kernelmux.registry.choice import Decision, refuse
 from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
@@ -187,7 +187,7 @@ class BoundCall:
         """Raise, or warn, where the bits of the variant may differ and torch asks for deterministic algorithms now."""
         if self._plan.mode is not None:
             decision = self.explain()
-            notices.warn_varying(decision, decision.chosen or dispatch.refuse(decision))
+            notices.warn_varying(decision, decision.chosen or refuse(decision))
 
     def _compare(self, tensors: tuple[Any, ...]) -> None:
         for i, x, like in zip(self._at, tensors, self._like, strict=True):

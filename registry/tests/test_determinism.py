@@ -13,7 +13,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.tests import made_up
 
 X = torch.linspace(-2, 2, 32).reshape(4, 8)
-ran = []
+ran: list[str] = []
 
 
 def rung(name, deterministic):
