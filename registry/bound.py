@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,6 +68,8 @@ def bind(
     plan, chosen = dispatch.resolve(spec, values, backend)
     if chosen.emulated:
         notices.warn_emulated(chosen.backend, 3)
+    if not chosen.varies:  # it stays what it is, whatever the others of its ladder are
+        plan = replace(plan, mode=None)
     return BoundCall(spec, values, plan, chosen.name, check)
 
 

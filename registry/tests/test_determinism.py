@@ -155,7 +155,9 @@ def test_a_bound_call_keeps_its_variant_and_is_refused_if_that_is_not_determinis
         ordered(X)
         with pytest.raises(kx.UnsupportedError, match="may differ from call to call"):
             loose(X)
-        assert kx.bind("softmax", X, "mixed").name == "mixed/ordered"
+        chosen = kx.bind("softmax", X, "mixed")
+        assert chosen.name == "mixed/ordered"
+    assert ["_mode" in type(b).__call__.__globals__ for b in (loose, ordered, chosen)] == [True, False, False]
     with deterministic(warn_only=True), pytest.warns(kx.DeterminismWarning):
         loose(X)
     assert ran == ["ordered", "unordered"]
