@@ -53,7 +53,7 @@ def class_for(module: torch.nn.Module, ops: frozenset[str]) -> type:
     for base, ours in OF_TORCH.items():
         if isinstance(module, base):
             return mixed(ours, cls)
-    if _is_attention(module):
+    if attends(module):
         return llama.attention_class(cls, ops)
     return mixed(llama.LlamaMLP if _is_mlp(module) else llama.LlamaRMSNorm, cls)
 
@@ -75,7 +75,7 @@ def _operators(module: torch.nn.Module, parent: torch.nn.Module | None) -> Itera
         yield "rms_norm", llama.LlamaRMSNorm.obstacle(module)
     elif _is_mlp(module):
         yield "swiglu", llama.LlamaMLP.obstacle(module)
-    elif _is_attention(module):
+    elif attends(module):
         yield "rope", llama.rotary_obstacle(module)
         yield "attention", llama.attention_obstacle(module)
 
@@ -104,7 +104,7 @@ def _is_mlp(module: Any) -> bool:
     )
 
 
-def _is_attention(module: Any) -> bool:
+def attends(module: Any) -> bool:
     """By name and structure: ...Attention of transformers, with its configuration and a layer for the queries."""
     named = type(module).__name__.endswith("Attention") and type(module).__module__.startswith("transformers.")
     return named and hasattr(getattr(module, "q_proj", None), "weight") and hasattr(module, "config")

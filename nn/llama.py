@@ -21,6 +21,7 @@ import kernelmux as kx
 from kernelmux.nn import templates
 from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
+from kernelmux.nn.decoder import is_stand_in
 from kernelmux.nn.module import Ours, outside, unfit
 from kernelmux.registry import catalog
 
@@ -178,9 +179,12 @@ def attend(
     **others: Any,
 ) -> tuple[torch.Tensor, Any]:
     """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
-    if problem := _left_over(dtypes, query, value, attention_mask, dropout, others):
+    whole = attention_mask is not None and is_stand_in(attention_mask)
+    if problem := _left_over(dtypes, query, value, None if whole else attention_mask, dropout, others):
         _tell(problem)
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
+        if whole:
+            attention_mask, given["is_causal"] = None, True
         result: tuple[torch.Tensor, Any] = otherwise(module, query, key, value, attention_mask, **given)
         return result
     causal = query.shape[2] > 1 and (is_causal if is_causal is not None else getattr(module, "is_causal", True))

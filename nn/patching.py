@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from kernelmux.nn.candidates import OPS, candidates, class_for
+from kernelmux.nn.candidates import OPS, attends, candidates, class_for
+from kernelmux.nn.classes import mixed
+from kernelmux.nn.decoder import Decoder, is_decoder
 from kernelmux.nn.module import Ours
 from kernelmux.nn.report import Entry, text
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, shown, unknown
@@ -41,6 +43,7 @@ class Patch:
                 self._changed.append((path, module, type(module), now))
             if not found and not any(module.children()) and not isinstance(module, Ours):
                 self.others.append(type(module).__name__)
+        self._changed += _decoders(model, {entry.path for entry in self.swapped if entry.op == "attention"})
 
     def undo(self) -> None:
         """Give every module back the class that it had; a second call does nothing.
@@ -96,6 +99,15 @@ def _operators(ops: Any) -> frozenset[str]:
         if op not in OPS:
             raise unknown("operator", op, OPS, "patch()")
     return frozenset(listed)
+
+
+def _decoders(model: torch.nn.Module, ours: set[str]) -> Iterator[tuple[str, Any, type, type]]:
+    """The decoders whose layers of attention are all ours: path, module, class before, class now."""
+    layers = {path for path, module in model.named_modules() if attends(module)}
+    for path, module in model.named_modules():
+        own = {layer for layer in layers if layer.startswith(f"{path}." if path else "")}
+        if own and own <= ours and "forward" not in vars(module) and is_decoder(module):
+            yield path, module, type(module), mixed(Decoder, type(module))
 
 
 def _walk(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.nn.Module | None]]:

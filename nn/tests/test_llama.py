@@ -215,3 +215,26 @@ def test_patched_layers_are_compiled_whole(half):
             warnings.simplefilter("ignore")  # of torch's compiler, about code of transformers
             warnings.filterwarnings("error", message="kernelmux")
             assert torch.equal(half(IDS).logits, logits)
+
+
+def test_a_compiled_model_makes_no_mask_so_that_attention_stays_ours(half, monkeypatch):
+    kx.patch(half)
+    want = half(IDS).logits
+    called = counted(monkeypatch, "attention")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a call that is left to transformers says so
+        got = torch.compile(half, backend="aot_eager", fullgraph=True)(IDS).logits
+    assert torch.equal(got, want)
+    assert called
+
+
+def test_a_compiled_model_keeps_the_masks_that_hide_something(half):
+    padding = torch.ones_like(IDS)
+    padding[0, :4] = 0
+    positions = torch.arange(12).remainder(6).expand(3, -1)  # two sequences in each row
+    kx.patch(half)
+    compiled = torch.compile(half, backend="aot_eager")
+    for given in ({"attention_mask": padding}, {"position_ids": positions, "use_cache": False}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            near(compiled(IDS, **given).logits[1:], half(IDS, **given).logits[1:], bound=2.0**-6)
