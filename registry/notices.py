@@ -1,4 +1,4 @@
-"""What is said of a call that runs all the same, once per process: emulated, or not by the backend that was preferred."""
+"""What is said of a call that runs all the same, once per process: emulated, not as preferred, or in a loop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
         return
     _told.add(key)
     warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=_depth())
+
+
+def warn_looped(op: str, reason: str) -> None:
+    """One FallbackWarning for an operator that vmap runs once per example, and why, at the line of the user."""
+    if (op, reason) in _told:
+        return
+    _told.add((op, reason))
+    warnings.warn(
+        f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once.",
+        FallbackWarning,
+        stacklevel=_depth(),
+    )
 
 
 def warn_emulated(name: str, stacklevel: int = 5) -> None:

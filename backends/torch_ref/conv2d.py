@@ -65,8 +65,17 @@ def coarse(x: torch.Tensor) -> bool:
 def _of_nothing(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, over: Any) -> torch.Tensor:
     """Sums without terms, which torch does not take."""
     places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
-    y = x.new_zeros(len(x), len(weight), *places)
+    y = zeros((len(x), len(weight), *places), x, weight)
     return y if bias is None else y + bias[:, None, None]
+
+
+def zeros(shape: tuple[int, ...], *factors: torch.Tensor) -> torch.Tensor:
+    """What sums without terms come to: zeros that autograd can follow to the factors, of which one is empty."""
+    y = factors[0].new_zeros(shape)
+    for x in factors:
+        if x.requires_grad:  # of a factor with elements, none is in a sum
+            y = y + x.flatten()[:0].sum()
+    return y
 
 
 def _sum(
