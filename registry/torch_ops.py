@@ -231,8 +231,8 @@ def _batch(spec: OpSpec, given: Given, example: Call, size: int) -> tuple[list[A
             moved.append(example.arguments[item.name] + 1 if isinstance(item, Axis) else value)
     try:
         whole = _bound(spec, moved)
-    except ArgumentError as error:
-        return [], f"a batch is no legal call ({error})"
+    except ArgumentError:
+        return [], "the operator takes no batch of such arguments"
     shapes_of = ((o.name, tuple(o.shape(whole)), (size, *o.shape(example))) for o in spec.outputs)
     mixed = next((name for name, got, expected in shapes_of if got != expected), None)
     return moved, f"{mixed} of a batch is not that of each example" if mixed else ""
@@ -262,9 +262,7 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
 def _of_none(given: Given, example: Call) -> Any:
     """The outputs of no example, which autograd can follow to the tensors that want a gradient."""
     outputs = example.spec.outputs
-    made = [
-        torch.empty((0, *o.shape(example)), dtype=o.dtype_of(example), device=example.device) for o in outputs
-    ]
+    made = [torch.empty((0, *o.shape(example)), dtype=o.dtype_of(example), device=example.device) for o in outputs]
     for _, value, _ in given:
         if isinstance(value, torch.Tensor) and value.requires_grad:
             made = [y + value.sum() if autograd.real(o) else y for o, y in zip(outputs, made, strict=True)]
