@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.numerics import Rounding
@@ -67,15 +68,6 @@ def _of_nothing(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, over: Any) -
     places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
     y = zeros((len(x), len(weight), *places), x, weight)
     return y if bias is None else y + bias[:, None, None]
-
-
-def zeros(shape: tuple[int, ...], *factors: torch.Tensor) -> torch.Tensor:
-    """What sums without terms come to: zeros that autograd can follow to the factors, of which one is empty."""
-    y = factors[0].new_zeros(shape)
-    for x in factors:
-        if x.requires_grad:  # of a factor with elements, none is in a sum
-            y = y + x.flatten()[:0].sum()
-    return y
 
 
 def _sum(

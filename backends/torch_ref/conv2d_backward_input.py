@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import USUAL, filled
-from kernelmux.backends.torch_ref.conv2d import convolution, zeros
+from kernelmux.backends.torch_ref._zeros import zeros
+from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, windows

@@ -6,7 +6,8 @@ import torch
 from torch.nn.grad import conv2d_weight
 
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
-from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single, zeros
+from kernelmux.backends.torch_ref._zeros import zeros
+from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 from kernelmux.registry.memory_order import format_of

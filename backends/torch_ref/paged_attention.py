@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import filled
 from kernelmux.backends.torch_ref._values import first_wrong
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.errors import ArgumentError
@@ -35,7 +36,7 @@ def exact(
 ) -> torch.Tensor:  # fmt: skip
     groups, slots = k_pages.shape[1], page_table.shape[1] * k_pages.shape[2]
     if not slots or not q.numel():
-        return torch.zeros_like(q, memory_format=torch.contiguous_format)
+        return zeros(q.shape, q, k_pages, v_pages)
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
     beyond = _impossible(lengths, slots)
