@@ -4,11 +4,12 @@ plain   the gradient of the kernel behind torch.nn.functional.scaled_dot_product
 exact   that where it computes what is asked, else as the formula says
 """
 
+from functools import partial
+
 import torch
 
 from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
 from kernelmux.backends.torch_ref._conditions import Where
-from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 
 T = torch.Tensor
@@ -18,18 +19,20 @@ Gradients = tuple[T, T, T]
 def materialised(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
 ) -> Gradients:
+    zeros = partial(torch.zeros_like, memory_format=torch.contiguous_format)
+    grads = zeros(q), zeros(k), zeros(v)
     if not k.numel() or not q.numel():
-        factors = (grad_out, q, k, v, y, lse)
-        return zeros(q.shape, *factors), zeros(k.shape, *factors), zeros(v.shape, *factors)
+        return grads
     unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
     found = [
-        _part(grad_out[b, h], q[b, h], k[b, g], v[b, g], y[b, h], lse[b, h], scale, unseen, kind)
+        (b, h, g, _part(grad_out[b, h], q[b, h], k[b, g], v[b, g], y[b, h], lse[b, h], scale, unseen, kind))
         for b, h, g in pieces(q, k)
     ]
     if len(found) == 1:
-        return found[0]
-    grad_q, grad_k, grad_v = (torch.cat([part[i].flatten(0, 1) for part in found]) for i in range(3))
-    return grad_q.view(q.shape), grad_k.view(k.shape), grad_v.view(v.shape)
+        return found[0][3]
+    for b, h, g, part in found:
+        grads[0][b, h], grads[1][b, g], grads[2][b, g] = part
+    return grads
 
 
 def _part(

@@ -8,7 +8,6 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
-from kernelmux.backends.torch_ref import _attention
 from kernelmux.registry import backend as registered
 from kernelmux.registry import cases, catalog, notices, torch_ops
 from kernelmux.registry.errors import ArgumentError, FallbackWarning, UnsupportedError
@@ -178,19 +177,6 @@ def test_what_torch_ref_differentiates_itself_is_right_under_vmap(op, variant):
         torch.testing.assert_close(got, torch.stack(want))
 
 
-def test_attention_in_pieces_has_its_gradients_under_vmap(monkeypatch):
-    monkeypatch.setattr(_attention, "ELEMENTS", 16)
-    q, k, v, grad, y = torch.randn(5, 2, 4, 3, 8)
-    k, v = k[:, :2], v[:, :2]
-    given = {"q": q, "k": k, "v": v, "y": y, "lse": torch.zeros(2, 4, 3)}
-    run = way_of("attention_backward", "function")
-    grads = torch.stack([grad, -2 * grad])
-    found = torch.vmap(lambda g: run({"grad_out": g, **given}))(grads)
-    monkeypatch.undo()
-    for i, got in enumerate(found):
-        torch.testing.assert_close(got, torch.stack([run({"grad_out": g, **given})[i] for g in grads]))
-
-
 def told(run):
     """The texts of the warnings of a call."""
     with warnings.catch_warnings(record=True) as found:
@@ -297,7 +283,6 @@ NOTHING = [
     ("conv2d", {"x": (2, 2, 4, 4), "weight": (0, 2, 3, 3)}, {}),
     ("conv2d_backward_input", {"grad_out": (2, 0, 2, 2), "weight": (0, 3, 3, 3)}, {}),
     ("conv2d_backward_weight", {"grad_out": (0, 3, 2, 2), "x": (0, 2, 4, 4)}, {"kernel": (3, 3)}),
-    ("attention_backward", dict.fromkeys(("grad_out", "q", "k", "v", "y"), (0, 1, 2, 8)) | {"lse": (0, 1, 2)}, {}),
 ]
 
 
