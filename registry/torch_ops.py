@@ -166,6 +166,9 @@ def _lack(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
 def _seen_into(spec: OpSpec, values: tuple[Any, ...], backend: str | None, lack: str) -> Any:
     """By a backend made of torch's operators, which torch sees into and differentiates."""
     if composites := dispatch.composites(spec, values, backend):
+        if any(isinstance(v, torch.Tensor) and v.is_meta for v in values):
+            made = shapes(spec, *values)
+            return _followed(spec, made if isinstance(made, tuple) else (made,), values)
         return dispatch.call(spec, values, composites)
     raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
 
@@ -260,12 +263,17 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
 
 
 def _of_none(given: Given, example: Call) -> Any:
-    """The outputs of no example, which autograd can follow to the tensors that want a gradient."""
+    """The outputs of no example."""
     outputs = example.spec.outputs
     made = [torch.empty((0, *o.shape(example)), dtype=o.dtype_of(example), device=example.device) for o in outputs]
-    for _, value, _ in given:
+    return _followed(example.spec, made, [value for _, value, _ in given])
+
+
+def _followed(spec: OpSpec, made: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
+    """Outputs without values, which autograd can follow to the tensors that want a gradient."""
+    for value in values:
         if isinstance(value, torch.Tensor) and value.requires_grad:
-            made = [y + value.sum() if autograd.real(o) else y for o, y in zip(outputs, made, strict=True)]
+            made = [y + value.sum() if autograd.real(o) else y for o, y in zip(spec.outputs, made, strict=True)]
     return tuple(made) if len(made) > 1 else made[0]
 
 

@@ -268,12 +268,22 @@ def test_rope_has_the_gradients_of_its_angles_in_every_way(chain, wanted):
         assert all(map(torch.equal, found, want))
 
 
+@pytest.mark.parametrize("rope", [kx.rope, torch.ops.kernelmux.rope])
+@pytest.mark.parametrize("chain", [None, "torch_ref"])
+def test_rope_without_memory_has_the_gradients_of_its_angles(chain, rope):
+    given = [x.to("meta").requires_grad_() for x in ANGLES]
+    grads = torch.autograd.grad(rope(*given, backend=chain).sum(), given)
+    assert [g.shape for g in grads] == [x.shape for x in ANGLES]
+
+
 @pytest.mark.parametrize("backend", KERNELS)
 def test_kernels_refuse_the_gradients_of_angles_in_every_way(backend):
     x, cos, sin = ANGLES
     for rope in (kx.rope, torch.ops.kernelmux.rope):
         with pytest.raises(UnsupportedError, match="rope has a gradient for x alone"):
             rope(x, cos.clone().requires_grad_(), sin, backend=backend)
+        with pytest.raises(UnsupportedError, match="rope has a gradient for x alone"):
+            rope(*(t.to("meta").requires_grad_() for t in ANGLES), backend=backend)
         assert rope(x.clone().requires_grad_(), cos, sin, backend=backend).requires_grad
 
 
