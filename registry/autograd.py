@@ -36,7 +36,7 @@ def real(output: Output) -> bool:
 
 
 def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
-    """Why the kernels of a backend cannot give the gradient of one tensor of a call, or None."""
+    """Why the kernels of a backend cannot give the gradient of one tensor of a call, or None; "": whichever backend."""
     found = spec.gradient
     if not any(map(real, spec.outputs)):
         return None  # integers: nothing to differentiate, as in torch
@@ -44,7 +44,7 @@ def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
         return f"{spec.name} has no gradient" + (f" ({found.reason})" if found else "")
     if tensor not in found.tensors:
         return f"{spec.name} has a gradient for {', '.join(found.tensors)} alone"
-    if isinstance(found, Gradient) and not registered.implements(backend, found.op):
+    if backend and isinstance(found, Gradient) and not registered.implements(backend, found.op):
         return f"{backend} has no {found.op}, which computes it"
     return None
 

@@ -185,7 +185,9 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
         if not all(x.is_meta for x in tensors):
             return None  # as above
         wanted = autograd.differentiable(spec) and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        return torch_ops.operator(spec.name) if wanted else partial(torch_ops.shapes, spec)
+        if not wanted:
+            return partial(torch_ops.shapes, spec)
+        return partial(torch_ops.operator(spec.name), backend=selection.written(spec.name, argument))
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):

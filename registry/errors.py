@@ -10,7 +10,8 @@ KernelmuxError
 
 DeterminismWarning (UserWarning)          said once per process, operator and variant: it runs, and its bits may differ
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
-FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over
+FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over,
+                                          or vmap runs an operator once per example
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
 
 Any other exception raised inside an implementation is not wrapped: it reaches the caller as it is.
@@ -61,7 +62,7 @@ class EmulationWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A call ran, but not on the backend that was preferred for it: the text gives the unmet condition."""
+    """A call ran, but not on the preferred backend, or under vmap once per example: the text gives the reason."""
 
 
 class ShadowWarning(UserWarning):
@@ -98,12 +99,4 @@ def not_forward(op: str, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"{op}: {name} carries a forward derivative (jvp, jacfwd, hessian), which kernels do not compute:"
         f" pass its primal, take jacrev, or use a backend made of torch's operators, such as torch_ref"
-    )
-
-
-def not_under_vmap(op: str, name: str, shapes: str) -> ArgumentError:
-    """The error for an input that vmap maps over and that has no free leading axis. shapes: those of the spec."""
-    return ArgumentError(
-        f"{op}: {name}: expected a tensor that vmap does not map over, as it has the axes {shapes} and no leading ones:"
-        f" call the operator once per {name}"
     )

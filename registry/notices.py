@@ -1,6 +1,6 @@
 """What is said of a call that runs all the same, once per process.
 
-It is emulated, or not run by the backend that was preferred, or not deterministic where torch was asked to warn of that.
+It is emulated, not run by the backend that was preferred, in a loop under vmap, or not deterministic where torch warns of that.
 """
 
 from __future__ import annotations
@@ -40,6 +40,18 @@ def warn_varying(decision: Decision, chosen: Verdict) -> None:
         f" {determinism.FLAG}(True, warn_only=True) is set.\n  Said once; without warn_only it is an error."
     )
     warnings.warn(text, DeterminismWarning, stacklevel=_depth())
+
+
+def warn_looped(op: str, reason: str) -> None:
+    """One FallbackWarning for an operator that vmap runs once per example, and why, at the line of the user."""
+    if (op, reason) in _told:
+        return
+    _told.add((op, reason))
+    warnings.warn(
+        f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once.",
+        FallbackWarning,
+        stacklevel=_depth(),
+    )
 
 
 def warn_emulated(name: str, stacklevel: int = 5) -> None:

@@ -9,7 +9,7 @@ operator runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, dispatch, tracing
-from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward, not_under_vmap
+from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, tracing
+from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward
 from kernelmux.registry.gradient import Gradient
-from kernelmux.registry.signature import REQUIRED, Axis, Scalar, Tensor
+from kernelmux.registry.signature import REQUIRED, Axis, Call, Scalar, Tensor
 from kernelmux.registry.spec import OpSpec
 
 NAMESPACE = "kernelmux"
@@ -99,11 +99,15 @@ def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
-    full = _complete(spec, values)
-    given = (v for t, v in zip(spec.inputs, full, strict=True) if not (isinstance(t, Tensor) and t.host))
-    devices = {v.device for v in given if isinstance(v, torch.Tensor)}
-    found = autograd.hollow(spec.bind(*full, device=next(iter(devices)) if len(devices) == 1 else None))
+    found = autograd.hollow(_bound(spec, _complete(spec, values)))
     return found if len(found) > 1 else found[0]
+
+
+def _bound(spec: OpSpec, values: Sequence[Any]) -> Call:
+    """The checked call on tensors that may have no memory."""
+    given = (v for t, v in zip(spec.inputs, values, strict=True) if not (isinstance(t, Tensor) and t.host))
+    devices = {v.device for v in given if isinstance(v, torch.Tensor)}
+    return spec.bind(*values, device=next(iter(devices)) if len(devices) == 1 else None)
 
 
 def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
@@ -115,8 +119,11 @@ def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> A
     if not (torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in full)):
         with torch._C._AutoDispatchBelowAutograd():
             return operator(spec.name)(*full, backend=backend)
-    if not autograd.differentiable(spec):
-        return _undifferentiated(spec, full, backend)
+    if lack := _lack(spec, full):
+        return _seen_into(spec, full, backend, lack)
+    if not autograd.differentiable(spec):  # integers
+        with torch.no_grad():
+            return operator(spec.name)(*full, backend=backend)
     found = rule(spec, backend)
     if not transformed:
         return autograd.node(spec.name)(found, *full)
@@ -149,16 +156,21 @@ def _forward_derivative(spec: OpSpec, values: tuple[Any, ...], backend: str | No
     raise not_forward(spec.name, given)
 
 
-def _undifferentiated(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> Any:
-    wanted = (
-        i.name for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor) and v.requires_grad
-    )
-    if lack := next(filter(None, (autograd.lack(spec, "", name) for name in wanted)), None):
-        if composites := dispatch.composites(spec, values, backend):  # torch sees into these, and differentiates them
-            return dispatch.call(spec, values, composites)
-        raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
-    with torch.no_grad():
-        return operator(spec.name)(*values, backend=backend)
+def _lack(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
+    """Why a tensor that wants a gradient gets none by the rule of the operator, or None."""
+    given = zip(spec.inputs, values, strict=True)
+    wanted = (i.name for i, v in given if isinstance(v, torch.Tensor) and v.requires_grad)
+    return next(filter(None, (autograd.lack(spec, "", name) for name in wanted)), None)
+
+
+def _seen_into(spec: OpSpec, values: tuple[Any, ...], backend: str | None, lack: str) -> Any:
+    """By a backend made of torch's operators, which torch sees into and differentiates."""
+    if composites := dispatch.composites(spec, values, backend):
+        if any(isinstance(v, torch.Tensor) and v.is_meta for v in values):
+            made = shapes(spec, *values)
+            return _followed(spec, made if isinstance(made, tuple) else (made,), values)
+        return dispatch.call(spec, values, composites)
+    raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
 
 
 def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
@@ -177,26 +189,97 @@ def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | 
         return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
 
 
-def _vmap(spec: OpSpec, info: Any, in_dims: tuple[int | None, ...], *values: Any, backend: str | None = None) -> Any:
-    """Along a free leading axis: tensors with any number of axes get one more in front, the others are shared."""
-    moved, found = [], list(zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True))
-    lead = _leading(found)
-    for item, value, at in found:
-        if isinstance(item, Tensor) and value is not None:
-            moved.append(_in_front(spec, item, value, at, (info.batch_size, *lead)))
-        else:
-            moved.append(_shifted(spec, item, value))
-    result = operator(spec.name)(*moved, backend=backend)
+Given = list[tuple[Tensor | Scalar | Axis, Any, "int | None"]]  # each argument, and the axis that vmap maps over
+
+
+def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
+    """One call along a leading axis that the operator leaves free, else one call per example; each is a legal call."""
+    given: Given = list(zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True))
+    example = _bound(spec, [value if at is None else _example(value, at) for _, value, at in given])
+    moved, reason = _batch(spec, given, example, info.batch_size)
+    if reason:
+        notices.warn_looped(spec.name, reason)
+        result = _looped(spec, given, backend) if info.batch_size else _of_none(given, example)
+    else:
+        result = operator(spec.name)(*moved, backend=backend)
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
-def _padded(spec: OpSpec, in_dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    return (*in_dims, *(None for _ in spec.inputs[len(in_dims) :]))
+def _padded(spec: OpSpec, in_dims: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """For each argument the axis that vmap maps over; torch gives a list of them for a list of numbers."""
+    every = (*in_dims, *(None for _ in spec.inputs[len(in_dims) :]))
+    return tuple(at if isinstance(item, Tensor) else None for item, at in zip(spec.inputs, every, strict=True))
 
 
-def _leading(found: list[tuple[Any, Any, int | None]]) -> tuple[int, ...]:
+def _example(value: torch.Tensor, at: int) -> torch.Tensor:
+    """The first of a batch, or one like those that an empty batch does not have."""
+    if value.shape[at]:
+        return value.select(at, 0)
+    at %= value.dim()
+    return value.new_empty([n for i, n in enumerate(value.shape) if i != at])
+
+
+def _batch(spec: OpSpec, given: Given, example: Call, size: int) -> tuple[list[Any], str]:
+    """The arguments of one call for all examples, or why there is no such call.
+
+    Tensors with any number of axes get one more in front, the others are shared; axes count from the front.
+    """
+    if reason := next(filter(None, (_stuck(item, value, at) for item, value, at in given)), ""):
+        return [], reason
+    lead, moved = (size, *_leading(given)), []
+    for item, value, at in given:
+        if isinstance(item, Tensor):
+            moved.append(None if value is None else _in_front(item, value, at, lead))
+        else:
+            moved.append(example.arguments[item.name] + 1 if isinstance(item, Axis) else value)
+    try:
+        whole = _bound(spec, moved)
+    except ArgumentError:
+        return [], "the operator takes no batch of such arguments"
+    shapes_of = ((o.name, tuple(o.shape(whole)), (size, *o.shape(example))) for o in spec.outputs)
+    mixed = next((name for name, got, expected in shapes_of if got != expected), None)
+    return moved, f"{mixed} of a batch is not that of each example" if mixed else ""
+
+
+def _stuck(item: Tensor | Scalar | Axis, value: Any, at: int | None) -> str:
+    """Why an argument keeps examples from sharing a call, or ""."""
+    if isinstance(item, Axis) and value is None:
+        return f"{item.name} is None, which means all axes of an example"
+    if isinstance(item, Tensor) and at is not None and not item.any_rank:
+        return f"{item.name} has the axes {item.shapes} and no leading ones"
+    return ""
+
+
+def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
+    """A call per example, and their outputs stacked."""
+    shared = [value for _, value, _ in given]
+    mapped = {i: value.unbind(at) for i, (_, value, at) in enumerate(given) if at is not None}
+    examples = zip(*mapped.values(), strict=True)
+    calls = ({**dict(enumerate(shared)), **dict(zip(mapped, own, strict=True))} for own in examples)
+    found = [operator(spec.name)(*values.values(), backend=backend) for values in calls]
+    if isinstance(found[0], tuple):
+        return tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
+    return torch.stack(found)
+
+
+def _of_none(given: Given, example: Call) -> Any:
+    """The outputs of no example."""
+    outputs = example.spec.outputs
+    made = [torch.empty((0, *o.shape(example)), dtype=o.dtype_of(example), device=example.device) for o in outputs]
+    return _followed(example.spec, made, [value for _, value, _ in given])
+
+
+def _followed(spec: OpSpec, made: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
+    """Outputs without values, which autograd can follow to the tensors that want a gradient."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            made = [y + value.sum() if autograd.real(o) else y for o, y in zip(spec.outputs, made, strict=True)]
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def _leading(given: Given) -> tuple[int, ...]:
     """The lengths of the axes that "..." stands for in a tensor that always has them, without the one of vmap."""
-    for item, value, at in found:
+    for item, value, at in given:
         if isinstance(item, Tensor) and all(form[:1] == ("...",) for form in item.forms) and value is not None:
             shape = [n for i, n in enumerate(value.shape) if at is None or i != at % value.dim()]
             return tuple(shape[: len(shape) + 1 - len(item.forms[0])])
@@ -209,10 +292,8 @@ def _fixed(item: Tensor, value: torch.Tensor, at: int | None) -> bool:
     return any("..." not in form and len(form) == rank for form in item.forms)
 
 
-def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, lead: tuple[int, ...]) -> torch.Tensor:
+def _in_front(item: Tensor, value: torch.Tensor, at: int | None, lead: tuple[int, ...]) -> torch.Tensor:
     if not item.any_rank:
-        if at is not None:
-            raise not_under_vmap(spec.name, item.name, item.shapes)
         return value
     if at is None:
         shared = _fixed(item, value, at) and len(item.forms) > 1
@@ -222,14 +303,3 @@ def _in_front(spec: OpSpec, item: Tensor, value: torch.Tensor, at: int | None, l
         return front
     own = front.shape[1:]  # it has leading axes only if it has all of them
     return front.view(lead[0], *(1 for _ in lead[1:]), *own).expand(*lead, *own)
-
-
-def _shifted(spec: OpSpec, item: Scalar | Axis | Tensor, value: Any) -> Any:
-    """An axis that counts from the front counts the new one too."""
-    if not isinstance(item, Axis):
-        return value
-    if value is None:
-        raise ArgumentError(
-            f"{spec.name}: {item.name}: expected one axis under vmap, got None, which means all of them"
-        )
-    return value + 1 if value >= 0 else value

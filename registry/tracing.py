@@ -65,6 +65,13 @@ def mapped(x: torch.Tensor) -> bool:
     return False
 
 
+def innermost(x: torch.Tensor) -> torch.Tensor:
+    """The tensor behind all that torch.func wraps around x, with the axes of all levels of vmap."""
+    while _C._functorch.is_functorch_wrapped_tensor(x):
+        x = _C._functorch.get_unwrapped(x)
+    return x
+
+
 def is_dual(x: torch.Tensor) -> bool:
     """Whether x carries a tangent of forward automatic differentiation."""
     return forward_ad._current_level >= 0 and carries_tangent(x)

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelmux.backends.torch_ref._values import any_wrong
+from kernelmux.backends.torch_ref._values import first_wrong
 from kernelmux.registry.errors import ArgumentError
 
 
@@ -15,8 +15,8 @@ def safe_targets(
     """
     counts = target != ignore_index
     wrong = counts & ((target < 0) | (target >= logits.shape[-1]))
-    if any_wrong(op, "target", wrong):
-        row = int(wrong.nonzero()[0])
+    if found := first_wrong(wrong, target):
         legal = f"0 <= target < {logits.shape[-1]} or ignore_index = {ignore_index}"
-        raise ArgumentError(f"{op}: target: expected {legal}, got {int(target[row])} in row {row}")
+        place = f" in row {found[1][0]}" if found[1] else ""
+        raise ArgumentError(f"{op}: target: expected {legal}, got {found[0]}{place}")
     return counts, wrong, target.masked_fill(~counts | wrong, 0)

@@ -1,21 +1,24 @@
 """Values that no call may have, such as a target that is no class: on a CPU they are looked at, and are an error.
 
-On a GPU to look at them would be to wait for them: kernels give NaN there. Under vmap there are no values to look at.
+On a GPU to look at them would be to wait for them: kernels give NaN there.
 """
 
 import torch
 
-from kernelmux.registry import catalog, tracing
-from kernelmux.registry.errors import not_under_vmap
+from kernelmux.registry import tracing
 
 
-def any_wrong(op: str, name: str, wrong: torch.Tensor) -> bool:
-    """Whether the input `name` of an operator has a wrong value, as far as that can be seen; wrong: which of them are.
+def first_wrong(wrong: torch.Tensor, values: torch.Tensor) -> tuple[int, list[int]] | None:
+    """The first wrong one among integers and its index, as far as that can be seen; wrong: which of them are.
 
-    ArgumentError on a CPU where vmap maps over it.
+    Under vmap all examples are looked at, and there is no index.
     """
-    if wrong.device.type != "cpu":
-        return False
-    if tracing.mapped(wrong):
-        raise not_under_vmap(op, name, next(t.shapes for t in catalog.spec(op).tensors if t.name == name))
-    return bool(wrong.any())
+    if wrong.device.type != "cpu" or not bool(tracing.innermost(wrong).any()):
+        return None
+    if not tracing.mapped(wrong):
+        index = wrong.nonzero()[0].tolist()
+        return int(values[tuple(index)]), index
+    values = values.long()
+    among = tracing.innermost(torch.where(wrong, 1, values * 0))  # as the line below, so that both lie alike
+    found = tracing.innermost(torch.where(wrong, values, 0))
+    return int(found[among.bool()][0]), []

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.numerics import Rounding
@@ -65,7 +66,7 @@ def coarse(x: torch.Tensor) -> bool:
 def _of_nothing(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, over: Any) -> torch.Tensor:
     """Sums without terms, which torch does not take."""
     places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
-    y = x.new_zeros(len(x), len(weight), *places)
+    y = zeros((len(x), len(weight), *places), x, weight)
     return y if bias is None else y + bias[:, None, None]
 
 

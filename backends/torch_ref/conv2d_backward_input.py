@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import USUAL, filled
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.memory_order import format_of
@@ -25,7 +26,7 @@ def exact(
         return found.contiguous(memory_format=format_of(grad_out))
     over = windows(weight.shape, stride, padding, dilation)
     lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
-    return grad_out.new_zeros(len(grad_out), weight.shape[1], *lengths)
+    return zeros((len(grad_out), weight.shape[1], *lengths), grad_out, weight)
 
 
 VARIANTS = {

@@ -6,6 +6,7 @@ import torch
 from torch.nn.grad import conv2d_weight
 
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
@@ -28,7 +29,7 @@ def exact(
 ) -> torch.Tensor:
     shape = (grad_out.shape[1], x.shape[1], *kernel)
     if not (grad_out.numel() and x.numel()):
-        return x.new_zeros(shape)
+        return zeros(shape, x, grad_out)
     found = _in_parts(grad_out, x, kernel, stride, padding, dilation)
     return found.contiguous(memory_format=format_of(x))
 

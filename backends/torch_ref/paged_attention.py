@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import filled
-from kernelmux.backends.torch_ref._values import any_wrong
+from kernelmux.backends.torch_ref._values import first_wrong
+from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.errors import ArgumentError
@@ -35,7 +36,7 @@ def exact(
 ) -> torch.Tensor:  # fmt: skip
     groups, slots = k_pages.shape[1], page_table.shape[1] * k_pages.shape[2]
     if not slots or not q.numel():
-        return torch.zeros_like(q, memory_format=torch.contiguous_format)
+        return zeros(q.shape, q, k_pages, v_pages)
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
     beyond = _impossible(lengths, slots)
@@ -56,22 +57,18 @@ def exact(
 def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
     """Which entries are no page; ArgumentError on a CPU."""
     wrong = (used < 0) | (used >= pages)
-    if any_wrong("paged_attention", "page_table", wrong):
-        row, column = wrong.nonzero()[0].tolist()
-        raise ArgumentError(
-            f"paged_attention: page_table: expected 0 <= page < {pages}, got {int(used[row, column])} at [{row}, {column}]"
-        )
+    if found := first_wrong(wrong, used):
+        place = f" at {found[1]}" if found[1] else ""
+        raise ArgumentError(f"paged_attention: page_table: expected 0 <= page < {pages}, got {found[0]}{place}")
     return wrong
 
 
 def _impossible(lengths: torch.Tensor, slots: int) -> torch.Tensor:
     """Which lengths are none of a sequence in so many slots; ArgumentError on a CPU."""
     wrong = (lengths < 0) | (lengths > slots)
-    if any_wrong("paged_attention", "lengths", wrong):
-        row = int(wrong.nonzero()[0])
-        raise ArgumentError(
-            f"paged_attention: lengths: expected 0 <= length <= {slots}, got {int(lengths[row])} at [{row}]"
-        )
+    if found := first_wrong(wrong, lengths):
+        place = f" at {found[1]}" if found[1] else ""
+        raise ArgumentError(f"paged_attention: lengths: expected 0 <= length <= {slots}, got {found[0]}{place}")
     return wrong
 
 

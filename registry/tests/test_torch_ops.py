@@ -207,33 +207,6 @@ def test_vmap_of_products(backend, in_dims, a, b):
 
 
 @pytest.mark.parametrize("backend", KERNELS)
-def test_vmap_over_what_has_no_free_axis_is_refused(backend):
-    with pytest.raises(ArgumentError, match="rms_norm: weight: expected a tensor that vmap does not map over"):
-        torch.vmap(lambda w: kx.rms_norm(X, w, backend=backend))(torch.ones(3, 12))
-    with pytest.raises(ArgumentError, match="reduce_sum: axis: expected one axis under vmap, got None"):
-        torch.vmap(lambda x: kx.reduce_sum(x, backend=backend))(X)
-
-
-@pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])
-def test_vmap_over_values_that_are_looked_at_is_refused(backend):
-    """torch_ref looks at targets on a CPU: torch's own error would speak of data-dependent control flow."""
-    logits, target = torch.randn(3, 2, 5), torch.zeros(3, 2, dtype=torch.int64)
-    target_mapped = "cross_entropy: (logits|target): expected a tensor that vmap does not map over, as it has the axes"
-    with pytest.raises(ArgumentError, match=target_mapped):
-        torch.vmap(lambda z, t: kx.cross_entropy(z, t, backend=backend))(logits, target)
-
-
-def test_torch_ref_under_vmap_needs_values_only_where_it_looks_at_them():
-    logits, target = torch.randn(3, 2, 5), torch.tensor([1, 4])
-    found = torch.vmap(lambda z: kx.cross_entropy(z, target, backend="torch_ref"))(logits)
-    torch.testing.assert_close(found, torch.stack([torch.nn.functional.cross_entropy(z, target) for z in logits]))
-    lengths = torch.tensor([[1, 2], [2, 1]], dtype=torch.int32)
-    pages, table = torch.randn(2, 1, 2, 8).half(), torch.tensor([[0], [1]], dtype=torch.int32)
-    with pytest.raises(ArgumentError, match=r"paged_attention: lengths: .* vmap .* the axes \[B\] and no leading ones"):
-        torch.vmap(lambda n: kx.paged_attention(pages[:, 0], pages, pages, table, n, backend="torch_ref"))(lengths)
-
-
-@pytest.mark.parametrize("backend", KERNELS)
 def test_transforms_of_gradients(backend):
     def loss(x, how):
         return kx.softmax(x, backend=how).square().sum()
