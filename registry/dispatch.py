@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -34,7 +33,7 @@ from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.requests import Request, parse
-from kernelmux.registry.spec import REQUIRED, Call, OpSpec, Tensor
+from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = [
     "EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function", "outputs",
@@ -326,44 +325,29 @@ def function(op: str) -> Callable[..., Any]:
     spec = catalog.spec(op)
     _keys[id(spec)] = key_of = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
-    required = [i.name for i in spec.inputs if i.default is REQUIRED]
-    parameters = ", ".join(f"{i.name}=_absent" if i.name in required else str(p) for i, p in _parameters(spec))
-    known: dict[str, Any] = {"_spec": spec, "_call": call, "_absent": keywords.ABSENT}
-    known |= {"_unexpected": keywords.unexpected, "_missing": keywords.missing}
+    parameters, unexpected, missing = keywords.written(op, spec.signature)
+    known: dict[str, Any] = {"_spec": spec, "_call": call, "_keywords": keywords, "_absent": keywords.ABSENT}
     known |= {"_tracing": torch.compiler.is_dynamo_compiling, "_compiler": torch.compiler}
     known |= {"_operator": torch_ops.operator(op), "_in_force": in_force, "_dispatch": sys.modules[__name__]}
     known |= {"_missed": inline.MISSED, "_key_of": key_of}
     lines = [
-        f"def {op}({parameters}, *, backend=None, **_others):",
-        "    if _others:",
-        f"        raise _unexpected({op!r}, _others, {[i.name for i in spec.inputs]!r})",
+        f"def {op}({parameters}):",
+        *unexpected,
         "    if _tracing() or _compiler._is_compiling_flag:",  # is_compiling(), without two frames: 0.05 us
         f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
         f"    if quick := _dispatch._plans.quick.get({op!r}):",
         f"        result = quick({names}, backend)",
         "        if result is not _missed:",
         f"            return result{returned(spec)}",
-        f"    if {' or '.join(f'{name} is _absent' for name in required)}:",
-        f"        raise _missing({op!r}, {{{', '.join(f'{name!r}: {name}' for name in required)}}})",
+        *missing,
         f"    return _call(_spec, ({names},), backend, _key_of){returned(spec)}",
     ]
     exec("\n".join(lines), known)
     public: Callable[..., Any] = known[op]
-    vars(public)["__signature__"] = _public(spec)
+    vars(public)["__signature__"] = keywords.public(spec.signature)
     public.__doc__ = documentation(spec)
     public.__module__ = "kernelmux"
     return public
-
-
-def _parameters(spec: OpSpec) -> Iterator[tuple[Any, inspect.Parameter]]:
-    """The inputs of an operator, each with its parameter."""
-    return zip(spec.inputs, spec.signature.parameters.values(), strict=True)
-
-
-def _public(spec: OpSpec) -> inspect.Signature:
-    """The signature of the public function, as `help()` shows it."""
-    backend = inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY, default=None)
-    return inspect.Signature([*spec.signature.parameters.values(), backend])
 
 
 def in_force(op: str, argument: selection.Names | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 
 from kernelmux.registry.errors import shown
@@ -62,3 +63,28 @@ def missing(op: str, given: Mapping[str, object]) -> TypeError:
     return TypeError(
         f"{op}() missing {len(names)} required positional argument{'s' if len(names) > 1 else ''}: {listed}"
     )
+
+
+def written(op: str, signature: inspect.Signature) -> tuple[str, list[str], list[str]]:
+    """The parameters of the public function as source text, and the lines for too many and for too few arguments.
+
+    They take every keyword, and nothing for `ABSENT`, so that the lines can say what was meant.
+    """
+    every = list(signature.parameters.values())
+    required = [p.name for p in every if p.default is p.empty]
+    given = ", ".join(f"{p.name}=_absent" if p.name in required else str(p) for p in every)
+    unexpected = [
+        "    if _others:",
+        f"        raise _keywords.unexpected({op!r}, _others, {[p.name for p in every]!r})",
+    ]
+    missing = [
+        f"    if {' or '.join(f'{name} is _absent' for name in required)}:",
+        f"        raise _keywords.missing({op!r}, {{{', '.join(f'{name!r}: {name}' for name in required)}}})",
+    ]
+    return f"{given}, *, backend=None, **_others", unexpected, missing
+
+
+def public(signature: inspect.Signature) -> inspect.Signature:
+    """The signature that the public function shows: that of the spec, and `backend`."""
+    backend = inspect.Parameter("backend", inspect.Parameter.KEYWORD_ONLY, default=None)
+    return signature.replace(parameters=[*signature.parameters.values(), backend])
