@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
 from kernelmux.registry import tracing
 from kernelmux.registry.dtypes import SHORT
@@ -67,6 +68,11 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
         raise ArgumentError(
             f"{spec.name}: {item.name}: expected a torch.Tensor {item.shapes}{' or None' if item.optional else ''},"
             f" got {type(value).__name__}"
+        )
+    if isinstance(value, UninitializedTensorMixin):
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected a tensor with values, got a {type(value).__name__}: the first call of its"
+            f" lazy module, or materialize(), gives it some"
         )
     if not strided(value):
         got = "a nested tensor" if value.is_nested else str(value.layout)

@@ -26,6 +26,7 @@ from kernelmux.registry import (
     scope,
     selection,
     stats,
+    strange,
     tracing,
 )
 from kernelmux.registry import backend as registered
@@ -146,7 +147,7 @@ _keys: dict[int, KeyOf] = {}  # by the id of the spec, which the function keeps 
 def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
-    with tracing.untraced():
+    with tracing.untraced(), strange.Told(spec, values):
         plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
             notices.warn_emulated(chosen.backend)
@@ -263,7 +264,8 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
         key = plan = None
     if plan is None:
         if tracing.watched(values) and (seen := _seen(spec, values, argument)):
-            return seen(*values)
+            with strange.Told(spec, values):
+                return seen(*values)
         plan = _plan(spec, values, argument)
         if key is not None:
             _remember(key, plan)

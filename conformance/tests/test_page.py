@@ -88,7 +88,9 @@ def test_tensors_of_a_failure_that_are_damaged_are_one_line(
 ) -> None:
     assert saved.load(str(tmp_path)) is None and capsys.readouterr().err == ""
     for stem in ("outputs", "expected", "bound"):
-        torch.save({"y": torch.zeros(2)} if stem != "outputs" else {"ours": {"y": torch.zeros(2)}}, tmp_path / f"{stem}.pt")
+        torch.save(
+            {"y": torch.zeros(2)} if stem != "outputs" else {"ours": {"y": torch.zeros(2)}}, tmp_path / f"{stem}.pt"
+        )
     assert saved.load(str(tmp_path)) is not None
     (tmp_path / "expected.pt").write_bytes(damage)
     assert saved.load(str(tmp_path)) is None
