@@ -125,3 +125,11 @@ def not_under_vmap(op: str, name: str, shapes: str) -> ArgumentError:
         f"{op}: {name}: expected a tensor that vmap does not map over, as it has the axes {shapes} and no leading ones:"
         f" call the operator once per {name}"
     )
+
+
+def not_in_fx(op: str, name: str) -> UnsupportedError:
+    """The error for a stand-in of torch.fx.symbolic_trace in place of a tensor."""
+    return UnsupportedError(
+        f"{op}: {name}: expected a torch.Tensor, got a torch.fx.Proxy: torch.fx.symbolic_trace has no shapes and dtypes to"
+        f" choose by: use torch.export or torch.compile, or call torch.ops.kernelmux.{op}, which it takes as it is"
+    )

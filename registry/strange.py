@@ -59,8 +59,8 @@ def _fake(op: str, given: Tensors) -> KernelmuxError | None:
     real = next((name for name, x in given.items() if not isinstance(x, FakeTensor)), None)
     if real is None:
         return ArgumentError(
-            f"{op}: {', '.join(given)}: expected a call inside of their FakeTensorMode, as this backend makes tensors of its"
-            f" own, got one outside of it"
+            f"{op}: {', '.join(given)}: expected a call inside of their FakeTensorMode, as this backend makes tensors of"
+            f" its own, got one outside of it"
         )
     fake = next((name for name, x in given.items() if isinstance(x, FakeTensor)), "the mode in force")
     return ArgumentError(

@@ -85,7 +85,7 @@ def test_classes_that_take_no_operator(backend):
     if backend == PLAIN:
         assert kx.add(masked, masked, backend=backend).get_mask().equal(X > 0)
     else:
-        with pytest.raises(UnsupportedError, match="softmax: x: .*MaskedTensor"):
+        with pytest.raises(UnsupportedError, match=r"softmax: x: .*MaskedTensor"):
             kx.softmax(masked, backend=backend)
 
 
@@ -150,3 +150,12 @@ def test_torch_compile_goes_on_where_lengths_depend_on_data():
 
     mask = torch.tensor([True, False, True])
     assert rows(X, mask).equal(kx.softmax(X[mask], backend=PLAIN))
+
+
+def test_symbolic_trace_is_told_what_to_use_instead():
+    with pytest.raises(
+        UnsupportedError, match=r"softmax: x: .* got a torch.fx.Proxy: .* use torch.export"
+    ):
+        torch.fx.symbolic_trace(lambda x: kx.softmax(x))
+    traced = torch.fx.symbolic_trace(lambda x: OPS.softmax(x, backend=PLAIN))
+    assert traced(X).equal(kx.softmax(X, backend=PLAIN))
