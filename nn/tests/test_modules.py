@@ -282,7 +282,7 @@ def test_the_modules_come_with_the_first_use_of_their_name():
     assert kx.nn is nn and kx.patch is nn.patch
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("made", [lambda: kx.nn.GELU(), lambda: kx.nn.RMSNorm(8), lambda: kx.nn.SwiGLU(8, 8)])
 def test_torch_script_is_told_what_to_use_instead(made: Any) -> None:
     for module in (made(), torch.nn.Sequential(torch.nn.ReLU(), made())):
