@@ -153,9 +153,7 @@ def test_torch_compile_goes_on_where_lengths_depend_on_data():
 
 
 def test_symbolic_trace_is_told_what_to_use_instead():
-    with pytest.raises(
-        UnsupportedError, match=r"softmax: x: .* got a torch.fx.Proxy: .* use torch.export"
-    ):
+    with pytest.raises(UnsupportedError, match=r"softmax: x: .* got a torch.fx.Proxy: .* use torch.export"):
         torch.fx.symbolic_trace(lambda x: kx.softmax(x))
     traced = torch.fx.symbolic_trace(lambda x: OPS.softmax(x, backend=PLAIN))
     assert traced(X).equal(kx.softmax(X, backend=PLAIN))
