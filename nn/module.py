@@ -61,7 +61,7 @@ def outside(op: str, name: str, value: Any) -> str | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def precision(cuda: bool) -> Any:
+def precision(cuda: bool | Proxy) -> Any:
     """The precision that torch's own products have in fp32: "tf32" where its flag for the device says so, else "ieee"."""
     if isinstance(cuda, Proxy):
         raise UnsupportedError(f"kernelmux.nn: {FX}")

@@ -39,9 +39,9 @@ def test_an_unknown_keyword_gets_the_name_that_was_meant(op, given, meant):
 
 def test_without_a_name_that_is_like_it_the_error_lists_them():
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'keepdim': it takes x, axis, scale, backend$"):
-        kx.softmax(X, keepdim=True)
+        dispatch.function("softmax")(X, keepdim=True)
     with pytest.raises(TypeError, match=r"argument 'z{196}\.\.\.: it takes x, y, backend$"):
-        kx.add(X, X, **{"z" * 5000: 1})
+        dispatch.function("add")(X, X, **{"z" * 5000: 1})
 
 
 @pytest.mark.parametrize("op", sorted(catalog.names()))

@@ -1,5 +1,7 @@
 """Tensors that torch itself refuses inside of a call: each an error of ours that names operator and argument."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,18 +24,18 @@ class Wrapped(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
 
     def __init__(self, inner):
-        self.inner = inner
+        self.held = inner
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return cls(func(*(a.inner if isinstance(a, Wrapped) else a for a in args), **(kwargs or {})))
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        return cls(func(*(a.held if isinstance(a, Wrapped) else a for a in args), **(kwargs or {})))
 
 
 class Refusing(Wrapped):
     """One that takes no operator at all."""
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         return NotImplemented
 
 
@@ -41,7 +43,7 @@ class Failing(Wrapped):
     """One with an error of its own."""
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         raise ValueError("of the user")
 
 
@@ -95,8 +97,8 @@ def test_classes_that_work_keep_working_and_have_errors_of_their_own(backend):
         pass
 
     want = kx.add(X, X, backend=backend)
-    assert kx.add(Wrapped(X), X, backend=backend).inner.equal(want)
-    assert OPS.add(Wrapped(X), X, backend=backend).inner.equal(want)
+    assert kx.add(Wrapped(X), X, backend=backend).held.equal(want)
+    assert OPS.add(Wrapped(X), X, backend=backend).held.equal(want)
     for plain in (torch.nn.Parameter(X), torch.nn.Buffer(X), X.as_subclass(Subclass)):
         assert kx.add(plain, X, backend=backend).equal(want)
     with pytest.raises(ValueError, match=r"^of the user$") as told:
@@ -135,7 +137,7 @@ def test_values_that_a_backend_reads_and_fake_tensors_do_not_have():
     case = spec.cases[0]
     mode = FakeTensorMode()
     drawn = spec.drawn(case, spec.dtypes[0], torch.Generator().manual_seed(0))
-    given = {name: mode.from_tensor(x) for name, x in drawn.items()}
+    given: dict[str, Any] = {name: mode.from_tensor(x) for name, x in drawn.items()}
     with pytest.raises(ArgumentError, match=r"paged_attention: q, .*: expected a call inside of their FakeTensorMode"):
         kx.paged_attention(**given, backend=PLAIN)
     with mode, pytest.raises(UnsupportedError, match=r"paged_attention: q, .*: expected tensors with values"):
