@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import board, budget, causes, expected, gpus, matrix, mutation, page, report, spread, tested
+from kernelmux.conformance import (
+    board,
+    budget,
+    causes,
+    expected,
+    gpus,
+    leftovers,
+    matrix,
+    mutation,
+    page,
+    report,
+    spread,
+    tested,
+)
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
@@ -60,10 +72,10 @@ def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console
     seconds = report.durations(report.folder(chosen))
     reporter = _reporter(chosen, items, console, seconds, workers)
     _announce(chosen, console, items, workers)
-    with tempfile.TemporaryDirectory(prefix="kernelmux-conformance-") as scratch:
-        reporter.scratch = Path(scratch)
+    with leftovers.folder() as place:
+        reporter.scratch = place
         try:
-            _rounds(chosen, items, reporter, Path(scratch), workers, exitfirst, seconds)
+            _rounds(chosen, items, reporter, place, workers, exitfirst, seconds)
         except KeyboardInterrupt as reason:
             reporter.stop(reason)
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch.fx import Proxy
 
 from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.errors import ArgumentError, UnsupportedError, shown
 from kernelmux.registry.spec import Scalar
+
+FX = "torch.fx.symbolic_trace cannot see what a module does for a device: use torch.export or torch.compile"
 
 
 class Ours:
@@ -26,6 +29,13 @@ class Ours:
         """ArgumentError at construction for an argument that the operator cannot honour."""
         if problem := self.obstacle(self):
             raise ArgumentError(f"kernelmux.nn.{type(self).__name__}: {problem}")
+
+    def __prepare_scriptable__(self) -> Any:
+        """What torch.jit.script asks for: it would need the source of the operators, which are made from their specs."""
+        raise UnsupportedError(
+            f"kernelmux.nn.{type(self).__name__}: torch.jit.script compiles the source of a module, and {self.op} has none:"
+            f" use torch.export or torch.compile, or torch.jit.trace"
+        )
 
 
 def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
@@ -51,7 +61,9 @@ def outside(op: str, name: str, value: Any) -> str | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def precision(cuda: bool) -> Any:
+def precision(cuda: bool | Proxy) -> Any:
     """The precision that torch's own products have in fp32: "tf32" where its flag for the device says so, else "ieee"."""
+    if isinstance(cuda, Proxy):
+        raise UnsupportedError(f"kernelmux.nn: {FX}")
     flags: Any = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     return "tf32" if flags.fp32_precision == "tf32" else "ieee"

@@ -152,7 +152,8 @@ def advice(bound: str, share: float, spread: float, device_us: float, host_us: f
         return ""
     if bound != "link" and host_us > device_us:
         return "host is slower: CUDA graph"
-    return next(text for least, text in HINTS[bound] if share >= least)
+    hints = HINTS.get(bound, ())
+    return next((text for least, text in hints if share >= least), "")  # a record may say what nothing here knows
 
 
 def point(seconds: float, work: Work, ceilings: Ceilings) -> RooflinePoint:

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from torch.nn import UninitializedBuffer, UninitializedParameter
 
 from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
@@ -49,6 +50,8 @@ def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
 
 def _eligible(value: Any) -> bool:
     """Whether autocast speaks of an argument: a floating tensor of 16 or 32 bits, but none that binding refuses."""
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype.itemsize not in (2, 4):
+    if not isinstance(value, torch.Tensor) or isinstance(value, UninitializedParameter | UninitializedBuffer):
+        return False
+    if not value.is_floating_point() or value.dtype.itemsize not in (2, 4):
         return False
     return not value.is_nested and value.layout == torch.strided and unreadable(value) is None

@@ -22,7 +22,7 @@ import torch
 
 from kernelmux.registry import catalog, numerics, plugins
 from kernelmux.registry.conditions import Condition, Unmet, unmet
-from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, unknown
+from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
@@ -219,7 +219,7 @@ def split(name: str, where: str = "") -> tuple[str, str | None]:
         raise unknown("backend", head, backends(), where)
     if slash and not tail:
         raise ArgumentError(
-            f'backend: expected the name of a variant behind "/", got "{name}" from {where or "a request"}'
+            f'backend: expected the name of a variant behind "/", got "{cut(name)}" from {where or "a request"}'
         )
     return head, tail or None
 

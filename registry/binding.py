@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import Proxy
+from torch.nn import UninitializedBuffer, UninitializedParameter
 
 from kernelmux.registry import tracing
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.errors import ArgumentError, not_in_fx, shown
 from kernelmux.registry.signature import Axis, Call, Scalar, Tensor, spread
 
 if TYPE_CHECKING:
@@ -64,9 +66,16 @@ def _check_room(call: Call) -> None:
 
 def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
     if not isinstance(value, torch.Tensor):
+        if isinstance(value, Proxy):
+            raise not_in_fx(spec.name, item.name)
         raise ArgumentError(
             f"{spec.name}: {item.name}: expected a torch.Tensor {item.shapes}{' or None' if item.optional else ''},"
             f" got {type(value).__name__}"
+        )
+    if isinstance(value, UninitializedParameter | UninitializedBuffer):
+        raise ArgumentError(
+            f"{spec.name}: {item.name}: expected a tensor with values, got a {type(value).__name__}: the first call of its"
+            f" lazy module, or materialize(), gives it some"
         )
     if not strided(value):
         got = "a nested tensor" if value.is_nested else str(value.layout)

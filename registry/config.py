@@ -36,6 +36,7 @@ PROJECT = "pyproject.toml"
 KEYS = ("backend", "rules")
 RULE_KEYS = ("op", "device", "dtype", "where", "backend")
 DEVICES = ("cpu", "cuda", "sm_80", "sm_90", "sm_100")  # of the capabilities some, for the error
+MEANT = {name: "cuda" for name in ("gpu", "nvidia", "cuda:0")} | {name: "cpu" for name in ("host", "cpu:0")}
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ def _projects() -> list[Path]:
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The table of ours in a file; None for a pyproject.toml that has none."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte-order mark
     except OSError as error:
         asked = f"{VARIABLE}: " if VARIABLE in os.environ else ""
         raise ArgumentError(f"{asked}expected a TOML file, got {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ArgumentError(f"{path}: expected TOML, got: {error}") from None
     if path.name != PROJECT:
         return found
@@ -162,7 +163,7 @@ def _known_op(op: str, place: str) -> str:
 
 def _known_device(device: str, place: str) -> str:
     if device not in DEVICES and not re.fullmatch(r"sm_[1-9]\d{1,2}", device, re.ASCII):
-        raise unknown("device", device, DEVICES, place)
+        raise unknown("device", device, DEVICES, place, MEANT)
     return device
 
 

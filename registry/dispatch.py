@@ -19,6 +19,7 @@ from kernelmux.registry import (
     determinism,
     failures,
     inline,
+    keywords,
     notices,
     ranges,
     record,
@@ -26,6 +27,7 @@ from kernelmux.registry import (
     scope,
     selection,
     stats,
+    strange,
     tracing,
 )
 from kernelmux.registry import backend as registered
@@ -148,7 +150,7 @@ _keys: dict[int, KeyOf] = {}  # by the id of the spec, which the function keeps 
 def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
-    with tracing.untraced():
+    with tracing.untraced(), strange.Told(spec, values):
         plan, chosen = resolve(spec, values, argument)
         if chosen.emulated:
             notices.warn_emulated(chosen.backend)
@@ -272,7 +274,8 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
         key = plan = None
     if plan is None:
         if tracing.watched(values) and (seen := _seen(spec, values, argument)):
-            return seen(*values)
+            with strange.Told(spec, values):
+                return seen(*values)
         plan = _plan(spec, values, argument)
         if key is not None:
             _remember(key, plan)
@@ -325,30 +328,35 @@ def _remember(key: object, plan: CallPlan) -> None:
 def function(op: str) -> Callable[..., Any]:
     """The public function of an operator, with the spec's own signature plus `backend=`.
 
-    It is compiled from the signature, so that wrong calls get Python's own TypeError and `help()` shows the truth.
-    torch.compile, which sees the first branch alone, finds the operator of torch and the choice that is in force.
+    It is compiled from the signature, and `help()` shows that. A wrong call gets Python's own TypeError, with the name
+    that was probably meant: hence the keywords that no argument has, and the default of those that must be given.
+    torch.compile, which sees the first branches alone, finds the operator of torch and the choice that is in force.
     """
     from kernelmux.registry import torch_ops
 
     spec = catalog.spec(op)
     _keys[id(spec)] = key_of = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
-    parameters = ", ".join(str(p) for p in spec.signature.parameters.values())
-    known: dict[str, Any] = {"_spec": spec, "_call": call, "_compiling": torch.compiler.is_compiling}
+    parameters, unexpected, missing = keywords.written(op, spec.signature)
+    known: dict[str, Any] = {"_spec": spec, "_call": call, "_keywords": keywords, "_absent": keywords.ABSENT}
+    known |= {"_tracing": torch.compiler.is_dynamo_compiling, "_compiler": torch.compiler}
     known |= {"_operator": torch_ops.operator(op), "_in_force": in_force, "_dispatch": sys.modules[__name__]}
     known |= {"_missed": inline.MISSED, "_key_of": key_of}
     lines = [
-        f"def {op}({parameters}, *, backend=None):",
-        "    if _compiling():",
+        f"def {op}({parameters}):",
+        *unexpected,
+        "    if _tracing() or _compiler._is_compiling_flag:",  # is_compiling(), without two frames: 0.05 us
         f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
         f"    if quick := _dispatch._plans.quick.get({op!r}):",
         f"        result = quick({names}, backend)",
         "        if result is not _missed:",
         f"            return result{returned(spec)}",
+        *missing,
         f"    return _call(_spec, ({names},), backend, _key_of){returned(spec)}",
     ]
     exec("\n".join(lines), known)
     public: Callable[..., Any] = known[op]
+    vars(public)["__signature__"] = keywords.public(spec.signature)
     public.__doc__ = documentation(spec)
     public.__module__ = "kernelmux"
     return public

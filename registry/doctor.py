@@ -11,6 +11,7 @@ import platform
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,8 +21,8 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, config, cuda_driver, measured, selection, tables, tuning
-from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry import catalog, config, cuda_driver, measured, requests, selection, tables, tuning
+from kernelmux.registry.errors import KernelmuxError, VariableWarning
 from kernelmux.registry.packages import PACKAGES, untested, version
 
 PROBLEM = "! "
@@ -190,8 +191,11 @@ def _environment() -> Iterator[str]:
     for name in sorted(os.environ):
         if name in VARIABLES or name.startswith(("KERNELMUX_", "TRITON_")):
             yield f"{name}={os.environ[name]}"
+    yield from (f"{PROBLEM}{text}" for text in requests.strangers())
     try:
-        selection.check_environment()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VariableWarning)  # said above
+            selection.check_environment()
     except KernelmuxError as error:
         yield f"{PROBLEM}{error}"
         return

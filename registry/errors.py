@@ -13,6 +13,7 @@ EmulationWarning (UserWarning)            said once per process and backend: its
 FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over,
                                           or vmap runs an operator once per example
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
+VariableWarning (UserWarning)             said once per process: nothing reads a variable that begins with KERNELMUX_
 
 Any other exception raised inside an implementation is not wrapped: it reaches the caller as it is.
 """
@@ -20,9 +21,11 @@ Any other exception raised inside an implementation is not wrapped: it reaches t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 SHOWN = 200  # characters of a value in an error
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class KernelmuxError(Exception):
@@ -73,25 +76,45 @@ class TunedTableWarning(UserWarning):
     """A table of tuned configurations cannot be read and is ignored."""
 
 
+class VariableWarning(UserWarning):
+    """A variable of the environment that begins with KERNELMUX_ and that nothing reads."""
+
+
 def shown(value: object) -> str:
     """A value that a user passed, as an error shows it: cut off where it is long, whatever its repr() does."""
     try:
         text = repr(value)
     except Exception:  # ten thousand digits, or a class of the user's
         return f"<{type(value).__name__}>"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """A text of a user's as an error shows it: its beginning where it is long."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> UnknownName:
-    """The error for a misspelt name: says where it came from, the nearest match, and what is known."""
+def unknown(
+    kind: str, name: object, known: Iterable[str], where: str = "", meant: Mapping[str, str] = NOTHING
+) -> UnknownName:
+    """The error for a misspelt name: says where it came from, the nearest match, and what is known.
+
+    meant: what other names stand for that are not like it, such as "gpu" for "cuda".
+    """
     names = list(known)
     if not isinstance(name, str):
         return UnknownName(f"unknown {kind} {shown(name)}: expected a name among {', '.join(names) or 'none'}")
-    alike = [known for known in names if known.lower() == name.lower()]
-    near = alike or difflib.get_close_matches(name, names, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
     place = f" in {where}" if where else ""
-    return UnknownName(f'unknown {kind} "{name}"{place}; {hint}known: {", ".join(names) or "none"}')
+    told = f'unknown {kind} "{cut(name)}"{place}; {hint(name, names, meant)}known: {", ".join(names) or "none"}'
+    return UnknownName(told)
+
+
+def hint(name: str, names: Sequence[str], meant: Mapping[str, str] = NOTHING) -> str:
+    """The question whether the nearest of the names was meant, or ""; meant: as for `unknown`."""
+    alike = [known for known in names if known.lower() == name.lower()]
+    other = [meant[name.lower()]] if name.lower() in meant else []
+    near = alike or other or difflib.get_close_matches(name, names, n=1)
+    return f'did you mean "{near[0]}"? ' if near else ""
 
 
 def not_forward(op: str, name: str) -> UnsupportedError:
@@ -99,4 +122,12 @@ def not_forward(op: str, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"{op}: {name} carries a forward derivative (jvp, jacfwd, hessian), which kernels do not compute:"
         f" pass its primal, take jacrev, or use a backend made of torch's operators, such as torch_ref"
+    )
+
+
+def not_in_fx(op: str, name: str) -> UnsupportedError:
+    """The error for a stand-in of torch.fx.symbolic_trace in place of a tensor."""
+    return UnsupportedError(
+        f"{op}: {name}: expected a torch.Tensor, got a torch.fx.Proxy: torch.fx.symbolic_trace has no shapes and dtypes to"
+        f" choose by: use torch.export or torch.compile, or call torch.ops.kernelmux.{op}, which it takes as it is"
     )

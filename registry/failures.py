@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, record
+from kernelmux.registry import catalog, record, strange
 from kernelmux.registry.cases import spelt
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import KernelFailure, KernelmuxError, shown
@@ -102,9 +102,13 @@ UNKNOWN = Cause(0, r"", "not one of the usual errors: CUDA's text above is all t
 
 
 def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
-    """Raise `KernelFailure` from an error of CUDA in a call of `ran` on these arguments; return from any other."""
+    """Raise `KernelFailure` from an error of CUDA in a call of `ran` on these arguments; return from most others.
+
+    What torch says of the arguments' class leaves as an error of ours too (`strange`).
+    """
     if _of_cuda(error):
         raise KernelFailure("\n".join(_lines(error, ran, values))) from error
+    strange.tell(error, catalog.spec(ran.operator), values)
 
 
 def annotate(error: Exception, last: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     if not decision.fallbacks or key in _told:
         return
     _told.add(key)
-    warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=_depth())
+    warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=depth())
 
 
 def warn_varying(decision: Decision, chosen: Verdict) -> None:
@@ -83,7 +83,7 @@ def _remedies(verdict: Verdict) -> str:
     return f"  -> {', '.join(found)}" if found else ""
 
 
-def _depth() -> int:
+def depth() -> int:
     """How far up the line of the user is: past kernelmux.registry, its compiled functions, and torch."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and _inner(frame):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from kernelmux.registry.errors import ArgumentError, unknown
+from kernelmux.registry.errors import ArgumentError, cut, shown, unknown
 from kernelmux.registry.signature import Call
 from kernelmux.registry.spec import OpSpec
 
@@ -61,10 +61,10 @@ class Predicate:
             self.holds(call)
 
     def _wrong(self, call: Call, got: str, given: Mapping[str, Any]) -> ArgumentError:
-        at = ", ".join(f"{name} = {value!r}" for name, value in sorted(given.items()))
+        at = ", ".join(f"{name} = {shown(value)}" for name, value in sorted(given.items()))
         return ArgumentError(
-            f"{self.place}: expected a condition such as {EXAMPLE}, got {self.text!r}, which for {call.spec.name}"
-            f"{f' with {at}' if at else ''} gives {got}"
+            f"{self.place}: expected a condition such as {EXAMPLE}, got {shown(self.text)}, which for {call.spec.name}"
+            f"{f' with {at}' if at else ''} gives {cut(got)}"
         )
 
 
@@ -104,7 +104,9 @@ def parse(text: str, place: str) -> Predicate:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ArgumentError):
             raise
-        raise ArgumentError(f"{place}: expected a condition such as {EXAMPLE}, got {text!r}: {error}") from None
+        raise ArgumentError(
+            f"{place}: expected a condition such as {EXAMPLE}, got {shown(text)}: {cut(str(error))}"
+        ) from None
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return Predicate(text, place, names, code)
 
@@ -117,7 +119,7 @@ def _check(node: ast.AST, text: str, place: str) -> None:
         allowed = isinstance(node.op, _ALLOWED) and all(map(_is_operand, (node.left, node.right)))
     if not allowed:
         got = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
-        raise ArgumentError(f"{place}: expected {VOCABULARY}, got {got!r} in {text!r}")
+        raise ArgumentError(f"{place}: expected {VOCABULARY}, got {shown(got)} in {shown(text)}")
 
 
 def _is_operand(node: ast.AST) -> bool:

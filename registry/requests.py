@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,12 +11,18 @@ from typing import TYPE_CHECKING
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError, shown, unknown
+from kernelmux.registry.errors import ArgumentError, VariableWarning, cut, hint, shown, unknown
 
 if TYPE_CHECKING:
     from kernelmux.registry.sampling import Shadow
 
 VARIABLE = "KERNELMUX_BACKEND"
+PREFIX = "KERNELMUX_"
+# Every variable of ours, whoever reads it, beside those of one operator each. The last is that of the build.
+VARIABLES = (
+    "KERNELMUX_BACKEND", "KERNELMUX_CONFIG", "KERNELMUX_CACHE_DIR", "KERNELMUX_SHADOW_DIR", "KERNELMUX_NVTX",
+    "KERNELMUX_PYTHON",
+)  # fmt: skip
 Names = str | Sequence[str]
 
 
@@ -86,11 +93,41 @@ def operators(ops: object, where: str) -> list[str]:
 def environment() -> Mapping[str, Request]:
     """The requests of the environment by operator, read once for all of them; unknown names are errors.
 
-    Under "" stands the one for all operators.
+    Under "" stands the one for all operators. What has our prefix and is no variable of ours is a warning, once each.
     """
-    known = {f"{VARIABLE}_{op.upper()}": op for op in catalog.names()}
+    known = _of_operators()
     ours = {v: text for v, text in os.environ.items() if v.startswith(VARIABLE)}
     for variable in ours:
         if variable not in (VARIABLE, *known):
             raise unknown("environment variable", variable, [VARIABLE, *sorted(known)])
+    _warn_of(strangers())
     return {known.get(variable, ""): parse(value, variable) for variable, value in ours.items() if value}
+
+
+def _of_operators() -> dict[str, str]:
+    """The operators by the variable of each."""
+    return {f"{VARIABLE}_{op.upper()}": op for op in catalog.names()}
+
+
+def strangers() -> list[str]:
+    """What to say of each variable with our prefix that nothing reads; an empty one says nothing."""
+    given = [name for name, value in sorted(os.environ.items()) if value and name.startswith(PREFIX)]
+    odd = [name for name in given if name not in VARIABLES and not name.startswith(VARIABLE)]
+    every = [*VARIABLES, *_of_operators()]
+    known = ", ".join([*VARIABLES, f"{VARIABLE}_<OP>"])
+    return [f'unknown environment variable "{cut(name)}"; {hint(name, every)}known: {known}' for name in odd]
+
+
+_told: set[str] = set()
+
+
+def _warn_of(texts: list[str]) -> None:
+    """A VariableWarning for each text, once per process, at the line of the user; said even where it is an error."""
+    fresh = [text for text in texts if text not in _told]
+    if not fresh:
+        return
+    from kernelmux.registry import notices
+
+    _told.update(fresh)
+    for text in fresh:
+        warnings.warn(f"{text}; nothing reads it", VariableWarning, stacklevel=notices.depth())

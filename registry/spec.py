@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import gradient as gradients
+from kernelmux.registry import keywords
 from kernelmux.registry.binding import bind
 from kernelmux.registry.cases import INPUTS, Case, draw
 from kernelmux.registry.cost import Cost
@@ -247,6 +248,8 @@ class OpSpec:
 
     def given(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Every argument of a call in order, defaults filled in; TypeError where they do not fit the signature."""
+        if others := [name for name in kwargs if name not in self.signature.parameters]:
+            raise keywords.unexpected(self.name, others, self.signature.parameters)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

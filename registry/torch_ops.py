@@ -18,7 +18,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, tracing
+from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, strange, tracing
 from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward
 from kernelmux.registry.gradient import Gradient
 from kernelmux.registry.signature import REQUIRED, Axis, Call, Scalar, Tensor
@@ -55,7 +55,7 @@ def _registered(op: str) -> Callable[..., Any]:
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, partial(shapes, spec), lib=LIBRARY)
     torch.library.register_vmap(name, partial(_vmap, spec), lib=LIBRARY)
-    LIBRARY.impl(op, partial(_differentiable, spec), "Autograd")
+    LIBRARY.impl(op, partial(_told, spec), "Autograd")
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
         LIBRARY.impl(op, partial(_autocast, spec, key, device), key)
     if isinstance(spec.gradient, Gradient):
@@ -108,6 +108,15 @@ def _bound(spec: OpSpec, values: Sequence[Any]) -> Call:
     given = (v for t, v in zip(spec.inputs, values, strict=True) if not (isinstance(t, Tensor) and t.host))
     devices = {v.device for v in given if isinstance(v, torch.Tensor)}
     return spec.bind(*values, device=next(iter(devices)) if len(devices) == 1 else None)
+
+
+def _told(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
+    try:
+        return _differentiable(spec, *values, backend=backend)
+    except Exception as error:
+        strange.tell(error, spec, values)
+        raise
 
 
 def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:

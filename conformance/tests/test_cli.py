@@ -183,6 +183,15 @@ def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.Capt
     assert json.loads((tmp_path / "last_failed.json").read_text()) == []
 
 
+@pytest.mark.parametrize("damaged", [*DAMAGED, "\ufeff[]", '["cut sh'])
+def test_what_failed_last_may_be_damaged(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "last_failed.json").write_text(damaged)
+    assert cli.main([*two_items(tmp_path), "--last-failed"]) == cli.USAGE
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("last_failed.json is damaged: ignored, and written anew at the end")
+    assert second.startswith("conformance: --last-failed: nothing is known to fail")
+
+
 def test_the_folder_may_lie_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -82,6 +82,22 @@ def test_the_tensors_of_a_failure_are_kept(failed: tuple[Path, str]) -> None:
     assert "reproduce: python -m kernelmux.conformance" in (home / "finding.txt").read_text()
 
 
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"\x80\x02.", b"\xff" * 100])
+def test_tensors_of_a_failure_that_are_damaged_are_one_line(
+    damage: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert saved.load(str(tmp_path)) is None and capsys.readouterr().err == ""
+    for stem in ("outputs", "expected", "bound"):
+        torch.save(
+            {"y": torch.zeros(2)} if stem != "outputs" else {"ours": {"y": torch.zeros(2)}}, tmp_path / f"{stem}.pt"
+        )
+    assert saved.load(str(tmp_path)) is not None
+    (tmp_path / "expected.pt").write_bytes(damage)
+    assert saved.load(str(tmp_path)) is None
+    told = capsys.readouterr().err
+    assert told.startswith(f"conformance: {tmp_path} is damaged: ") and told.count("\n") == 1
+
+
 def test_last_failed_runs_what_failed_and_nothing_else(failed: tuple[Path, str]) -> None:
     folder, _ = failed
     mine = folder / "mine.py"

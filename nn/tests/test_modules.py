@@ -280,3 +280,20 @@ def test_linear_and_attention_allow_what_torchs_flag_allows(monkeypatch):
 
 def test_the_modules_come_with_the_first_use_of_their_name():
     assert kx.nn is nn and kx.patch is nn.patch
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("made", [lambda: kx.nn.GELU(), lambda: kx.nn.RMSNorm(8), lambda: kx.nn.SwiGLU(8, 8)])
+def test_torch_script_is_told_what_to_use_instead(made: Any) -> None:
+    for module in (made(), torch.nn.Sequential(torch.nn.ReLU(), made())):
+        with pytest.raises(kx.UnsupportedError, match=r"kernelmux.nn.\w+: torch.jit.script .* use torch.export or"):
+            torch.jit.script(module)
+    traced = torch.jit.trace(made(), torch.ones(2, 8))
+    assert traced(torch.ones(3, 8)).shape == (3, 8)
+
+
+@pytest.mark.parametrize("made", [lambda: kx.nn.GELU(), lambda: kx.nn.Softmax(-1), lambda: kx.nn.Linear(8, 8)])
+def test_symbolic_trace_is_told_what_to_use_instead(made: Any) -> None:
+    for module in (made(), torch.nn.Sequential(made())):
+        with pytest.raises(kx.UnsupportedError, match=r"torch.fx.* use torch.export or torch.compile"):
+            torch.fx.symbolic_trace(module)

@@ -1,5 +1,6 @@
 """The arithmetic of a row."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -129,3 +130,9 @@ def test_advice(bound, share, spread, host_us, word):
 
 def test_hints_fit_a_column():
     assert all(len(text) <= 27 for steps in roofline.HINTS.values() for _, text in steps)
+
+
+def test_what_nothing_is_known_of_has_no_advice() -> None:
+    """A bound of another version, a share that is no number: the page shows the row without a hint."""
+    for bound, share in (("power", 0.5), ("memory", math.nan), ("memory", -1.0), ("", 0.5)):
+        assert roofline.advice(bound, share, 0.0, 100.0, 0.0) == ""

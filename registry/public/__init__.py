@@ -48,6 +48,7 @@ _API = {
     "TunedTableWarning": "errors",
     "UnknownName": "errors",
     "UnsupportedError": "errors",
+    "VariableWarning": "errors",
 }
 
 _NN = ("nn", "patch")  # the package kernelmux.nn, and what is public of it

@@ -23,6 +23,7 @@ from kernelmux.registry.errors import (
     TunedTableWarning,
     UnknownName,
     UnsupportedError,
+    VariableWarning,
 )
 from kernelmux.registry.graphed import Graphed, graphed
 from kernelmux.registry.ranges import ranges
@@ -49,6 +50,7 @@ __all__ = [
     "TunedTableWarning",
     "UnknownName",
     "UnsupportedError",
+    "VariableWarning",
     "__version__",
     "add",
     "add_rms_norm",

@@ -271,3 +271,53 @@ def test_absurd_conditions_are_refused_and_do_not_crash(text):
     write(f'[[rules]]\nop = "softmax"\nwhere = "{text}"\nbackend = "torch_ref"\n')
     with pytest.raises(ArgumentError, match="where: expected a condition"):
         config.read()
+
+
+# --- files as editors write them, and long names ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["choice.toml", "pyproject.toml"])
+def test_a_file_with_a_byte_order_mark_is_read(name):
+    head = "[tool.kernelmux]\n" if name == "pyproject.toml" else ""
+    write(f'\ufeff{head}backend = "torch_ref"\n', name)
+    assert asked("softmax", "x=4") == ("torch_ref", "backend")
+
+
+@pytest.mark.parametrize(("device", "meant"), [("gpu", "cuda"), ("GPU", "cuda"), ("host", "cpu"), ("sm90", "sm_90")])
+def test_a_device_by_another_name_gets_the_one_that_is_known(device, meant):
+    path = write(f'[[rules]]\ndevice = "{device}"\nbackend = "cuda"\n')
+    with pytest.raises(UnknownName) as told:
+        config.read()
+    assert str(told.value) == (
+        f'unknown device "{device}" in {path}, rule 1; did you mean "{meant}"? known: cpu, cuda, sm_80, sm_90, sm_100'
+    )
+
+
+LONG = "z" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{LONG} = "cuda"',
+        f'backend = "{LONG}"',
+        f'backend = "{LONG}/"',
+        f"backend = ['cuda', '{LONG}']",
+        f"rules = '{LONG}'",
+        f'[[rules]]\n{LONG} = "cuda"',
+        f'[[rules]]\nbackend = "cuda"\nop = "{LONG}"',
+        f'[[rules]]\nbackend = "cuda"\ndevice = "{LONG}"',
+        f'[[rules]]\nbackend = "cuda"\ndtype = "{LONG}"',
+        f'[[rules]]\nbackend = "cuda"\nop = "softmax"\nwhere = "{LONG} > 1"',
+        f'[[rules]]\nbackend = "cuda"\nop = "softmax"\nwhere = "{LONG}("',
+        f'[[rules]]\nbackend = "cuda"\nop = "softmax"\nwhere = "{LONG}()"',
+        f'[[rules]]\nbackend = "cuda"\nop = "softmax"\nwhere = "N + {"1 + " * 2000}1"',
+        f'[[rules]]\nbackend = "cuda"\nop = "softmax"\nwhere = "\'{LONG}\' > N"',
+        "backend = " + "[" * 5000,
+    ],
+)
+def test_a_long_name_is_cut_in_the_error(text):
+    path = write(text)
+    with pytest.raises(KernelmuxError) as told:
+        config.read()
+    assert str(path) in str(told.value) and len(str(told.value)) < 1500

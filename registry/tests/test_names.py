@@ -5,6 +5,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -156,3 +157,58 @@ kernelmux.softmax(torch.zeros(3, 4), backend="triton")
     out = python(code, TRITON_INTERPRET="ON")
     assert "TRITON_INTERPRET is set" in out.partition("Traceback")[0]
     assert "BackendUnavailable: no requested backend can run this call" in out
+
+
+@pytest.fixture
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(requests, "_told", set())
+
+
+def test_every_variable_of_ours_that_is_misspelt_is_a_warning_once(monkeypatch, nothing_told):
+    monkeypatch.setenv("KERNELMUX_BACKNED", "torch_ref")
+    monkeypatch.setenv("KERNELMUX_CONFG", "file.toml")
+    monkeypatch.setenv("KERNELMUX_BCKEND_SOFTMAX", "torch_ref")
+    monkeypatch.setenv("KERNELMUX_" + "Z" * 5000, "1")
+    monkeypatch.setenv("KERNELMUX_NOTHING", "")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            requests.environment.cache_clear()
+            dispatch._plans.clear()
+            kernelmux.softmax(X)
+    assert {w.category for w in told} == {kernelmux.VariableWarning} and {w.filename for w in told} == {__file__}
+    texts = sorted(str(w.message) for w in told)
+    assert len(texts) == 4 and "nothing reads it" in texts[0] and max(map(len, texts)) < 600
+    for name, meant in (("BACKNED", "BACKEND"), ("CONFG", "CONFIG"), ("BCKEND_SOFTMAX", "BACKEND_SOFTMAX")):
+        start = f'unknown environment variable "KERNELMUX_{name}"; did you mean "KERNELMUX_{meant}"? known: '
+        assert any(text.startswith(start) for text in texts)
+
+
+def test_a_misspelt_variable_stops_one_call_where_warnings_are_errors(monkeypatch, nothing_told):
+    monkeypatch.setenv("KERNELMUX_BACKNED", "torch_ref")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", kernelmux.VariableWarning)
+        with pytest.raises(kernelmux.VariableWarning, match="BACKNED"):
+            kernelmux.softmax(X)
+        assert kernelmux.softmax(X).shape == X.shape
+
+
+@pytest.mark.parametrize("name", requests.VARIABLES)
+def test_a_variable_of_ours_is_no_warning(monkeypatch, nothing_told, tmp_path, name):
+    monkeypatch.setenv(name, "")
+    if name not in (requests.VARIABLE, "KERNELMUX_CONFIG"):
+        monkeypatch.setenv(name, "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernelmux.softmax(X)
+
+
+@pytest.mark.parametrize("ask", [lambda name: kernelmux.use(name), lambda name: kernelmux.softmax(X, backend=name),
+                                 lambda name: kernelmux.softmax(X, backend=f"torch_ref/{name}"),
+                                 lambda name: kernelmux.softmax(X, backend=f"torch_ref,{name}/"),
+                                 lambda name: kernelmux.which(name, X), lambda name: kernelmux.set_default(name, "cuda"),
+                                 lambda name: kernelmux.bind("softmax", (X,), backend=name)])  # fmt: skip
+def test_a_long_name_is_cut_in_the_error(ask):
+    with pytest.raises(kernelmux.KernelmuxError) as told:
+        ask("z" * 5000)
+    assert len(str(told.value)) < 1500

@@ -1,0 +1,126 @@
+"""Errors that torch raises inside of a call because of what its tensors are: told with the operator and the argument.
+
+Fake tensors beside real ones, classes of tensors that take no operators but their own, tensors of inference mode that a
+backward would keep, lengths and values that depend on data. Nothing here runs while calls succeed. Where torch.compile or
+torch.export trace, their own errors pass as they are: they look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, cut
+from kernelmux.registry.spec import OpSpec
+
+Tensors = Mapping[str, torch.Tensor]
+DATA = {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}  # of torch
+
+
+class Told:
+    """Around a part of a call: an error of torch that speaks of its tensors leaves it as one of ours."""
+
+    __slots__ = ("_spec", "_values")
+
+    def __init__(self, spec: OpSpec, values: tuple[Any, ...]) -> None:
+        self._spec, self._values = spec, values
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            tell(error, self._spec, self._values)
+
+
+def tell(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> None:
+    """Raise ArgumentError or UnsupportedError from an error of torch about these arguments; return from any other."""
+    if not isinstance(error, KernelmuxError) and (found := _typed(error, spec, values)):
+        raise found from error
+
+
+def _typed(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> KernelmuxError | None:
+    if torch.compiler.is_compiling() or TracingContext.try_get() is not None:
+        return None
+    given = {i.name: v for i, v in zip(spec.inputs, values, strict=False) if isinstance(v, torch.Tensor)}
+    if type(error).__name__ in DATA:
+        return _data(error, spec.name, given)
+    text = str(error)
+    return next((of(spec.name, given) for begin, of in CAUSES.items() if text.startswith(begin)), None)
+
+
+def _fake(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for a tensor in memory where all have to be fake."""
+    real = next((name for name, x in given.items() if not isinstance(x, FakeTensor)), None)
+    if real is None:
+        return ArgumentError(
+            f"{op}: {', '.join(given)}: expected a call inside of their FakeTensorMode, as this backend makes tensors of"
+            f" its own, got one outside of it"
+        )
+    fake = next((name for name, x in given.items() if isinstance(x, FakeTensor)), "the mode in force")
+    return ArgumentError(
+        f"{op}: {real}: expected a fake tensor, as {fake} is fake, got a {type(given[real]).__name__} in memory:"
+        f" convert it by FakeTensorMode.from_tensor, or make the mode with allow_non_fake_inputs=True"
+    )
+
+
+def _modes(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for fake tensors of several modes."""
+    names = ", ".join(name for name, x in given.items() if isinstance(x, FakeTensor))
+    return ArgumentError(
+        f"{op}: {names}: expected fake tensors of one FakeTensorMode, which is in force, got several modes"
+    )
+
+
+def _refused(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for a class of tensors whose `__torch_dispatch__` knows none of the operators that would run."""
+    odd = {name: x for name, x in given.items() if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__}
+    if not odd:
+        return None
+    told = ", ".join(f"{name} of {type(x).__module__}.{type(x).__qualname__}" for name, x in odd.items())
+    return UnsupportedError(
+        f"{op}: {', '.join(odd)}: expected a torch.Tensor, or one of a class that takes this operator, got {told}, whose"
+        f" __torch_dispatch__ returns NotImplemented: pass the plain tensor that it holds, or use a backend made of torch's"
+        f" operators, such as torch_ref, if it takes those"
+    )
+
+
+def _inference(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for a tensor of inference mode that the backward of the call would have to keep."""
+    names = [name for name, x in given.items() if x.is_inference()]
+    if not names:
+        return None
+    wanted = ", ".join(name for name, x in given.items() if x.requires_grad)
+    return ArgumentError(
+        f"{op}: {', '.join(names)}: expected a tensor that a backward can keep{f' for {wanted}' if wanted else ''}, got one"
+        f" made in torch.inference_mode(): pass its clone(), or call the operator under torch.no_grad()"
+    )
+
+
+CAUSES: Mapping[str, Callable[[str, Tensors], KernelmuxError | None]] = {
+    "Please convert all Tensors to FakeTensors": _fake,
+    "Mixing fake modes": _modes,
+    "Multiple dispatch failed": _refused,
+    "Inference tensors cannot be saved for backward": _inference,
+}
+
+
+def _data(error: BaseException, op: str, given: Tensors) -> KernelmuxError:
+    """The error for lengths, or values, that are not known before the call runs."""
+    lengths = {name: x.shape for name, x in given.items() if any(isinstance(n, torch.SymInt) for n in x.shape)}
+    first = cut(str(error).partition("\n")[0])
+    if not lengths:
+        return UnsupportedError(
+            f"{op}: {', '.join(given)}: expected tensors with values, which this backend reads, got fake ones ({first}):"
+            f" call torch.ops.kernelmux.{op}, or a backend with kernels, whose results have their shapes without"
+        )
+    told = ", ".join(f"{name} {list(shape)}" for name, shape in lengths.items())
+    return UnsupportedError(
+        f"{op}: {', '.join(lengths)}: expected lengths that are known, or known to be equal, got {cut(told)}, which depend"
+        f" on data ({first}): say what holds of them by torch._check before the call"
+    )

@@ -1,0 +1,161 @@
+"""Tensors that torch itself refuses inside of a call: each an error of ours that names operator and argument."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+import kernelmux as kx
+from kernelmux.registry import autocast, catalog
+from kernelmux.registry.errors import ArgumentError, UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # masked tensors are a prototype; emulated backends
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+PLAIN, OPS = "torch_ref", torch.ops.kernelmux
+KERNELS = ["torch_ref", "triton", "cuda"]
+
+
+class Wrapped(torch.Tensor):
+    """A user's tensor: its operators are those of the tensor inside."""
+
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self.held = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        return cls(func(*(a.held if isinstance(a, Wrapped) else a for a in args), **(kwargs or {})))
+
+
+class Refusing(Wrapped):
+    """One that takes no operator at all."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        return NotImplemented
+
+
+class Failing(Wrapped):
+    """One with an error of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        raise ValueError("of the user")
+
+
+@pytest.mark.parametrize("made", [torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer])
+def test_a_parameter_without_values(made):
+    told = rf"rms_norm: weight: expected a tensor with values, got a {made.__name__}"
+    for ask in (kx.rms_norm, lambda *a: kx.which("rms_norm", *a), lambda *a: kx.bind("rms_norm", a)):
+        with pytest.raises(ArgumentError, match=told):
+            ask(X, made())
+    with torch.autocast("cpu"), pytest.raises(ArgumentError, match=told):
+        kx.rms_norm(X, made())
+    assert not autocast._eligible(made())
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_fake_tensors_beside_real_ones(backend):
+    mode = FakeTensorMode()
+    fake = mode.from_tensor(X)
+    for ask in (lambda *a: kx.add(*a, backend=backend), lambda *a: OPS.add(*a, backend=backend)):
+        assert ask(fake, fake).shape == X.shape
+        with pytest.raises(ArgumentError, match="add: y: expected a fake tensor, as x is fake, got a Tensor in memory"):
+            ask(fake, X)
+        with pytest.raises(ArgumentError, match="add: x: expected a fake tensor, as y is fake"):
+            ask(X, fake)
+        with mode, pytest.raises(ArgumentError, match="add: x: expected a fake tensor, as the mode in force is fake"):
+            ask(X, X)
+        with pytest.raises(ArgumentError, match="add: x, y: expected fake tensors of one FakeTensorMode"):
+            ask(fake, FakeTensorMode().from_tensor(X))
+    with FakeTensorMode(allow_non_fake_inputs=True) as both:
+        assert kx.add(both.from_tensor(X), X, backend=backend).shape == X.shape
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_classes_that_take_no_operator(backend):
+    masked = torch.masked.masked_tensor(X, X > 0)
+    for odd in (masked, Refusing(X)):
+        with pytest.raises(UnsupportedError, match=rf"add: y: expected .* got y of .*{type(odd).__name__}, whose"):
+            OPS.add(X, odd, backend=backend)
+    with pytest.raises(UnsupportedError, match=r"softmax: x: .*Refusing, whose __torch_dispatch__ returns NotImpl"):
+        kx.softmax(Refusing(X), backend=backend)
+    if backend == PLAIN:
+        assert kx.add(masked, masked, backend=backend).get_mask().equal(X > 0)
+    else:
+        with pytest.raises(UnsupportedError, match=r"softmax: x: .*MaskedTensor"):
+            kx.softmax(masked, backend=backend)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_classes_that_work_keep_working_and_have_errors_of_their_own(backend):
+    class Subclass(torch.Tensor):
+        pass
+
+    want = kx.add(X, X, backend=backend)
+    assert kx.add(Wrapped(X), X, backend=backend).held.equal(want)
+    assert OPS.add(Wrapped(X), X, backend=backend).held.equal(want)
+    for plain in (torch.nn.Parameter(X), torch.nn.Buffer(X), X.as_subclass(Subclass)):
+        assert kx.add(plain, X, backend=backend).equal(want)
+    with pytest.raises(ValueError, match=r"^of the user$") as told:
+        kx.add(Failing(X), X, backend=backend)
+    assert not isinstance(told.value, ArgumentError)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_tensors_of_inference_mode_that_a_backward_would_keep(backend):
+    with torch.inference_mode():
+        weight = torch.ones(4)
+    x = X.clone().requires_grad_()
+    told = "rms_norm: weight: expected a tensor that a backward can keep for x, got one made in torch.inference_mode"
+    for ask in (kx.rms_norm, OPS.rms_norm):
+        for _ in range(3):
+            with pytest.raises(ArgumentError, match=told):
+                ask(x, weight, backend=backend)
+        with torch.no_grad():
+            assert ask(x, weight, backend=backend).equal(kx.rms_norm(X, weight, backend=backend))
+    kx.rms_norm(x, weight.clone(), backend=backend).sum().backward()
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_lengths_that_depend_on_data(backend):
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x = torch.ones(torch.zeros(7).nonzero().shape[0], 4)
+        assert kx.softmax(x, backend=backend).dim() == 2
+        for ask in (kx.add, OPS.add):
+            with pytest.raises(UnsupportedError, match=r"add: x: expected lengths that are known") as told:
+                ask(x, torch.ones(5, 4), backend=backend)
+            assert isinstance(told.value.__cause__, GuardOnDataDependentSymNode)
+
+
+def test_values_that_a_backend_reads_and_fake_tensors_do_not_have():
+    spec = catalog.spec("paged_attention")
+    case = spec.cases[0]
+    mode = FakeTensorMode()
+    drawn = spec.drawn(case, spec.dtypes[0], torch.Generator().manual_seed(0))
+    given: dict[str, Any] = {name: mode.from_tensor(x) for name, x in drawn.items()}
+    with pytest.raises(ArgumentError, match=r"paged_attention: q, .*: expected a call inside of their FakeTensorMode"):
+        kx.paged_attention(**given, backend=PLAIN)
+    with mode, pytest.raises(UnsupportedError, match=r"paged_attention: q, .*: expected tensors with values"):
+        kx.paged_attention(**given, backend=PLAIN)
+    assert OPS.paged_attention(**given, backend=PLAIN).shape == drawn["q"].shape
+
+
+def test_torch_compile_goes_on_where_lengths_depend_on_data():
+    @torch.compile(backend="eager")
+    def rows(x, mask):
+        return kx.softmax(x[mask], backend=PLAIN)
+
+    mask = torch.tensor([True, False, True])
+    assert rows(X, mask).equal(kx.softmax(X[mask], backend=PLAIN))
+
+
+def test_symbolic_trace_is_told_what_to_use_instead():
+    with pytest.raises(UnsupportedError, match=r"softmax: x: .* got a torch.fx.Proxy: .* use torch.export"):
+        torch.fx.symbolic_trace(lambda x: kx.softmax(x))
+    traced = torch.fx.symbolic_trace(lambda x: OPS.softmax(x, backend=PLAIN))
+    assert traced(X).equal(kx.softmax(X, backend=PLAIN))
