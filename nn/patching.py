@@ -107,7 +107,8 @@ def _decoders(model: torch.nn.Module, ours: set[str]) -> Iterator[tuple[str, Any
     for path, module in model.named_modules():
         own = {layer for layer in layers if layer.startswith(f"{path}." if path else "")}
         if own and own <= ours and "forward" not in vars(module) and is_decoder(module):
-            yield path, module, type(module), mixed(Decoder, type(module))
+            cls: Any = type(module)
+            yield path, module, cls, mixed(Decoder, cls)
 
 
 def _walk(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.nn.Module | None]]:

@@ -34,7 +34,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
-from kernelmux.registry.requests import Request, parse
+from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = [
@@ -197,30 +197,18 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     return partial(torch_ops.operator(spec.name), backend=selection.written(spec.name, argument))
 
 
-def without_variants(backend: str | None) -> str | None:
-    """The backends of a chain without variants, "cuda/tiled,triton" -> "cuda,triton": what a backward asks for."""
-    if backend is None or backend.endswith(selection.RULES):
-        return backend
-    strict, names = backend.startswith(selection.STRICT), backend.removeprefix(selection.STRICT)
-    return (selection.STRICT if strict else "") + ",".join(_heads(parse(names, "call argument").names))
-
-
 def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> list[str]:
     """Those of the backends that a call asks for that are made of torch's operators."""
     request = selection.requested(spec.name, backend)
     device = next(v.device for v in values if isinstance(v, torch.Tensor))
-    heads = by_priority(device) if request.auto else _heads(request.names)
+    heads = by_priority(device) if request.auto else selection.heads(request.names)
     return [name for name in (heads[:1] if request.strict else heads) if registered.composite(name)]
-
-
-def _heads(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))
 
 
 def _following(spec: OpSpec, request: Request) -> autograd.Operator:
     """Runs the operators of a backward as its forward call was asked to run."""
     source, along = f"the forward call of {spec.name}: {request.source}", request.shadow and request.shadow.following
-    same = replace(request, names=_heads(request.names), source=source, shadow=along)
+    same = replace(request, names=selection.heads(request.names), source=source, shadow=along)
     return lambda other, values: call(other, values, same)
 
 

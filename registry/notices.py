@@ -1,6 +1,7 @@
 """What is said of a call that runs all the same, once per process.
 
-It is emulated, not run by the backend that was preferred, in a loop under vmap, or not deterministic where torch warns of that.
+It is emulated, not run by the backend that was preferred, in a loop under vmap, or not deterministic where torch's flag
+wants a warning of that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def warn_varying(decision: Decision, chosen: Verdict) -> None:
         f"{decision.call.spec.name}: the bits of {chosen.name} may differ from call to call (deterministic=False), but"
         f" {determinism.FLAG}(True, warn_only=True) is set.\n  Said once; without warn_only it is an error."
     )
-    warnings.warn(text, DeterminismWarning, stacklevel=_depth())
+    warnings.warn(text, DeterminismWarning, stacklevel=depth())
 
 
 def warn_looped(op: str, reason: str) -> None:
@@ -50,7 +51,7 @@ def warn_looped(op: str, reason: str) -> None:
     warnings.warn(
         f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once.",
         FallbackWarning,
-        stacklevel=_depth(),
+        stacklevel=depth(),
     )
 
 

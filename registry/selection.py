@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from kernelmux.registry import backend as registered
 from kernelmux.registry import config, requests, scope
 from kernelmux.registry.requests import AUTO, VARIABLE, Names, Request, parse
 from kernelmux.registry.scope import use
@@ -119,3 +120,15 @@ def renew() -> None:
 def state() -> tuple[object, ...]:
     """What a cached decision depends on besides the call itself."""
     return (scope.state(), _generation)
+
+
+def without_variants(backend: str | None) -> str | None:
+    """The backends of a chain without variants, "cuda/tiled,triton" -> "cuda,triton": what a backward asks for."""
+    if backend is None or backend.endswith(RULES):
+        return backend
+    strict, names = backend.startswith(STRICT), backend.removeprefix(STRICT)
+    return (STRICT if strict else "") + ",".join(heads(parse(names, "call argument").names))
+
+
+def heads(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in names))

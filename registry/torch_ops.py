@@ -18,7 +18,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, strange, tracing
+from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, selection, strange, tracing
 from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward
 from kernelmux.registry.gradient import Gradient
 from kernelmux.registry.signature import REQUIRED, Axis, Call, Scalar, Tensor
@@ -184,7 +184,7 @@ def _seen_into(spec: OpSpec, values: tuple[Any, ...], backend: str | None, lack:
 
 def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
     """How a call of the operator of torch is differentiated: by operators of torch."""
-    following = dispatch.without_variants(backend)
+    following = selection.without_variants(backend)
 
     def run(other: OpSpec, values: tuple[Any, ...]) -> Any:
         return operator(other.name)(*values, backend=following)
