@@ -22,6 +22,7 @@ from kernelmux.nn import templates
 from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
+from kernelmux.nn.decorators import around, plain
 from kernelmux.nn.module import Ours, outside, unfit
 from kernelmux.registry import catalog
 
@@ -97,9 +98,9 @@ def attention_obstacle(module: Any) -> str | None:
 
 
 def _forward_obstacle(module: Any, name: str) -> str | None:
-    forward = type(module).forward
+    forward = plain(type(module).forward)
     if inspect.unwrap(forward) is not forward:
-        return "its forward is decorated"
+        return "its forward is decorated in a way that is not known"
     return None if name in forward.__code__.co_names else f"its forward does not call {name}"
 
 
@@ -121,7 +122,7 @@ def _halves_agree(names: dict[str, Any]) -> bool:
 @cache
 def attention_class(cls: Any, ops: frozenset[str]) -> type:
     """The class of an attention module for the operators, of rope and attention, that it gets."""
-    forward: Any = cls.forward
+    forward: Any = plain(cls.forward)
     names = dict(forward.__globals__)
     names.pop("__name__")  # a compiler would look the names up in that module, and find those that are replaced
     if "rope" in ops:
@@ -130,7 +131,7 @@ def attention_class(cls: Any, ops: frozenset[str]) -> type:
         names[TABLE] = Table(names[TABLE])
     made = types.FunctionType(forward.__code__, names, "forward", forward.__defaults__, forward.__closure__)
     made.__kwdefaults__ = forward.__kwdefaults__
-    return derived(Ours, cls, (attention_class, (cls, ops)), forward=made)
+    return derived(Ours, cls, (attention_class, (cls, ops)), forward=around(cls.forward, made))
 
 
 def rotated(

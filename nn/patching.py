@@ -22,13 +22,14 @@ class Patch:
     of leaf modules that have none.
     """
 
-    def __init__(self, model: torch.nn.Module, ops: frozenset[str]) -> None:
+    def __init__(self, model: torch.nn.Module, ops: frozenset[str], wanted: frozenset[str] = frozenset()) -> None:
         self.model = type(model).__name__
         self.swapped: list[Entry] = []
         self.left: list[Entry] = []
         self.others: list[str] = []
         self._changed: list[tuple[str, Any, type, type]] = []  # path, module, class before, class now
         self._plan(model, ops)
+        self._require(wanted)
         for _, module, _, now in self._changed:
             module.__class__ = now
 
@@ -44,6 +45,18 @@ class Patch:
             if not found and not any(module.children()) and not isinstance(module, Ours):
                 self.others.append(type(module).__name__)
         self._changed += _decoders(model, {entry.path for entry in self.swapped if entry.op == "attention"})
+
+    def _require(self, wanted: frozenset[str]) -> None:
+        """ArgumentError, before anything is changed, for operators that were named and that no module can run on."""
+        lacking = sorted(wanted - {entry.op for entry in self.swapped})
+        if not lacking:
+            return
+        why = [entry for entry in self.left if entry.op in lacking]
+        lines = [text(self.model, (), why, ())] if why else ["no module of the model has a counterpart"]
+        raise ArgumentError(
+            f"patch(): ops: expected operators that a module of the model can run on, got {', '.join(lacking)}:"
+            f" {lines[0]}\n  missing_ok=True swaps the others"
+        )
 
     def undo(self) -> None:
         """Give every module back the class that it had; a second call does nothing.
@@ -73,7 +86,7 @@ class Patch:
         return text(self.model, self.swapped, self.left, self.others)
 
 
-def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None) -> Patch:
+def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None, *, missing_ok: bool = False) -> Patch:
     """Run the modules of a model on kernelmux's operators, in place; returns what was done, and how to take it back.
 
     print(kernelmux.patch(model))                      # what was swapped, what was left, and why
@@ -82,11 +95,13 @@ def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None) -> Pat
     Swapped are torch.nn.RMSNorm, LayerNorm, Linear, GELU, Softmax, LogSoftmax, MaxPool2d and CrossEntropyLoss, and in
     models of transformers that are built like Llama the RMS norms, the gated layer (swiglu), the rotary embedding (rope)
     and sdpa attention. ops: one of these operators, or several. Parameters, hooks, flags and the `state_dict` stay the same
-    objects under the same names. UnknownName for an operator that no module has; ArgumentError for what is no model.
+    objects under the same names. UnknownName for an operator that no module has. ArgumentError for what is no model, and
+    for an operator of `ops` that no module of this model can run on, with the reasons, unless missing_ok.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"patch(): model: expected a torch.nn.Module, got {shown(model)}")
-    return Patch(model, _operators(ops))
+    named = _operators(ops)
+    return Patch(model, named, frozenset() if ops is None or missing_ok else named)
 
 
 def _operators(ops: Any) -> frozenset[str]:

@@ -192,7 +192,7 @@ def test_what_computes_something_else_is_left_alone():
 
 
 def test_attention_that_makes_its_masks_is_left_alone():
-    patch = kx.patch(made(dtype=torch.bfloat16, attn_implementation="eager"), "attention")
+    patch = kx.patch(made(dtype=torch.bfloat16, attn_implementation="eager"), "attention", missing_ok=True)
     assert not patch.swapped
     assert {e.reason for e in patch.left} == {
         'its attention implementation is "eager", expected "sdpa", which leaves a causal mask out'
@@ -200,7 +200,7 @@ def test_attention_that_makes_its_masks_is_left_alone():
 
 
 def test_a_rotary_function_that_is_none_we_know_is_left_alone():
-    patch = kx.patch(made("Glm"), "rope")
+    patch = kx.patch(made("Glm"), "rope", missing_ok=True)
     assert {e.reason for e in patch.left} == {"its apply_rotary_pos_emb is none of those that are known to be rope"}
 
 
@@ -238,3 +238,20 @@ def test_a_compiled_model_keeps_the_masks_that_hide_something(half):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             near(compiled(IDS, **given).logits[1:], half(IDS, **given).logits[1:], bound=2.0**-6)
+
+
+def test_decorators_that_are_known_stay_around_the_forward(half):
+    deprecation = pytest.importorskip("transformers.utils.deprecation", reason="transformers has it by that name")
+    cls = type("LlamaAttention", (type(half.model.layers[0].self_attn),), {})
+    cls.__module__ = type(half.model.layers[0].self_attn).__module__
+    cls.forward = deprecation.deprecate_kwarg("old_states", "99.0", new_name="hidden_states")(cls.forward)
+    for layer in half.model.layers:
+        layer.self_attn.__class__ = cls
+    want = half(IDS).logits
+    patch = kx.patch(half)
+    assert {"rope", "attention"} <= {entry.op for entry in patch.swapped}
+    near(half(IDS).logits, want, bound=2.0**-6)
+    cos_sin = half.model.rotary_emb(torch.zeros(1, 3, 32, dtype=torch.bfloat16), torch.arange(3)[None])
+    given = {"position_embeddings": cos_sin, "attention_mask": None}
+    with pytest.warns(FutureWarning, match="old_states"):
+        half.model.layers[0].self_attn(old_states=torch.zeros(1, 3, 32, dtype=torch.bfloat16), **given)

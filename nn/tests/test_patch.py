@@ -221,3 +221,14 @@ def test_the_text_lists_everything_by_kind(model):
         " torch.nn.MultiheadAttention reads its weights and never calls it",
         "without a counterpart: Embedding",
     ]
+
+
+def test_an_operator_that_is_named_and_swaps_nothing_is_an_error():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4, elementwise_affine=False))
+    with pytest.raises(kx.ArgumentError, match=r"got layer_norm, softmax: Sequential: (.|\n)*expected True"):
+        kx.patch(model, ops=["linear", "layer_norm", "softmax"])
+    assert type(model[0]) is torch.nn.Linear
+    with kx.patch(model, ops=["linear", "softmax"], missing_ok=True) as patch:
+        assert [entry.op for entry in patch.swapped] == ["linear"]
+    with pytest.raises(kx.ArgumentError, match="got softmax: no module of the model has a counterpart"):
+        kx.patch(model, ops="softmax")
