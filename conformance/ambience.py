@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernelmux.registry import determinism
+
 Setting = Callable[[torch.device], AbstractContextManager[Any]]
 
 
@@ -31,20 +33,9 @@ def _default_dtype(dtype: torch.dtype) -> Setting:
     return lambda device: _set(torch.get_default_dtype, torch.set_default_dtype, dtype)
 
 
-@contextmanager
-def deterministic(warn_only: bool = False) -> Iterator[None]:
-    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN."""
-    old, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(old, warn_only=warn)
-
-
 def _deterministic(device: torch.device) -> AbstractContextManager[None]:
     """cuBLAS would refuse without a variable: on a GPU torch only warns."""
-    return deterministic(warn_only=device.type == "cuda")
+    return determinism.asked_for(warn_only=device.type == "cuda")
 
 
 @contextmanager

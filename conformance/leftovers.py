@@ -1,7 +1,7 @@
 """The temporary folder of a run, and those that runs left which were killed.
 
 A run holds a lock on a file in its folder, which the system releases whatever ends the process. So a folder whose lock
-can be had belongs to nobody, and the next run removes it.
+is free is of a run that has ended, and the next run removes it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _ours(path: Path) -> bool:
 
 
 def _remove_if_free(path: Path) -> None:
-    """Remove a folder whose lock nobody holds; one without a lock is being made, or is not ours."""
+    """Remove a folder whose lock is free; one without a lock is being made, or is not ours."""
     try:
         with open(path / LOCK, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ def _remove_if_free(path: Path) -> None:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder; the file gets its name once it is locked, so that nobody sees it free."""
+    """Hold the lock of a folder; the file gets its name once it is locked, so that it never shows unlocked."""
     if not fcntl:
         yield
         return

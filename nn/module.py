@@ -12,8 +12,6 @@ from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, UnsupportedError, shown
 from kernelmux.registry.spec import Scalar
 
-FX = "torch.fx.symbolic_trace cannot see what a module does for a device: use torch.export or torch.compile"
-
 
 class Ours:
     """Base of every module whose forward is an operator of kernelmux. op: its name."""
@@ -64,6 +62,9 @@ def outside(op: str, name: str, value: Any) -> str | None:
 def precision(cuda: bool | Proxy) -> Any:
     """The precision that torch's own products have in fp32: "tf32" where its flag for the device says so, else "ieee"."""
     if isinstance(cuda, Proxy):
-        raise UnsupportedError(f"kernelmux.nn: {FX}")
+        raise UnsupportedError(
+            "kernelmux.nn: torch.fx.symbolic_trace cannot see what a module does for a device: use torch.export or"
+            " torch.compile"
+        )
     flags: Any = torch.backends.cuda.matmul if cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     return "tf32" if flags.fp32_precision == "tf32" else "ieee"

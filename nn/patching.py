@@ -52,10 +52,10 @@ class Patch:
         if not lacking:
             return
         why = [entry for entry in self.left if entry.op in lacking]
-        lines = [text(self.model, (), why, ())] if why else ["no module of the model has a counterpart"]
+        reasons = text(self.model, (), why, ()) if why else "no module of the model has a counterpart"
         raise ArgumentError(
             f"patch(): ops: expected operators that a module of the model can run on, got {', '.join(lacking)}:"
-            f" {lines[0]}\n  missing_ok=True swaps the others"
+            f" {reasons}\n  missing_ok=True swaps the others"
         )
 
     def undo(self) -> None:

@@ -7,6 +7,9 @@ operators are left to torch, which takes other algorithms there, warns or raises
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from kernelmux.registry import backend as registered
@@ -25,3 +28,14 @@ mode = torch.get_deterministic_debug_mode
 def varies(name: str, implementation: Implementation) -> bool:
     """Whether equal calls of a variant of this backend may give other bits, and torch's flag does not change that."""
     return not implementation.deterministic and not registered.composite(name)
+
+
+@contextmanager
+def asked_for(warn_only: bool = False) -> Iterator[None]:
+    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN."""
+    old, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(old, warn_only=warn)

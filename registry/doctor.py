@@ -189,7 +189,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR",
 
 def _environment() -> Iterator[str]:
     for name in sorted(os.environ):
-        if name in VARIABLES or name.startswith(("KERNELMUX_", "TRITON_")):
+        if name in VARIABLES or name.startswith((requests.PREFIX, "TRITON_")):
             yield f"{name}={os.environ[name]}"
     yield from (f"{PROBLEM}{text}" for text in requests.strangers())
     try:

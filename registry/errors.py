@@ -111,10 +111,14 @@ def unknown(
 
 def hint(name: str, names: Sequence[str], meant: Mapping[str, str] = NOTHING) -> str:
     """The question whether the nearest of the names was meant, or ""; meant: as for `unknown`."""
+    near = nearest(name, names, filter(None, [meant.get(name.lower())]))
+    return f'did you mean "{near}"? ' if near else ""
+
+
+def nearest(name: str, names: Sequence[str], meant: Iterable[str] = ()) -> str | None:
+    """The one of the names that was probably meant: the same in other letters, one of `meant`, or one that is like it."""
     alike = [known for known in names if known.lower() == name.lower()]
-    other = [meant[name.lower()]] if name.lower() in meant else []
-    near = alike or other or difflib.get_close_matches(name, names, n=1)
-    return f'did you mean "{near[0]}"? ' if near else ""
+    return next(iter(alike or [*meant] or difflib.get_close_matches(name, names, n=1)), None)
 
 
 def not_forward(op: str, name: str) -> UnsupportedError:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 
-from kernelmux.registry.errors import shown
+from kernelmux.registry.errors import nearest, shown
 
 ABSENT = object()  # stands for an argument that a call leaves out and must give
 _FIRST = ("x", "logits", "a", "q")
@@ -41,11 +40,8 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 
 def near(name: str, known: Iterable[str]) -> str | None:
     """The one of the known names that was probably meant, or None."""
-    names = list(known)
-    lower = name.lower()
-    meant = [other for other in ELSEWHERE.get(lower, ()) if other in names]
-    alike = [other for other in names if other.lower() == lower]
-    return next(iter(alike or meant or difflib.get_close_matches(lower, names, n=1)), None)
+    names, lower = list(known), name.lower()
+    return nearest(lower, names, (other for other in ELSEWHERE.get(lower, ()) if other in names))
 
 
 def unexpected(op: str, given: Iterable[str], names: Iterable[str]) -> TypeError:

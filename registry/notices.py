@@ -24,35 +24,33 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     It counts as said even where warnings are errors: the next call must work.
     """
     key = (decision.call.spec.name, " | ".join(fallback.reason for fallback in decision.fallbacks))
-    if not decision.fallbacks or key in _told:
-        return
-    _told.add(key)
-    warnings.warn(_text(decision, chosen), FallbackWarning, stacklevel=depth())
+    if decision.fallbacks and key not in _told:
+        _once(key, _text(decision, chosen), FallbackWarning)
 
 
 def warn_varying(decision: Decision, chosen: Verdict) -> None:
     """One DeterminismWarning for an operator and a variant that runs although torch's flag asks for equal bits."""
-    key = (decision.call.spec.name, f"{chosen.name} varies")
-    if not chosen.varies or determinism.mode() == determinism.OFF or key in _told:
+    if not chosen.varies or determinism.mode() == determinism.OFF:
         return
-    _told.add(key)
     text = (
         f"{decision.call.spec.name}: the bits of {chosen.name} may differ from call to call (deterministic=False), but"
         f" {determinism.FLAG}(True, warn_only=True) is set.\n  Said once; without warn_only it is an error."
     )
-    warnings.warn(text, DeterminismWarning, stacklevel=depth())
+    _once((decision.call.spec.name, f"{chosen.name} varies"), text, DeterminismWarning)
 
 
 def warn_looped(op: str, reason: str) -> None:
     """One FallbackWarning for an operator that vmap runs once per example, and why, at the line of the user."""
-    if (op, reason) in _told:
+    text = f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once."
+    _once((op, reason), text, FallbackWarning)
+
+
+def _once(key: tuple[str, str], text: str, category: type[Warning]) -> None:
+    """A warning at the line of the user, the first time that something is said; where warnings are errors, too."""
+    if key in _told:
         return
-    _told.add((op, reason))
-    warnings.warn(
-        f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once.",
-        FallbackWarning,
-        stacklevel=depth(),
-    )
+    _told.add(key)
+    warnings.warn(text, category, stacklevel=depth())
 
 
 def warn_emulated(name: str, stacklevel: int = 5) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "KERNELMUX_BACKEND"
 PREFIX = "KERNELMUX_"
-# Every variable of ours, whoever reads it, beside those of one operator each. The last is that of the build.
+# Every variable that a part of kernelmux reads, beside those of one operator each. The last is that of the build.
 VARIABLES = (
     "KERNELMUX_BACKEND", "KERNELMUX_CONFIG", "KERNELMUX_CACHE_DIR", "KERNELMUX_SHADOW_DIR", "KERNELMUX_NVTX",
     "KERNELMUX_PYTHON",

@@ -273,8 +273,7 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
 
 def _of_none(given: Given, example: Call) -> Any:
     """The outputs of no example."""
-    outputs = example.spec.outputs
-    made = [torch.empty((0, *o.shape(example)), dtype=o.dtype_of(example), device=example.device) for o in outputs]
+    made = [y.new_empty((0, *y.shape)) for y in autograd.hollow(example)]
     return _followed(example.spec, made, [value for _, value, _ in given])
 
 

@@ -93,7 +93,7 @@ def _deterministic(judge: Judge, first: Sequence[torch.Tensor]) -> None:
     """
     probe, spec, declared = judge.probe, judge.probe.spec, judge.probe.implementation.deterministic
     times = 3 if not probe.emulated else 1 - declared
-    with ambience.deterministic(), probe.environment():
+    with determinism.asked_for(), probe.environment():
         for verdict in dispatch.verdicts(judge.trial.call, probe.backend):
             judge.require(not (verdict.able and verdict.varies), f"{verdict.name} is not deterministic, but may run")
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.conformance import ambience
 from kernelmux.conformance.checks import ambience as check
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
@@ -41,9 +40,9 @@ def test_a_choice_that_does_not_look_at_the_flag_fails(monkeypatch: pytest.Monke
 
 def test_the_flag_is_as_before_behind_the_setting() -> None:
     before = torch.get_deterministic_debug_mode()
-    with ambience.deterministic():
+    with determinism.asked_for():
         assert torch.get_deterministic_debug_mode() == determinism.ERROR
-        with ambience.deterministic(warn_only=True):
+        with determinism.asked_for(warn_only=True):
             assert torch.get_deterministic_debug_mode() == determinism.WARN
         assert torch.get_deterministic_debug_mode() == determinism.ERROR
     assert torch.get_deterministic_debug_mode() == before

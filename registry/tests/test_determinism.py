@@ -1,14 +1,13 @@
 """torch.use_deterministic_algorithms: variants that are not deterministic are passed over, refused, or warned of."""
 
 import warnings
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import dispatch, inline
+from kernelmux.registry import determinism, dispatch, inline
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.tests import made_up
 
@@ -42,14 +41,7 @@ def backends(monkeypatch):
     ran.clear()
 
 
-@contextmanager
-def deterministic(warn_only=False):
-    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warned)
+deterministic = determinism.asked_for
 
 
 def softmax(backend=None):
