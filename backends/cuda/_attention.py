@@ -11,8 +11,11 @@ import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.registry.masks import Limit, Mask, mask_of
 
-SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32"
+T = torch.Tensor
+
+SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32 shift:i32 window:i32"
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 
 _LARGEST = float(torch.finfo(torch.float32).max)
@@ -20,7 +23,7 @@ _L2_SHARE = 16 << 20  # bytes of keys and values that are read at one time and s
 _START = 1.5  # what a work takes besides its key tiles, in key tiles
 
 Config = dict[str, int]
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[T, T]
 
 
 class Call(NamedTuple):
@@ -29,14 +32,13 @@ class Call(NamedTuple):
     q: Layout
     k: Layout
     v: Layout
-    causal: bool
+    mask: Mask
     scale: float
     multiprocessors: int
-    window: int = 0  # 0: none
 
     @property
     def defines(self) -> dict[str, object]:
-        flags = {"CAUSAL": int(self.causal), "WINDOW": int(self.window > 0)}
+        flags = {"CAUSAL": int(self.mask.causal), "WINDOW": int(self.mask.window > 0)}
         return {"ELEMENT": ctype(self.q.dtype), "HEAD_DIM": self.q.shape[3], **flags}
 
     @property
@@ -47,7 +49,7 @@ class Call(NamedTuple):
     @property
     def uneven(self) -> bool:
         """Whether some queries see more keys than others."""
-        return self.causal or self.window > 0
+        return self.mask.causal or self.mask.window > 0
 
     @property
     def slices(self) -> int:
@@ -75,7 +77,8 @@ class Call(NamedTuple):
 
     def sizes(self, section: int) -> tuple[int, ...]:
         """The numbers of `SHAPE`."""
-        return self.slices, section, self.q.shape[1], self.group, self.q.shape[2], self.k.shape[2]
+        _, shift, window = self.mask
+        return self.slices, section, self.q.shape[1], self.group, self.q.shape[2], self.k.shape[2], shift, window
 
     def works(self, block_m: int) -> int:
         return self.slices * cdiv(self.q.shape[2], block_m)
@@ -87,11 +90,11 @@ class Call(NamedTuple):
 
 
 def call_of(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None = None
-) -> Call:
-    """A window as long as the keys is none."""
-    window = window if window and window < k.shape[2] else 0
-    return Call(layout(q), layout(k), layout(v), causal, scale, multiprocessors(q), window)
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit = None, ahead: Limit = None
+) -> Call:  # fmt: skip
+    """The call without its addresses."""
+    mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
+    return Call(layout(q), layout(k), layout(v), mask, scale, multiprocessors(q))
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class AttentionPlan:
     launch: Bound
     tiles: tuple[Tiles, ...] = ()
 
-    def run(self, *inputs: torch.Tensor) -> Pair:
+    def run(self, *inputs: T) -> Pair:
         q, k = inputs[:2]
         if not k.numel():  # there is no descriptor of nothing
             return nothing_seen(q)
@@ -112,7 +115,7 @@ class AttentionPlan:
         return out, lse
 
 
-def nothing_seen(q: torch.Tensor) -> Pair:
+def nothing_seen(q: T) -> Pair:
     """The outputs of queries without keys."""
     return q.new_zeros(q.shape), q.new_full(q.shape[:3], -inf, dtype=torch.float32)
 
@@ -161,8 +164,9 @@ def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
 def _key_tiles(call: Call, block_m: int, block_n: int) -> np.ndarray:
     """Tiles of keys that each tile of rows reads, in the order of `locate`: longest first if causal."""
     M, N = call.q.shape[2], call.k.shape[2]
+    causal, shift, window = call.mask
     first_rows = np.arange(cdiv(M, block_m)) * block_m
-    end = np.minimum(first_rows + block_m, M) + N - M if call.causal else np.full(len(first_rows), N)
-    start = np.maximum(first_rows + 1 + N - M - call.window, 0) if call.window else np.zeros_like(end)
+    end = np.minimum(np.minimum(first_rows + block_m, M) + shift, N) if causal else np.full(len(first_rows), N)
+    start = np.maximum(first_rows + 1 + shift - window, 0) if window else np.zeros_like(end)
     tiles: np.ndarray = -(-np.maximum(end - start, 1) // block_n)
-    return tiles[::-1] if call.causal else tiles
+    return tiles[::-1] if causal else tiles

@@ -14,7 +14,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv
 _SOURCE = Source(__file__, "attention_split_keys.cu")
 _WGMMA = Source(__file__, "attention_split_keys_wgmma.cu")
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
-_NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 window:i32 row_tiles:i32 splits:i32 length:i32"
+_NUMBERS = "kv_heads:i32 group:i32 M:i32 N:i32 shift:i32 window:i32 row_tiles:i32 splits:i32 length:i32"
 _POINTERS = f"q* k* v* out* lse* parts* logs* {_NUMBERS} {_STRIDES} scale_log2:f32"
 _MAPS = f"q* k:map v:map out* lse* parts* logs* {_NUMBERS} q_batch:i64 q_head:i64 q_row:i64 scale_log2:f32"
 _MERGE = "out* lse* parts* logs* splits:i32"
@@ -138,8 +138,8 @@ def row_tiles(call: Call, chosen: Config) -> int:
 
 def seen_keys(call: Call) -> int:
     """Keys that some query sees: all from the first one's window on; at least one, without queries too."""
-    M, N = call.q.shape[2], call.k.shape[2]
-    return max(1, N - max(0, 1 + N - M - call.window)) if call.window else N
+    _, shift, window = call.mask
+    return max(1, call.k.shape[2] - max(0, 1 + shift - window)) if window else call.k.shape[2]
 
 
 _START = 2.0  # what a split takes besides its tiles, in tiles
@@ -191,7 +191,7 @@ def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object],
     tiles, rows = cdiv(seen_keys(call), chosen["BLOCK_N"]), row_tiles(call, chosen)
     length = cdiv(tiles, pieces)
     count = cdiv(tiles, length)
-    numbers = (G, call.group, M, N, call.window, rows, count, length * chosen["BLOCK_N"])
+    numbers = (G, call.group, M, N, call.mask.shift, call.mask.window, rows, count, length * chosen["BLOCK_N"])
     merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count, follows=True)
     return _Cut(numbers, B * G * rows * count, merge if count > 1 else None, count)
 

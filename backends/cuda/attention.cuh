@@ -12,7 +12,7 @@
 #define SLACK 0  // powers of two by which scores may outgrow the maximum that weights refer to
 #endif
 #ifndef WINDOW
-#define WINDOW 0  // whether a query sees only the last `window` keys up to its own position
+#define WINDOW 0  // whether a query sees only the last `window` keys up to key `row + shift`
 #endif
 
 template <typename Half = Element>
@@ -20,17 +20,17 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     return pair_from_floats<Half>(low, high);
 }
 
-// One past the last key that a query row sees. A row at or past M, which nobody stores, may see zeros past N.
-__device__ __forceinline__ int visible_keys(int row, int M, int N) { return CAUSAL ? row + 1 + N - M : N; }
+// One past the last key that a query row sees; under a causal mask that is key `row + shift`.
+__device__ __forceinline__ int visible_keys(int row, int shift, int N) { return CAUSAL ? min(N, row + 1 + shift) : N; }
 
 // The first key that a query row sees.
-__device__ __forceinline__ int first_visible_key(int row, int M, int N, int window) {
-    return WINDOW ? max(0, row + 1 + N - M - window) : 0;
+__device__ __forceinline__ int first_visible_key(int row, int shift, int window) {
+    return WINDOW ? max(0, row + 1 + shift - window) : 0;
 }
 
 // The shape of a call; a slice is one (batch, head), and `group` heads of q share one of k and v.
 struct Shape {
-    int slices, section, heads, group, M, N, window;
+    int slices, section, heads, group, M, N, shift, window;
 };
 
 // What one turn of work is: BLOCK_M rows of one slice, which see keys of [first_key, keys).
@@ -47,8 +47,8 @@ __device__ __forceinline__ Place locate(int index, const Shape& shape) {
     const int slice = first + within % together, head = slice % shape.heads;
     const int first_row = (CAUSAL ? row_tiles - 1 - tile : tile) * BLOCK_M;
     const int last_row = min(first_row + BLOCK_M, shape.M) - 1;
-    const int keys = visible_keys(last_row, shape.M, shape.N);
-    const int first_key = first_visible_key(first_row, shape.M, shape.N, shape.window);
+    const int keys = visible_keys(last_row, shape.shift, shape.N);
+    const int first_key = first_visible_key(first_row, shape.shift, shape.window);
     return {slice, slice / shape.heads, head, head / shape.group, first_row, keys, first_key};
 }
 
@@ -114,15 +114,15 @@ __device__ __forceinline__ void mask_row(float (&s)[TILES][4], int r, int key, i
 
 // The same for what row (upper half) and row + 8 (lower half) must not see.
 template <int TILES>
-__device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int row, int M, int N, int window = 0) {
+__device__ __forceinline__ void mask_scores(float (&s)[TILES][4], int key, int row, int shift, int N, int window) {
 #pragma unroll
     for (int r = 0; r < 2; r++)
-        mask_row(s, r, key, first_visible_key(row + 8 * r, M, N, window), visible_keys(row + 8 * r, M, N));
+        mask_row(s, r, key, first_visible_key(row + 8 * r, shift, window), visible_keys(row + 8 * r, shift, N));
 }
 
 // Whether some of the rows [row, row + 16) does not see all of the keys [key, key + BLOCK_N).
-__device__ __forceinline__ bool needs_mask(int key, int row, int M, int N, int window) {
-    return key + BLOCK_N > visible_keys(row, M, N) || (WINDOW && key < first_visible_key(row + 15, M, N, window));
+__device__ __forceinline__ bool needs_mask(int key, int row, int shift, int N, int window) {
+    return key + BLOCK_N > visible_keys(row, shift, N) || (WINDOW && key < first_visible_key(row + 15, shift, window));
 }
 
 template <int TILES>

@@ -34,56 +34,49 @@ from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.masks import Limit
+
+T = torch.Tensor
 
 _ONLINE = Source(__file__, "attention_online.cu")
 _TENSOR_CORES = Source(__file__, "attention_tensor_cores.cu")
 _WGMMA = Source(__file__, "attention_wgmma.cu")
 
 _STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
-_POINTERS = f"q* k* v* out* lse* {SHAPE} window:i32 {_STRIDES} scale_log2:f32"
-_MAPS = f"q:map k:map v:map out* lse* {SHAPE} window:i32 scale_log2:f32 works:i32"
+_POINTERS = f"q* k* v* out* lse* {SHAPE} {_STRIDES} scale_log2:f32"
+_MAPS = f"q:map k:map v:map out* lse* {SHAPE} scale_log2:f32 works:i32"
 
 _SMALLEST_SCALE = 2.0**-126
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _BARRIER_BYTES = 1024  # behind the tiles; the structure is padded to a whole unit of the swizzle
 
 
-def online(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
-    return _online(call_of(q, k, v, causal, scale, window)).run(q, k, v)
+def online(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return _online(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
 
 
-def tensor_cores(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def tensor_cores(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     q, scale = _positive(q, scale)
-    return _tensor_cores(call_of(q, k, v, causal, scale, window)).run(q, k, v)
+    return _tensor_cores(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
 
 
-def wgmma(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def wgmma(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     q, scale = _positive(q, scale)
-    return _wgmma(call_of(q, k, v, causal, scale, window)).run(q, k, v)
+    return _wgmma(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
 
 
-def split_keys(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def split_keys(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     q, scale = _positive(q, scale)
-    call = call_of(q, k, v, causal, scale, window)
+    call = call_of(q, k, v, causal, scale, window, ahead)
     return _attention_split_keys.run(call, _vector(call.q, call.k, call.v), q, k, v)
 
 
-def split_wgmma(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def split_wgmma(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     q, scale = _positive(q, scale)
-    return _split_wgmma(call_of(q, k, v, causal, scale, window)).run(q, k, v) if k.numel() else nothing_seen(q)
+    return _split_wgmma(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v) if k.numel() else nothing_seen(q)
 
 
-def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+def _positive(q: T, scale: float) -> tuple[T, float]:
     """The same call with a positive scale: only then is the largest raw score the largest scaled one.
 
     Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at the masked keys. Of rows
@@ -96,7 +89,7 @@ def _positive(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
 def _online(call: Call) -> AttentionPlan:
     lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
     return AttentionPlan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
@@ -141,14 +134,14 @@ def wgmma_config(call: Call) -> Config:
     consumers, keys = {64: (3, 128), 128: (2, 128), 192: (2, 112), 256: (2, 80)}[call.width]
     if 64 < D <= 96 and not call.uneven:
         consumers, keys = 3, 112
-    elif 64 < D <= 96 and not call.window and N > 2048:
+    elif 64 < D <= 96 and not call.mask.window and N > 2048:
         keys = 176
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers}
 
 
 def tensor_cores_plan(call: Call, config: Config) -> AttentionPlan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
-    numbers = (*call.sizes(section_for_l2(call)), call.window, *call.strides, call.scale_log2)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
     return AttentionPlan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
@@ -159,7 +152,7 @@ def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
     sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
     grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
-    launch = kernel.bind(grid, threads, *sizes, call.window, call.scale_log2, works, shared=shared)
+    launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 

@@ -6,9 +6,9 @@
 #define WINDOWED 0
 #endif
 
-// `group` heads of q share one of k and v; `pitch` is M rounded up to whole tiles, the length of a row of offsets.
+// `group` heads of q share one of k and v; under a causal mask query i sees keys up to i + shift; `pitch` is M rounded up to whole tiles, the length of a row of offsets.
 struct Shape {
-    int heads, group, M, N, pitch, window;
+    int heads, group, M, N, pitch, shift, window;
 };
 
 // Distances between batches, heads and rows.
@@ -23,14 +23,14 @@ struct Interval {
 
 // The keys that query i sees; a query past M sees none.
 __device__ __forceinline__ Interval keys_of(int i, const Shape& s) {
-    const int at = i + s.N - s.M;
+    const int at = i + s.shift;
     if (i >= s.M) return {0, 0};
     return {WINDOWED ? max(0, at - s.window + 1) : 0, CAUSAL ? min(s.N, at + 1) : s.N};
 }
 
 // The queries that see key j; a key past N is seen by none.
 __device__ __forceinline__ Interval queries_of(int j, const Shape& s) {
-    const int i = j + s.M - s.N;  // the query at the place of the key
+    const int i = j - s.shift;  // the first query that sees the key under a causal mask
     if (j >= s.N) return {0, 0};
     return {CAUSAL ? max(0, i) : 0, WINDOWED ? min(s.M, i + s.window) : s.M};
 }
@@ -45,7 +45,7 @@ __device__ __forceinline__ Interval queries_of_tile(int first, int count, const 
 
 // Whether each of these queries sees each of these keys, so that nothing needs a mask.
 __device__ __forceinline__ bool all_seen(int query, int queries, int key, int keys, const Shape& s) {
-    const int at = query + s.N - s.M;
+    const int at = query + s.shift;
     return query + queries <= s.M && key + keys <= s.N && (!CAUSAL || key + keys - 1 <= at) &&
            (!WINDOWED || key > at + queries - 1 - s.window);
 }

@@ -19,6 +19,9 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.masks import Limit, Mask, mask_of
+
+T = torch.Tensor
 
 _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
@@ -28,7 +31,7 @@ _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
 _STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
-_SHAPE = "heads:i32 group:i32 M:i32 N:i32 pitch:i32 window:i32 scale:f32 scale_log2:f32"
+_SHAPE = "heads:i32 group:i32 M:i32 N:i32 pitch:i32 shift:i32 window:i32 scale:f32 scale_log2:f32"
 _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 _PITCH = 128  # rows of offsets of a block, and of the longest tile; tiles begin at multiples of 8
@@ -40,12 +43,11 @@ Config = dict[str, int]
 
 
 class Call(NamedTuple):
-    """All that a plan depends on besides addresses; a window of None or as long as the keys is 0."""
+    """All that a plan depends on besides addresses."""
 
     inputs: tuple[Layout, ...]  # grad_out, q, k, v, y
-    causal: bool
+    mask: Mask
     scale: float
-    window: int
 
     @property
     def dims(self) -> tuple[int, int, int, int, int, int]:
@@ -60,7 +62,7 @@ class Call(NamedTuple):
 
     @property
     def defines(self) -> dict[str, object]:
-        masks = {"CAUSAL": int(self.causal), "WINDOWED": int(self.window > 0)}
+        masks = {"CAUSAL": int(self.mask.causal), "WINDOWED": int(self.mask.window > 0)}
         return {"ELEMENT": ctype(self.inputs[1].dtype), "HEAD_DIM": self.dims[5], **masks}
 
     @property
@@ -68,7 +70,7 @@ class Call(NamedTuple):
         """The numbers of `_SHAPE`."""
         _, heads, kv_heads, M, N, _ = self.dims
         scales = (max(-_LARGEST, min(self.scale * factor, _LARGEST)) for factor in (1.0, _LOG2_E))
-        return heads, heads // kv_heads, M, N, self.pitch, self.window, *scales
+        return heads, heads // kv_heads, M, N, self.pitch, self.mask.shift, self.mask.window, *scales
 
     @property
     def strides(self) -> tuple[bytes, ...]:
@@ -95,7 +97,7 @@ class AttentionBackwardPlan:
     offsets: Bound
     launch: Callable[..., None]
 
-    def run(self, grad_out: torch.Tensor, *saved: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def run(self, grad_out: T, *saved: T) -> tuple[T, ...]:
         q, k, v, y, lse = saved
         grads = tuple(x.new_empty(x.shape) for x in (q, k, v))
         B, H, _, _, _, _ = self.call.dims
@@ -114,15 +116,13 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
         return AttentionBackwardPlan(call, _offsets(call), make(call))
 
     def run(
-        grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor,
-        causal: bool, scale: float, window: int | None, precision: str,
-    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        grad_out: T, q: T, k: T, v: T, y: T, lse: T,
+        causal: bool, scale: float, window: Limit, precision: str, ahead: Limit,
+    ) -> tuple[T, ...]:  # fmt: skip
         if not q.numel() or not k.numel():
             return tuple(x.new_zeros(x.shape) for x in (q, k, v))
-        limit = 0 if window is None or window >= k.shape[2] else window
-        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), causal, scale, limit)).run(
-            grad_out, q, k, v, y, lse
-        )
+        mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
+        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale)).run(grad_out, q, k, v, y, lse)
 
     return run
 
@@ -165,7 +165,7 @@ def _two_passes(
         B * H * cdiv(M, rows), threads, *call.numbers, shared=shared
     )
 
-    def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
         of_keys(*inputs, offsets, *grads[1:], *steps)
         of_queries(*inputs, offsets, grads[0], *steps)
 
@@ -183,8 +183,13 @@ def keys_config(call: Call) -> Config:
     if call.dims[5] <= 64:
         return {"TILE": 128, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
     if call.dims[5] <= 96:
-        return {"TILE": 96 if call.window else 112, "STAGES": 3 if call.window else 2, "CONSUMERS": 2, "TURNS": 0}
-    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": int(not call.window)}
+        return {
+            "TILE": 96 if call.mask.window else 112,
+            "STAGES": 3 if call.mask.window else 2,
+            "CONSUMERS": 2,
+            "TURNS": 0,
+        }
+    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": int(not call.mask.window)}
 
 
 def queries_config(call: Call) -> Config:
@@ -211,7 +216,7 @@ def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
         shared=_shared(call, config) + 8 * config["TILE"] * config["STAGES"],
     )  # fmt: skip
 
-    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
         launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
 
     return run
@@ -231,7 +236,7 @@ def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
         shared=_shared(call, config),
     )  # fmt: skip
 
-    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
         launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, grads[0])
 
     return run
@@ -240,7 +245,7 @@ def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
 def _wgmma(call: Call) -> Callable[..., None]:
     of_keys, of_queries = wgmma_keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
 
-    def launch(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
         of_keys(inputs, offsets, *grads)
         of_queries(inputs, offsets, *grads)
 
@@ -256,7 +261,7 @@ def fused_config(call: Call) -> Config:
     and 4531, tiles of 80 queries 2692 and 4528. At D = 64 tiles of 128 queries 1685 and 2713, without turns 1751 and
     2840. In a run of all heads with keys of their own the longest first take 1697 (D = 64) and 2540, last 1620 and 2525.
     """
-    tile, longest = 128 if call.dims[5] <= 64 else 64, int(call.causal and call.dims[1] > call.dims[2])
+    tile, longest = 128 if call.dims[5] <= 64 else 64, int(call.mask.causal and call.dims[1] > call.dims[2])
     return {"TILE": tile, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "LONGEST_FIRST": longest}
 
 
@@ -270,9 +275,9 @@ def fused_section(call: Call) -> int:
     8 (1949), 4 x 32 / 8 x 4096 2584 in 4, 2516 in 8 (2832).
     """
     B, H, G, M, _, _ = call.dims
-    if call.causal and H > G:
+    if call.mask.causal and H > G:
         return min(B * G, 4)
-    return _section(call, B * G, M) if call.causal else min(B * G, 8)
+    return _section(call, B * G, M) if call.mask.causal else min(B * G, 8)
 
 
 def fused(call: Call, ordered: bool) -> Callable[..., None]:
@@ -294,7 +299,7 @@ def fused(call: Call, ordered: bool) -> Callable[..., None]:
         blocks, 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, fused_section(call), shared=shared
     )
 
-    def run(inputs: tuple[torch.Tensor, ...], offsets: torch.Tensor, *grads: torch.Tensor) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
         size = (B * H, panels, cdiv(M, 8), 8 * _LINE)
         sums = offsets.new_empty(size) if ordered else offsets.new_zeros(size)
         done = offsets.new_zeros(B * H * tiles * config["CONSUMERS"] + 1, dtype=torch.int32)
@@ -321,7 +326,7 @@ def _shared(call: Call, config: Config) -> int:
 def _section(call: Call, slices: int, rows: int) -> int:
     """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
     size = max(1, 2 * rows * call.dims[5] * 2)
-    return min(slices, max(1, _L2_SHARE // size)) if call.causal else 1
+    return min(slices, max(1, _L2_SHARE // size)) if call.mask.causal else 1
 
 
 def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:

@@ -292,11 +292,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
                              Element* __restrict__ out_q, Element* __restrict__ out_k, Element* __restrict__ out_v,
-                             int heads, int group, int M, int N, int pitch, int window, float scale, float scale_log2,
+                             int heads, int group, int M, int N, int pitch, int shift, int window, float scale, float scale_log2,
                              int slices, int section) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const Shape shape = {heads, group, M, N, pitch, window};
+    const Shape shape = {heads, group, M, N, pitch, shift, window};
     if (threadIdx.x == 0) {
         // Blocks take their work in the order in which they start: each waits only for some that run already.
         shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS, 1);

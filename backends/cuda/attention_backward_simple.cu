@@ -53,9 +53,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             Element* __restrict__ grad_v, const __grid_constant__ Strides grad_step,
                             const __grid_constant__ Strides q_step, const __grid_constant__ Strides k_step,
                             const __grid_constant__ Strides v_step, int heads, int group, int M, int N, int pitch,
-                            int window, float scale, float scale_log2) {
+                            int shift, int window, float scale, float scale_log2) {
     __shared__ Tile queries, grads;
-    const Shape shape = {heads, group, M, N, pitch, window};
+    const Shape shape = {heads, group, M, N, pitch, shift, window};
     const int tiles = cdiv(N, OWN), kv_heads = heads / group, slice = blockIdx.x / tiles;
     const int first = blockIdx.x % tiles * OWN, key = first + threadIdx.x / LANES, row = min(key, N - 1);
     const i64 batch = slice / kv_heads, kv_head = slice % kv_heads;
@@ -90,10 +90,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                const float* __restrict__ offsets, Element* __restrict__ grad_q,
                                const __grid_constant__ Strides grad_step, const __grid_constant__ Strides q_step,
                                const __grid_constant__ Strides k_step, const __grid_constant__ Strides v_step,
-                               int heads, int group, int M, int N, int pitch, int window, float scale,
+                               int heads, int group, int M, int N, int pitch, int shift, int window, float scale,
                                float scale_log2) {
     __shared__ Tile keys, values;
-    const Shape shape = {heads, group, M, N, pitch, window};
+    const Shape shape = {heads, group, M, N, pitch, shift, window};
     const int tiles = cdiv(M, OWN), slice = blockIdx.x / tiles;
     const int first = blockIdx.x % tiles * OWN, query = first + threadIdx.x / LANES, row = min(query, M - 1);
     const i64 batch = slice / heads, head = slice % heads, kv_head = head / group;

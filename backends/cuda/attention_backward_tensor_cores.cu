@@ -117,10 +117,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
                             Element* __restrict__ grad_v, const __grid_constant__ Strides grad_step,
                             const __grid_constant__ Strides q_step, const __grid_constant__ Strides k_step,
                             const __grid_constant__ Strides v_step, int heads, int group, int M, int N, int pitch,
-                            int window, float scale, float scale_log2) {
+                            int shift, int window, float scale, float scale_log2) {
     extern __shared__ __align__(16) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const Shape shape = {heads, group, M, N, pitch, window};
+    const Shape shape = {heads, group, M, N, pitch, shift, window};
     const int kv_heads = heads / group, kv_slices = gridDim.x / cdiv(N, OWN);
     const int slice = blockIdx.x % kv_slices, first = blockIdx.x / kv_slices * OWN;  // the most queries first if causal
     const i64 batch = slice / kv_heads, kv_head = slice % kv_heads;
@@ -167,11 +167,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
                                const float* __restrict__ offsets, Element* __restrict__ grad_q,
                                const __grid_constant__ Strides grad_step, const __grid_constant__ Strides q_step,
                                const __grid_constant__ Strides k_step, const __grid_constant__ Strides v_step,
-                               int heads, int group, int M, int N, int pitch, int window, float scale,
+                               int heads, int group, int M, int N, int pitch, int shift, int window, float scale,
                                float scale_log2) {
     extern __shared__ __align__(16) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    const Shape shape = {heads, group, M, N, pitch, window};
+    const Shape shape = {heads, group, M, N, pitch, shift, window};
     const int tiles = cdiv(M, OWN), slices = gridDim.x / tiles, slice = blockIdx.x % slices;
     const int first = (CAUSAL ? tiles - 1 - blockIdx.x / slices : blockIdx.x / slices) * OWN;
     const i64 batch = slice / heads, head = slice % heads, kv_head = head / group;

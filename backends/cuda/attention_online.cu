@@ -31,14 +31,14 @@ __device__ __forceinline__ float dot(const float (&query)[COLUMNS], const float 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_online(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                      Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads, int group,
-                     int M, int N, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
+                     int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
                      i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     __shared__ float k_tile[BLOCK_N][WIDTH], v_tile[BLOCK_N][WIDTH];
-    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, window});
+    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, shift, window});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;
     const Element* values = v + place.batch * v_batch + place.kv_head * v_head;
-    const int row = place.first_row + threadIdx.x / LANES, visible = visible_keys(row, M, N);
-    const int first_visible = first_visible_key(row, M, N, window);
+    const int row = place.first_row + threadIdx.x / LANES, visible = visible_keys(row, shift, N);
+    const int first_visible = first_visible_key(row, shift, window);
     const Element* query_row = q + place.batch * q_batch + place.head * q_head + min(row, M - 1) * q_row;
     float query[COLUMNS], output[COLUMNS] = {}, maximum = -infinity(), sum = 0.0f;
     for (int i = 0; i < COLUMNS; i++)

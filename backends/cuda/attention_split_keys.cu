@@ -7,7 +7,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_split_keys(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                          Element* __restrict__ out, float* __restrict__ lse, float* __restrict__ parts,
-                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int window, int row_tiles,
+                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int shift, int window, int row_tiles,
                          int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
                          i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Packed packed = {slice / kv_heads, slice % kv_heads, first_row, kv_heads, group, M};
     const Element* keys = k + packed.batch * k_batch + packed.kv_head * k_head;
     const Element* values = v + packed.batch * v_batch + packed.kv_head * v_head;
-    const int start = first_visible_key(0, M, N, window) + split * length;
+    const int start = first_visible_key(0, shift, window) + split * length;
     load_queries(q_tile, q + packed.batch * q_batch, packed, q_head, q_row);
 
     auto load = [&](unsigned stage, int tile) {
@@ -31,13 +31,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     auto add = [&](unsigned stage, int tile) {
         const int key = start + tile * BLOCK_N + place.from;
         add_keys(o, rows, place, q_tile, stage, scale_log2, [&](float (&s)[WARP_KEYS / 8][4]) {
-            const bool before_end = key + WARP_KEYS <= visible_keys(0, M, N);
-            if (before_end && (!WINDOW || key >= first_visible_key(M - 1, M, N, window))) return;
+            const bool before_end = key + WARP_KEYS <= visible_keys(0, shift, N);
+            if (before_end && (!WINDOW || key >= first_visible_key(M - 1, shift, window))) return;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int query = packed.query(place.row + 8 * r);
-                mask_row(s, r, key + 2 * (threadIdx.x & 3), first_visible_key(query, M, N, window),
-                         visible_keys(query, M, N));
+                mask_row(s, r, key + 2 * (threadIdx.x & 3), first_visible_key(query, shift, window),
+                         visible_keys(query, shift, N));
             }
         });
     };

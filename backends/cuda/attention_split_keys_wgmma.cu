@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     attention_split_keys_wgmma(const Element* __restrict__ q, const __grid_constant__ TensorMap k,
                                const __grid_constant__ TensorMap v, Element* __restrict__ out, float* __restrict__ lse,
                                float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group, int M, int N,
-                               int window, int row_tiles, int splits, int length, i64 q_batch, i64 q_head, i64 q_row,
+                               int shift, int window, int row_tiles, int splits, int length, i64 q_batch, i64 q_head, i64 q_row,
                                float scale_log2) {
     extern __shared__ __align__(1024) unsigned char memory[];
     let_follow();
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys
     const Packed packed = {slice / kv_heads, slice % kv_heads, first_row, kv_heads, group, M};
-    const int start = first_visible_key(0, M, N, window) + split * length;
+    const int start = first_visible_key(0, shift, window) + split * length;
     const int tiles = cdiv(min(length, N - start), BLOCK_N);
     const bool feeding = threadIdx.x == THREADS;
     Feeder feeder = {shared, k, v, start, packed.kv_head, packed.batch};
@@ -149,12 +149,12 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     Consumer consumer{shared, (int)threadIdx.x / 128, lane};
     consumer.run(tiles, scale_log2, [&](float (&s)[KEY_TILES][4], int tile) {
         const int key = start + tile * BLOCK_N;
-        const bool before_end = key + BLOCK_N <= visible_keys(0, M, N);
-        if (before_end && (!WINDOW || key >= first_visible_key(M - 1, M, N, window))) return;
+        const bool before_end = key + BLOCK_N <= visible_keys(0, shift, N);
+        if (before_end && (!WINDOW || key >= first_visible_key(M - 1, shift, window))) return;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int query = packed.query(row + 8 * r);
-            mask_row(s, r, key + 2 * (lane & 3), first_visible_key(query, M, N, window), visible_keys(query, M, N));
+            mask_row(s, r, key + 2 * (lane & 3), first_visible_key(query, shift, window), visible_keys(query, shift, N));
         }
     });
     if (splits == 1) store_rows(out, lse, packed, consumer.o, consumer.rows, row, scale_log2);

@@ -13,11 +13,11 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_tensor_cores(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                            Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads,
-                           int group, int M, int N, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
+                           int group, int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
                            i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
-    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, window});
+    const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, shift, window});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;
     const Element* values = v + place.batch * v_batch + place.kv_head * v_head;
     const int first_row = place.first_row, start = place.first_key, tiles = cdiv(place.keys - start, BLOCK_N);
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int a = 0; a < ATOMS; a++) {
             const int row = first_row + warp_row + 16 * a;
-            if (needs_mask(first_key, row, M, N, window))
-                mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), M, N, window);
+            if (needs_mask(first_key, row, shift, N, window))
+                mask_scores(s[a], first_key + (lane & 3) * 2, row + (lane >> 2), shift, N, window);
             float decay[2];
             rows[a].update(s[a], scale_log2, decay);
             // Most tiles after the first bring no row of the warp a new maximum.

@@ -9,7 +9,10 @@ import torch
 from kernelmux.backends.torch_ref._conditions import USUAL, Where, filled
 from kernelmux.backends.torch_ref.matmul import _allowed
 from kernelmux.registry.conditions import Aligned, AtMost, Condition, Multiple
+from kernelmux.registry.masks import Limit
 from kernelmux.registry.tracing import has_memory
+
+T = torch.Tensor
 
 LOWEST = torch.finfo(torch.float32).smallest_normal
 HIGHEST = 2.0**64  # beyond it scores, which reach 2^48 in fp16, times the scale overflow fp32
@@ -17,23 +20,25 @@ PAIRS = 65535  # of batch and head in one call: torch's fused kernels put them i
 ELEMENTS = 2**27  # of a piece of the matrices of scores
 
 
-def wide(x: torch.Tensor, precision: str) -> torch.dtype:
+def wide(x: T, precision: str) -> torch.dtype:
     """The dtype to compute in: fp64 where torch's flags would give products of fp32 less than the call asks for."""
     if x.dtype == torch.float64 or (x.dtype == torch.float32 and not _allowed(x, precision)):
         return torch.float64
     return torch.float32
 
 
-def hidden(rows: int, columns: int, causal: bool, window: int | None, device: torch.device) -> torch.Tensor | None:
+def hidden(rows: int, columns: int, causal: bool, window: Limit, ahead: Limit, device: torch.device) -> T | None:
     """Which keys each query does not see [M, N], or None if it sees all; the last query stands at the last key."""
-    if not causal and window is None:
+    if causal:
+        ahead = 0
+    if ahead is None and window is None:
         return None
-    everything = torch.ones(rows, columns, dtype=torch.bool, device=device)
-    ahead = everything.triu(columns - rows + 1) if causal else ~everything
-    return ahead if window is None else ahead | everything.tril(columns - rows - min(window, rows + columns))
+    everything, most = torch.ones(rows, columns, dtype=torch.bool, device=device), rows + columns
+    later = ~everything if ahead is None else everything.triu(columns - rows + min(ahead, most) + 1)
+    return later if window is None else later | everything.tril(columns - rows - min(window, most))
 
 
-def pieces(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice, slice]]:
+def pieces(q: T, k: T) -> Iterator[tuple[slice, slice, slice]]:
     """Batches, heads of q and heads of k whose scores fit into memory together."""
     batches, groups, share = q.shape[0], k.shape[1], q.shape[1] // k.shape[1]
     each = max(1, share * q.shape[2] * k.shape[2])
@@ -47,7 +52,7 @@ def pieces(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[slice, slice, sli
             yield slice(b, b + 1), slice(g * share, (g + at_once) * share), slice(g, g + at_once)
 
 
-def aligned(x: torch.Tensor) -> torch.Tensor:
+def aligned(x: T) -> T:
     """A copy of what is not made of rows at multiples of 16 bytes: torch's fused kernels fault there (torch 2.11, H200)."""
     start = x.data_ptr() if has_memory(x) else x.storage_offset() * x.element_size()
     places = (start, *(s * x.element_size() for s, n in zip(x.stride()[:-1], x.shape[:-1], strict=True) if n > 1))
@@ -62,6 +67,7 @@ def flash(*tensors: str) -> tuple[Condition, ...]:
         Multiple("D", 8),
         AtMost("D", 256),
         Where("no window", lambda call: call.scalars["window"] is None, "it has no window"),
+        Where("no ahead", lambda call: call.scalars["ahead"] is None, "it has no keys ahead"),
         Where(
             "M = N if causal",
             lambda call: not call.scalars["causal"] or call.axes["M"] == call.axes["N"],
@@ -79,9 +85,9 @@ def flash(*tensors: str) -> tuple[Condition, ...]:
     )
 
 
-def fits(q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None) -> bool:
+def fits(q: T, k: T, causal: bool, scale: float, window: Limit, ahead: Limit) -> bool:
     """Whether torch's FlashAttention-2 computes a call as the spec says. It aligns queries and keys at the first key."""
     if not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16) or q.shape[3] % 8 or q.shape[3] > 256:
         return False
-    plain = window is None and (not causal or q.shape[2] == k.shape[2])
+    plain = window is None and ahead is None and (not causal or q.shape[2] == k.shape[2])
     return plain and LOWEST <= abs(scale) <= HIGHEST and q.shape[1] <= PAIRS and q.numel() > 0 < k.numel()

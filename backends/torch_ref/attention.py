@@ -9,19 +9,19 @@ import torch
 
 from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+T = torch.Tensor
+Pair = tuple[T, T]
 
 
-def materialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def materialised(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """Scores are scaled as distances to the largest one: these may overflow, to a weight of zero."""
     if not k.shape[2] or not q.numel():
         # Zeros that autograd can follow to q, k and v: a sum of nothing is 0, and one beside an empty q is not looked at.
         y = q.masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0.0) + (k.sum() + v.sum())
         return y.contiguous(), torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
-    unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
+    unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, ahead, q.device), wide(q, precision)
     parts = [_part(q[b, h], k[b, g], v[b, g], scale, unseen, kind) for b, h, g in pieces(q, k)]
     if len(parts) == 1:
         return parts[0]
@@ -29,9 +29,7 @@ def materialised(
     return y.view(q.shape), lse.view(q.shape[:3])
 
 
-def _part(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, unseen: torch.Tensor | None, kind: torch.dtype
-) -> Pair:
+def _part(q: T, k: T, v: T, scale: float, unseen: T | None, kind: torch.dtype) -> Pair:
     # [B, G, H / G, M, N]
     s = torch.unflatten(q if scale >= 0 else -q, 1, (k.shape[1], -1)).to(kind) @ k[:, :, None].to(kind).mT
     if unseen is not None:
@@ -48,9 +46,7 @@ def _part(
     return y.flatten(1, 2).to(q.dtype).contiguous(), lse.flatten(1, 2).float().contiguous()
 
 
-def plain(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def plain(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """Called by its own name, as scaled_dot_product_attention keeps lse to itself."""
     aten = torch.ops.aten
     kernel = aten._scaled_dot_product_flash_attention if q.is_cuda else aten._scaled_dot_product_flash_attention_for_cpu
@@ -58,15 +54,13 @@ def plain(
     return found[0].contiguous(), found[1].contiguous()
 
 
-def exact(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
-    if not fits(q, k, causal, scale, window):
-        return materialised(q, k, v, causal, scale, window, precision)
+def exact(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    if not fits(q, k, causal, scale, window, ahead):
+        return materialised(q, k, v, causal, scale, window, precision, ahead)
     if q.shape[0] * q.shape[1] > PAIRS:
         few = PAIRS // q.shape[1]
         split = zip(torch.split(q, few), torch.split(k, few), torch.split(v, few), strict=True)
-        parts = [exact(*part, causal, scale, window, precision) for part in split]
+        parts = [exact(*part, causal, scale, window, precision, ahead) for part in split]
         return torch.cat([y for y, _ in parts]), torch.cat([lse for _, lse in parts])
     # The kernel takes the largest score before it scales: a negative scale moves to q.
     q, k, v = aligned(q if scale > 0 else -q), aligned(k), aligned(v)

@@ -11,19 +11,20 @@ import torch
 from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
 from kernelmux.backends.torch_ref._conditions import Where
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 T = torch.Tensor
 Gradients = tuple[T, T, T]
 
 
 def materialised(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
     zeros = partial(torch.zeros_like, memory_format=torch.contiguous_format)
     grads = zeros(q), zeros(k), zeros(v)
     if not k.numel() or not q.numel():
         return grads
-    unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, q.device), wide(q, precision)
+    unseen, kind = hidden(q.shape[2], k.shape[2], causal, window, ahead, q.device), wide(q, precision)
     found = [
         (b, h, g, _part(grad_out[b, h], q[b, h], k[b, g], v[b, g], y[b, h], lse[b, h], scale, unseen, kind))
         for b, h, g in pieces(q, k)
@@ -52,7 +53,7 @@ def _part(
 
 
 def plain(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
     if not q.is_cuda:
         on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -68,10 +69,10 @@ def plain(
 
 
 def exact(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
-    if not fits(q, k, causal, scale, window) or q.shape[0] * q.shape[1] > PAIRS:
-        return materialised(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    if not fits(q, k, causal, scale, window, ahead) or q.shape[0] * q.shape[1] > PAIRS:
+        return materialised(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
     flipped = scale < 0
     grad_out, q, k, v, y = (aligned(x) for x in (grad_out, -q if flipped else q, k, v, y))
     nothing = torch.zeros((), dtype=torch.int64, device=q.device)

@@ -11,39 +11,39 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.masks import Limit
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops.matmul import PRECISION
 from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+T = torch.Tensor
+Pair = tuple[T, T]
 
 
-def repeated(x: torch.Tensor, count: int) -> torch.Tensor:
+def repeated(x: T, count: int) -> T:
     """Each key/value head repeated for the query heads that share it."""
     return x.repeat_interleave(count // x.shape[1], dim=1) if x.shape[1] else x
 
 
-def visible(rows: int, columns: int, causal: bool, window: int | None, device: torch.device) -> torch.Tensor:
+def visible(rows: int, columns: int, causal: bool, window: Limit, ahead: Limit, device: torch.device) -> T:
     """Which key each query sees [M N]: positions are aligned so that the last query stands at the last key."""
     at = torch.arange(rows, device=device)[:, None] + columns - rows
     j = torch.arange(columns, device=device)[None, :]
     seen = torch.ones(rows, columns, dtype=torch.bool, device=device)
-    if causal:
-        seen = seen & (j <= at)
+    if causal or ahead is not None:
+        seen = seen & (j <= at + (ahead or 0))
     return seen if window is None else seen & (j > at - window)
 
 
-def scores(
-    q: torch.Tensor, k: torch.Tensor, causal: bool, scale: float, window: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def scores(q: T, k: T, causal: bool, scale: float, window: Limit, ahead: Limit) -> tuple[T, T]:
     """scale * q k^T [B H M N], -inf for keys that are not seen, and what the sums behind them would be without signs."""
     k = repeated(k, q.shape[1])
-    seen = visible(q.shape[2], k.shape[2], causal, window, q.device)
+    seen = visible(q.shape[2], k.shape[2], causal, window, ahead, q.device)
     s = torch.where(seen, torch.einsum("bhmd,bhnd->bhmn", q, k) * scale, -math.inf)
     return s, torch.einsum("bhmd,bhnd->bhmn", q.abs(), k.abs()) * abs(scale)
 
 
-def normalised(s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def normalised(s: T) -> tuple[T, T]:
     """softmax(s) [B H M N] and log(sum(exp(s))) [B H M]; zeros and -inf for a row that sees no key."""
     if not s.shape[-1]:
         return s, s.new_full(s.shape[:-1], -math.inf)
@@ -54,14 +54,12 @@ def normalised(s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return e / torch.where(total == 0, 1.0, total), (top + total.log())[..., 0]
 
 
-def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
-    p, lse = normalised(scores(q, k, causal, scale, window)[0])
+def reference(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    p, lse = normalised(scores(q, k, causal, scale, window, ahead)[0])
     return p @ repeated(v, q.shape[1]), lse
 
 
-def blur(spread: torch.Tensor, precision: str) -> torch.Tensor:
+def blur(spread: T, precision: str) -> T:
     """By which factor p may be larger as its score is off, from what the score is summed from without signs.
 
     A score may be off by some 64 * 2^-23 of that, with operands of tf32 by 2 * 2^-10, and p by exp of twice as much. It is
@@ -70,20 +68,16 @@ def blur(spread: torch.Tensor, precision: str) -> torch.Tensor:
     return torch.exp((spread * (2.0**-8 if precision == "tf32" else 2.0**-16)).clamp(max=600))
 
 
-def magnitude(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> torch.Tensor:
+def magnitude(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
     """The scores' error enters through exp: p * (1 + sum|q||k| * scale) @ |v|."""
-    s, spread = scores(q, k, causal, scale, window)
+    s, spread = scores(q, k, causal, scale, window, ahead)
     p = normalised(s)[0] * blur(spread, precision)
     return (p.clamp(max=1) * (1 + spread)) @ repeated(v, q.shape[1]).abs()
 
 
-def magnitude_lse(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> torch.Tensor:
+def magnitude_lse(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
     """The largest score, the logarithm of a sum that has a relative error, and the scores' error, weighed by p."""
-    s, spread = scores(q, k, causal, scale, window)
+    s, spread = scores(q, k, causal, scale, window, ahead)
     p, lse = normalised(s)
     if not s.shape[-1]:
         return torch.zeros_like(lse)
@@ -91,28 +85,25 @@ def magnitude_lse(
     return (lse.abs() + s.amax(-1).abs() + 1 + torch.minimum(share, spread.amax(-1))).nan_to_num(posinf=0.0)
 
 
-def rounded(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> torch.Tensor:
+def rounded(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
     """Fused kernels round p to the storage dtype before p @ v, and are right (budget 157 without this term)."""
-    return normalised(scores(q, k, causal, scale, window)[0])[0] @ repeated(v, q.shape[1]).abs()
+    return normalised(scores(q, k, causal, scale, window, ahead)[0])[0] @ repeated(v, q.shape[1]).abs()
 
 
-def sensitivity(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> torch.Tensor:
+def sensitivity(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
     """Kernels round exp(s - max s), of which the largest is 1, and divide by the sum at the end: sum|v| / sum of exp."""
-    p = normalised(scores(q, k, causal, scale, window)[0])[0]
+    p = normalised(scores(q, k, causal, scale, window, ahead)[0])[0]
     if not p.shape[-1]:
         return torch.zeros_like(q)
     return p.amax(-1, keepdim=True) * repeated(v, q.shape[1]).abs().sum(-2, keepdim=True)
 
 
-def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
+def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, T] | None:
     """Zero queries weigh 2^m visible keys equally, and integer values then have means that every format holds."""
     q, k = case.shapes["q"], case.shapes["k"]
     n = k[2]
-    if 0 in q or n & (n - 1) or not 0 < n <= 128 or case.scalars.get("causal") or case.scalars.get("window"):
+    masked = any(case.scalars.get(name) not in (False, None) for name in ("causal", "window", "ahead"))
+    if 0 in q or n & (n - 1) or not 0 < n <= 128 or masked:
         return None
     values = torch.randint(-1, 2, k, generator=rng).to(dtype)
     return {"q": torch.zeros(q, dtype=dtype), "k": torch.randn(k, generator=rng).to(dtype), "v": values}
@@ -121,14 +112,24 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
 def normalise(arguments: dict[str, Any], axes: Mapping[str, Any]) -> None:
     if arguments["scale"] is None and axes["D"]:
         arguments["scale"] = 1 / math.sqrt(axes["D"])
+    # paged_attention has neither
+    if arguments.get("window") is not None and not arguments["causal"] and arguments["ahead"] is None:
+        arguments["ahead"] = 0
 
 
-def pairs(axes: Mapping[str, Any], causal: bool, window: int | None) -> int:
+def pairs(axes: Mapping[str, Any], causal: bool, window: Limit, ahead: Limit) -> int:
     """How many keys all queries of a head see together."""
     m, n = axes["M"], axes["N"]
-    last = n - m + torch.arange(1, m + 1) if causal else torch.full((m,), n)
+    last = torch.full((m,), n)
+    if causal or ahead is not None:
+        last = n - m + torch.arange(1, m + 1) + (ahead or 0)
     first = torch.zeros(m, dtype=torch.int64) if window is None else n - m + torch.arange(m) - window + 1
     return int((last.clamp(0, n) - first.clamp(0, n)).clamp(min=0).sum())
+
+
+def unmasked(arguments: Mapping[str, Any]) -> bool:
+    """Whether every query sees every key, whatever the shapes."""
+    return not arguments["causal"] and arguments["window"] is None and arguments["ahead"] is None
 
 
 def unit(call: Call) -> str:
@@ -138,7 +139,7 @@ def unit(call: Call) -> str:
 
 def cost(call: Call) -> Cost:
     b, h, g, m, n, d = (call.axes[axis] for axis in "BHGMND")
-    seen = pairs(call.axes, call.arguments["causal"], call.arguments["window"])
+    seen = pairs(call.axes, *(call.arguments[name] for name in ("causal", "window", "ahead")))
     size = call.arguments["q"].element_size()
     moved = (2 * b * h * m * d + 2 * b * g * min(n, seen) * d) * size + 4 * b * h * m
     return Cost(bytes=moved, flops=4 * b * h * seen * d, unit=unit(call))
@@ -162,20 +163,27 @@ SCALE = Scalar(
 )  # fmt: skip
 WINDOW = Scalar(
     "window", int, None, optional=True, range=(1, 2**31 - 1), trials=(1, 7, 100),
-    doc="a query sees no more than so many keys, counted back from its own position; None: all",
+    doc="of the keys up to its own position a query sees the last so many, itself among them; None: all",
+)  # fmt: skip
+AHEAD = Scalar(
+    "ahead", int, None, optional=True, range=(0, 2**31 - 1), trials=(0, 1, 7, 100),
+    doc="a query sees so many keys behind its own position; None: all if there is no window, else 0, as with causal=True",
 )  # fmt: skip
 CONSTRAINTS = (
     Constraint("G >= 1", lambda v: v["G"] >= 1),
     Constraint("H a multiple of G", lambda v: v["H"] % v["G"] == 0),
     Constraint("D >= 1", lambda v: v["D"] >= 1),
 )
+ONE_BOUND = Constraint(
+    "causal=True or a number of keys ahead, not both", lambda v: not v["causal"] or v["ahead"] is None
+)
 
 SPEC = OpSpec(
     name="attention",
-    version=2,
+    version=3,
     summary="Scaled dot-product attention; the M x N matrix of weights never reaches memory.",
     math="y = softmax(scale * q k^T [+ mask]) v; with i' = i + N - M the position of query i among the keys, it sees key j"
-    " iff j <= i' (causal) and j > i' - window; a row that sees none is 0",
+    " iff j <= i' + ahead (causal: j <= i') and j > i' - window; a row that sees none is 0",
     sources=(
         "Dao et al., FlashAttention, 2022",
         "Dao, FlashAttention-2, 2023",
@@ -190,6 +198,7 @@ SPEC = OpSpec(
         SCALE,
         WINDOW,
         PRECISION,
+        AHEAD,
     ),
     outputs=(
         Output("y", like="q"),
@@ -202,7 +211,7 @@ SPEC = OpSpec(
             doc="log(sum(exp(scale * q k^T))) over the keys that a query sees, -inf if it sees none",
         ),
     ),
-    constraints=CONSTRAINTS,
+    constraints=(*CONSTRAINTS, ONE_BOUND),
     normalise=normalise,
     reference=reference,
     arithmetics=("fp32", "fp32_sequential", "mma"),
@@ -219,7 +228,7 @@ SPEC = OpSpec(
     exact=exact,
     special=SpecialValues(
         # What lies behind the mask is read by some tilings, and not by others.
-        on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
+        on=unmasked,
         undefined={
             "largest": "scores beyond fp32 overflow before the softmax brings them back",
             "inf": "inf - inf and 0 * inf arise at places that depend on the tiling",
@@ -248,6 +257,11 @@ SPEC = OpSpec(
         case("1x1x100x64", "1x1x150x64", "causal=True window=40"),
         case("1x2x33x128", "1x1x200x128", "causal=True window=1"),
         case("1x1x70x64", "1x1x70x64", "window=5"),
+        case("1x2x130x64", "1x1x130x64", "window=33 ahead=20"),
+        case("1x1x65x128", "1x1x140x128", "window=40 ahead=1"),
+        case("1x1x100x64", "1x1x90x64", "ahead=30"),
+        case("1x4x5x64", "1x1x300x64", "window=130 ahead=2"),
+        case("1x2x33x80", "1x2x33x80", "window=4 ahead=40"),
         case("1x1x150x64", "1x1x33x64", "causal=True"),
         case("1x1x70x128", "1x1x5x128", "causal=True window=3"),
         case("1x1x33x64", "1x1x70x64", "causal=True precision=tf32", dtypes=FP32),
@@ -268,6 +282,7 @@ SPEC = OpSpec(
         case("1x8x1000x96", "1x2x1500x96", "causal=True", tier="full"),
         case("1x4x777x256", "1x4x777x256", "causal=True", tier="full"),
         case("1x4x2048x128", "1x1x2048x128", "causal=True window=512", tier="full"),
+        case("1x4x2048x128", "1x4x2048x128", "window=257 ahead=256", tier="full"),
         case("4x32x1x128", "4x8x8192x128", tier="full"),
         case("1x16x16x64", "1x2x5000x64", "causal=True", tier="full"),
     ),
@@ -278,6 +293,7 @@ SPEC = OpSpec(
         case("4x32x4096x64", "4x32x4096x64", "causal=True", dtypes=HALVES),
         case("4x32x4096x128", "4x8x4096x128", "causal=True", dtypes=HALVES),
         case("1x32x16384x128", "1x8x16384x128", "causal=True window=4096", dtypes=HALVES),
+        case("4x16x8192x64", "4x16x8192x64", "window=65 ahead=64", dtypes=HALVES),
         case("1x32x2048x128", "1x8x16384x128", "causal=True", dtypes=HALVES),
         case("4x16x4096x96", "4x16x4096x96", dtypes=HALVES),
         case("4x16x4096x192", "4x16x4096x192", "causal=True", dtypes=HALVES),

@@ -11,6 +11,7 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
+from kernelmux.registry.masks import Limit
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import attention
 from kernelmux.registry.ops.matmul import PRECISION
@@ -40,11 +41,11 @@ def repeated(x: T, heads: int) -> T:
 
 
 def parts(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> tuple[T, T, T, T]:
     """p and ds; for their errors the magnitude of p, and |grad_out||v|^T + sum|grad_out * y|."""
-    s, spread = attention.scores(q, k, causal, scale, window)
-    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device)
+    s, spread = attention.scores(q, k, causal, scale, window, ahead)
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, ahead, q.device)
     # A row that sees no key has lse = -inf and no part in anything.
     p = torch.where(seen, torch.exp(s - lse[..., None]), 0.0)
     v = repeated(v, q.shape[1])
@@ -57,82 +58,82 @@ def parts(
 
 
 def reference(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> tuple[T, T, T]:
-    p, ds, *_ = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    p, ds, *_ = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
     groups = k.shape[1]
     return scale * (ds @ repeated(k, q.shape[1])), shared(scale * (ds.mT @ q), groups), shared(p.mT @ grad_out, groups)
 
 
 def magnitude_q(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
     """|scale| * (p * (1 + error of the score) * (|grad_out||v|^T + sum|grad_out * y|)) |k|."""
-    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
     return abs(scale) * ((size * sizes) @ repeated(k, q.shape[1]).abs())
 
 
 def magnitude_k(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)
+    _, _, size, sizes = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
     return shared(abs(scale) * ((size * sizes).mT @ q.abs()), k.shape[1])
 
 
 def magnitude_v(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    size = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[2]
+    size = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)[2]
     return shared(size.mT @ grad_out.abs(), k.shape[1])
 
 
 def rounded_q(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
     """ds is rounded to the storage dtype before it meets k."""
-    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[1]
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)[1]
     return abs(scale) * (ds.abs() @ repeated(k, q.shape[1]).abs())
 
 
 def rounded_k(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[1]
+    ds = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)[1]
     return shared(abs(scale) * (ds.abs().mT @ q.abs()), k.shape[1])
 
 
 def rounded_v(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
     """p is rounded to the storage dtype before it meets grad_out."""
-    p = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision)[0]
+    p = parts(grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)[0]
     return shared(p.mT @ grad_out.abs(), k.shape[1])
 
 
 def sensitivity_q(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, ahead, q.device).to(q.dtype)
     return abs(scale) * (seen @ repeated(k, q.shape[1]).abs())
 
 
 def sensitivity_k(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, ahead, q.device).to(q.dtype)
     return shared(abs(scale) * (seen.mT @ q.abs()), k.shape[1])
 
 
 def sensitivity_v(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> T:
-    seen = attention.visible(q.shape[2], k.shape[2], causal, window, q.device).to(q.dtype)
+    seen = attention.visible(q.shape[2], k.shape[2], causal, window, ahead, q.device).to(q.dtype)
     return shared(seen.mT @ grad_out.abs(), k.shape[1])
 
 
 def cost(call: Call) -> Cost:
     b, h, g, m, n, d = (call.axes[axis] for axis in "BHGMND")
-    seen = attention.pairs(call.axes, call.arguments["causal"], call.arguments["window"])
+    seen = attention.pairs(call.axes, *(call.arguments[name] for name in ("causal", "window", "ahead")))
     size = call.arguments["q"].element_size()
     moved = (4 * b * h * m * d + 4 * b * g * n * d) * size + 4 * b * h * m
     return Cost(bytes=moved, flops=10 * b * h * seen * d, unit=attention.unit(call))
@@ -140,7 +141,7 @@ def cost(call: Call) -> Cost:
 
 def forward(arguments: Mapping[str, Any]) -> tuple[T, T]:
     """What the forward call returns and saves."""
-    names = ("q", "k", "v", "causal", "scale", "window", "precision")
+    names = ("q", "k", "v", "causal", "scale", "window", "precision", "ahead")
     return attention.reference(*(arguments[name] for name in names))
 
 
@@ -170,7 +171,7 @@ def _model(
 
 SPEC = OpSpec(
     name="attention_backward",
-    version=1,
+    version=2,
     summary="Gradients of attention; the M x N matrices are computed again and never reach memory.",
     math="p = exp(scale * q k^T - lse) where a key is seen, else 0; ds = p * (grad_out v^T - sum(grad_out * y));"
     " grad_q = scale * ds k; grad_k = scale * ds^T q; grad_v = p^T grad_out, the last two summed over the query heads that"
@@ -199,9 +200,10 @@ SPEC = OpSpec(
         replace(attention.SCALE, doc=SAME),
         replace(attention.WINDOW, doc=SAME),
         PRECISION,
+        replace(attention.AHEAD, doc=SAME),
     ),
     outputs=(Output("grad_q", like="q"), Output("grad_k", like="k"), Output("grad_v", like="v")),
-    constraints=attention.CONSTRAINTS,
+    constraints=(*attention.CONSTRAINTS, attention.ONE_BOUND),
     normalise=attention.normalise,
     reference=reference,
     arithmetics=("fp32", "fp32_sequential", "mma"),
@@ -212,7 +214,7 @@ SPEC = OpSpec(
     ),
     exact=NoExact("lse is the logarithm of a number of keys, which no format holds, but for a single key"),
     special=SpecialValues(
-        on=lambda arguments: not arguments["causal"] and arguments["window"] is None,
+        on=attention.unmasked,
         undefined=dict.fromkeys(
             ("largest", "inf", "-inf"), "of infinite scores and sums the forward call left no number"
         ),
@@ -234,6 +236,9 @@ SPEC = OpSpec(
         _case("1x2x65x256", "1x1x70x256", "causal=True"),
         _case("1x1x100x64", "1x1x150x64", "causal=True window=40"),
         _case("1x1x70x128", "1x1x70x128", "window=5"),
+        _case("1x2x100x64", "1x1x100x64", "window=33 ahead=20"),
+        _case("1x1x65x128", "1x1x90x128", "window=40 ahead=1"),
+        _case("1x1x60x64", "1x1x50x64", "ahead=30"),
         _case("1x1x150x64", "1x1x33x64", "causal=True"),
         _case("1x1x9x16", "1x1x12x16", "causal=True precision=tf32", dtypes=attention.FP32),
         _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
@@ -247,6 +252,7 @@ SPEC = OpSpec(
         _case("1x8x1000x96", "1x2x1500x96", "causal=True", tier="full"),
         _case("1x4x777x256", "1x4x777x256", "causal=True", tier="full"),
         _case("1x4x2048x128", "1x1x2048x128", "causal=True window=512", tier="full"),
+        _case("1x4x2048x128", "1x4x2048x128", "window=257 ahead=256", tier="full"),
     ),
     workloads=(
         _case("4x32x4096x128", "4x32x4096x128", dtypes=attention.HALVES),
@@ -254,6 +260,7 @@ SPEC = OpSpec(
         _case("4x32x4096x64", "4x32x4096x64", dtypes=attention.HALVES),
         _case("4x32x4096x64", "4x32x4096x64", "causal=True", dtypes=attention.HALVES),
         _case("4x32x4096x128", "4x8x4096x128", "causal=True", dtypes=attention.HALVES),
+        _case("4x16x8192x64", "4x16x8192x64", "window=65 ahead=64", dtypes=attention.HALVES),
         _case("4x16x4096x96", "4x16x4096x96", "causal=True", dtypes=attention.HALVES),
         _case("2x16x4096x256", "2x16x4096x256", "causal=True", dtypes=attention.HALVES),
         _case("1x16x1024x64", "1x16x1024x64", "causal=True", dtypes=attention.FP32),

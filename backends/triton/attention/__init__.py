@@ -20,8 +20,10 @@ from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.masks import Limit
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+T = torch.Tensor
+Pair = tuple[T, T]
 
 
 def _tile(m: int, n: int, warps: int, stages: int) -> Config:
@@ -56,7 +58,7 @@ def descriptors_rule(p: Problem) -> Config:
     """
     if p.columns > 128:
         return _tile(64, 64, warps=4, stages=2)
-    if p.columns <= 64 and not p.causal:
+    if p.columns <= 64 and not p.mask.causal:
         return _tile(64, 128, warps=4, stages=2)
     return _tile(64, 64, warps=4, stages=3)
 
@@ -93,7 +95,7 @@ def split_keys_rule(p: Problem) -> Config:
         tile = _tile(rows, 64, warps=8 if rows == 128 else 4, stages=3)
     single = rows == 128 or (packed > 32 and packed <= 64 and works <= processors(p.device))
     programs = processors(p.device) * (1 if single else 2)
-    seen = min(p.N, p.window + p.M - 1) if p.window else p.N
+    seen = min(p.N, p.mask.window + p.M - 1) if p.mask.window else p.N
     blocks = cdiv(seen, tile["BLOCK_N"])
 
     def time(splits: int) -> int:
@@ -105,28 +107,26 @@ def split_keys_rule(p: Problem) -> Config:
     return {"SPLITS": min(range(1, max(1, min(cdiv(seen, SHORTEST), MOST_SPLITS)) + 1), key=time), **tile}
 
 
-def attention_online(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
-    return online(q, k, v, causal, scale, window, precision, rule)
+def attention_online(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return online(q, k, v, causal, scale, window, precision, ahead, rule)
 
 
 def attention_descriptors(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Pair:
-    return descriptors(q, k, v, causal, scale, window, precision, descriptors_rule)
+    return descriptors(q, k, v, causal, scale, window, precision, ahead, descriptors_rule)
 
 
 def attention_specialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Pair:
-    return specialised(q, k, v, causal, scale, window, precision, specialised_rule)
+    return specialised(q, k, v, causal, scale, window, precision, ahead, specialised_rule)
 
 
 def attention_split_keys(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Pair:
-    return split_keys(q, k, v, causal, scale, window, precision, split_keys_rule)
+    return split_keys(q, k, v, causal, scale, window, precision, ahead, split_keys_rule)
 
 
 LAST = {"q": "last", "k": "last", "v": "last"}

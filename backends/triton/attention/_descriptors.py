@@ -16,11 +16,14 @@ from kernelmux.backends.triton.attention._online import (
     query_block,
 )
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
+from kernelmux.registry.masks import Limit
+
+T = torch.Tensor
 
 
 @triton.jit
 def _walk_keys(
-    acc, top, total, q, k_desc, v_desc, batch, group, begin, end, offs_m, M, N, window, scale,
+    acc, top, total, q, k_desc, v_desc, batch, group, begin, end, offs_m, N, shift, window, scale,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     for start_n in range(begin, end, BLOCK_N):
@@ -29,7 +32,7 @@ def _walk_keys(
         # [BLOCK_M, BLOCK_N]
         scores = tl.dot(q, k.T)
         if MASKED:
-            scores = mask_scores(scores, offs_m, start_n + tl.arange(0, BLOCK_N), M, N, window, CAUSAL, WINDOW)
+            scores = mask_scores(scores, offs_m, start_n + tl.arange(0, BLOCK_N), N, shift, window, CAUSAL, WINDOW)
         acc, top, total, p = online_softmax(acc, top, total, scores, scale, MASKED)
         v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
         acc = tl.dot(p.to(v.dtype), v, acc)
@@ -38,7 +41,7 @@ def _walk_keys(
 
 @triton.jit
 def attention_descriptors_kernel(
-    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale,
+    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window, scale,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -55,18 +58,18 @@ def attention_descriptors_kernel(
     top = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     offs_m = start_m + tl.arange(0, BLOCK_M)
-    begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, first, last, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
         acc, top, total = _walk_keys(
-            acc, top, total, q, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, M, N, window,
+            acc, top, total, q, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, N, shift, window,
             scale, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
         )  # fmt: skip
     acc, top, total = _walk_keys(
-        acc, top, total, q, k_desc, v_desc, batch, group, first, last, offs_m, M, N, window, scale, CAUSAL, WINDOW,
+        acc, top, total, q, k_desc, v_desc, batch, group, first, last, offs_m, N, shift, window, scale, CAUSAL, WINDOW,
         False, COLUMNS, BLOCK_N,
     )  # fmt: skip
     acc, top, total = _walk_keys(
-        acc, top, total, q, k_desc, v_desc, batch, group, tl.maximum(first, last), end, offs_m, M, N, window, scale,
+        acc, top, total, q, k_desc, v_desc, batch, group, tl.maximum(first, last), end, offs_m, N, shift, window, scale,
         CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
     )  # fmt: skip
 
@@ -88,11 +91,10 @@ def _plan(p: Problem, rule: Rule) -> Launch:
 
 
 def descriptors(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str,
-    rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit, rule: Rule
+) -> tuple[T, T]:  # fmt: skip
     """Attention with one block of queries per program, all loads and stores by TMA."""
     out, lse, some = outputs(q, k)
     if some:
-        _plan(problem(q, k, v, causal, scale, window, precision), rule)(lse, out, q, k, v)
+        _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)(lse, out, q, k, v)
     return out, lse

@@ -10,6 +10,9 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.attention._problem import Problem, apart, outputs, problem
+from kernelmux.registry.masks import Limit
+
+T = torch.Tensor
 
 Rule = Callable[[Problem], Config]
 LN2 = tl.constexpr(0.6931471805599453)
@@ -24,21 +27,29 @@ def query_block(M, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def key_range(
-    start_m, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    start_m,
+    M,
+    N,
+    shift,
+    window,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """Some query of the block sees keys of [begin, end), every one all of [first, last), in whole blocks of keys.
 
     first may lie behind last: then no block of keys is seen by all.
     """
     if CAUSAL:
-        end = tl.maximum(0, tl.minimum(N, tl.minimum(M, start_m + BLOCK_M) + N - M))
-        last = tl.maximum(0, tl.minimum(N, start_m + N - M + 1)) // BLOCK_N * BLOCK_N
+        end = tl.maximum(0, tl.minimum(N, tl.minimum(M, start_m + BLOCK_M) + shift))
+        last = tl.maximum(0, tl.minimum(N, start_m + shift + 1)) // BLOCK_N * BLOCK_N
     else:
         end = N
         last = N // BLOCK_N * BLOCK_N
     if WINDOW:
-        begin = tl.maximum(0, start_m + N - M - window + 1) // BLOCK_N * BLOCK_N
-        first = tl.cdiv(tl.maximum(0, tl.minimum(M, start_m + BLOCK_M) + N - M - window), BLOCK_N) * BLOCK_N
+        begin = tl.maximum(0, start_m + shift - window + 1) // BLOCK_N * BLOCK_N
+        first = tl.cdiv(tl.maximum(0, tl.minimum(M, start_m + BLOCK_M) + shift - window), BLOCK_N) * BLOCK_N
     else:
         begin = 0
         first = 0
@@ -60,13 +71,13 @@ def online_softmax(acc, top, total, scores, scale, MASKED: tl.constexpr):
 
 
 @triton.jit
-def mask_scores(scores, offs_m, offs_n, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def mask_scores(scores, offs_m, offs_n, N, shift, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """-inf for keys that do not exist, or that the query does not see; the last query stands at the last key."""
     visible = (offs_n < N)[None, :]
     if CAUSAL:
-        visible = visible & (offs_n[None, :] <= offs_m[:, None] + (N - M))
+        visible = visible & (offs_n[None, :] <= offs_m[:, None] + shift)
     if WINDOW:
-        visible = visible & (offs_n[None, :] > offs_m[:, None] + (N - M - window))
+        visible = visible & (offs_n[None, :] > offs_m[:, None] + (shift - window))
     return tl.where(visible, scores, -float("inf"))
 
 
@@ -78,7 +89,7 @@ def finished(acc, top, total):
 
 @triton.jit
 def walk_keys(
-    acc, top, total, q, k_ptrs, v_ptrs, begin, end, stride_kn, stride_vn, offs_m, in_columns, M, N, window, scale,
+    acc, top, total, q, k_ptrs, v_ptrs, begin, end, stride_kn, stride_vn, offs_m, in_columns, N, shift, window, scale,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -95,7 +106,7 @@ def walk_keys(
         # [BLOCK_M, BLOCK_N]
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         if MASKED:
-            scores = mask_scores(scores, offs_m, offs_n, M, N, window, CAUSAL, WINDOW)
+            scores = mask_scores(scores, offs_m, offs_n, N, shift, window, CAUSAL, WINDOW)
         acc, top, total, p = online_softmax(acc, top, total, scores, scale, MASKED)
         if MASKED or PADDED:
             v = tl.load(rows_v, mask=there, other=0.0)
@@ -107,8 +118,8 @@ def walk_keys(
 
 @triton.jit
 def attention_online_kernel(
-    out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, window, scale, out_strides, q_strides, k_strides, v_strides,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    out_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, shift, window, scale, out_strides, q_strides, k_strides,
+    v_strides, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     start_m, line = query_block(M, BLOCK_M)
@@ -134,19 +145,19 @@ def attention_online_kernel(
     acc = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
     top = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, first, last, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
         acc, top, total = walk_keys(
             acc, top, total, q, k_ptrs, v_ptrs, begin, tl.minimum(first, end), k_strides[2], v_strides[2], offs_m,
-            in_columns, M, N, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
+            in_columns, N, shift, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
         )  # fmt: skip
     acc, top, total = walk_keys(
-        acc, top, total, q, k_ptrs, v_ptrs, first, last, k_strides[2], v_strides[2], offs_m, in_columns, M, N, window,
-        scale, CAUSAL, WINDOW, False, PADDED, PRECISION, BLOCK_N,
+        acc, top, total, q, k_ptrs, v_ptrs, first, last, k_strides[2], v_strides[2], offs_m, in_columns, N, shift,
+        window, scale, CAUSAL, WINDOW, False, PADDED, PRECISION, BLOCK_N,
     )  # fmt: skip
     acc, top, total = walk_keys(
         acc, top, total, q, k_ptrs, v_ptrs, tl.maximum(first, last), end, k_strides[2], v_strides[2], offs_m,
-        in_columns, M, N, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
+        in_columns, N, shift, window, scale, CAUSAL, WINDOW, True, PADDED, PRECISION, BLOCK_N,
     )  # fmt: skip
 
     out, lse = finished(acc, top, total)
@@ -165,12 +176,11 @@ def _plan(p: Problem, rule: Rule) -> Launch:
 
 
 def online(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str,
-    rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit, rule: Rule
+) -> tuple[T, T]:  # fmt: skip
     """Attention with one block of queries per program."""
     out, lse, some = outputs(q, k)
     if some:
         q, k, v = apart(q), apart(k), apart(v)
-        _plan(problem(q, k, v, causal, scale, window, precision), rule)(out, lse, q, k, v)
+        _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)(out, lse, q, k, v)
     return out, lse

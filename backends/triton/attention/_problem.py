@@ -9,6 +9,9 @@ import triton
 
 from kernelmux.backends.triton._launch import Config, Ints, like
 from kernelmux.backends.triton._strides import contiguous
+from kernelmux.registry.masks import Limit, Mask, mask_of
+
+T = torch.Tensor
 
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
@@ -23,7 +26,7 @@ def scale_of_exponents(scale: float) -> float:
 
 
 class Problem(NamedTuple):
-    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars; window: 0 for none."""
+    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype, mask and scalars."""
 
     device: int
     B: int
@@ -36,9 +39,8 @@ class Problem(NamedTuple):
     k_strides: Ints
     v_strides: Ints
     dtype: torch.dtype
-    causal: bool
+    mask: Mask
     scale: float
-    window: int
     precision: str
 
     @property
@@ -53,14 +55,15 @@ class Problem(NamedTuple):
         return contiguous(self.shapes[0]), self.q_strides, self.k_strides, self.v_strides
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, float]:
-        """What every kernel takes: H, query heads per key head, M, N, window, and the scale of exponents to base 2."""
-        return self.H, self.H // self.G, self.M, self.N, self.window, scale_of_exponents(self.scale)
+    def sizes(self) -> tuple[int, int, int, int, int, int, float]:
+        """What every kernel takes: H, query heads per key head, M, N, shift, window, the scale of exponents to base 2."""
+        _, shift, window = self.mask
+        return self.H, self.H // self.G, self.M, self.N, shift, window, scale_of_exponents(self.scale)
 
     @property
     def constants(self) -> Config:
         """What every kernel is compiled for. The sign of a negative scale moves to q, so that maxima can be scaled."""
-        return {"CAUSAL": self.causal, "WINDOW": self.window > 0, "FLIP": self.scale < 0, "D": self.D}
+        return {"CAUSAL": self.mask.causal, "WINDOW": self.mask.window > 0, "FLIP": self.scale < 0, "D": self.D}
 
     @property
     def columns(self) -> int:
@@ -69,17 +72,17 @@ class Problem(NamedTuple):
 
 
 def problem(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Problem:
-    """The problem of a call. A window of all keys is none."""
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Problem:  # fmt: skip
+    """The problem of a call."""
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
-    found = 0 if window is None or window >= N else window
+    mask = mask_of(M, N, causal, window, ahead)
     strides = q.stride(), k.stride(), v.stride()
-    return Problem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, causal, scale, found, precision)
+    return Problem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, mask, scale, precision)
 
 
-def outputs(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+def outputs(q: T, k: T) -> tuple[T, T, bool]:
     """y and lse, and whether there is anything to compute: no query sees one of no keys."""
     y, lse = like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     if not k.shape[2]:
@@ -92,7 +95,7 @@ def block_strides(shape: Ints, strides: Ints) -> Ints:
     return (*(s if n > 1 else shape[-1] for s, n in zip(strides[:-1], shape[:-1], strict=True)), 1)
 
 
-def apart(x: torch.Tensor, axis: int = 2) -> torch.Tensor:
+def apart(x: T, axis: int = 2) -> T:
     """A copy where each row along `axis` begins one element after the one before.
 
     A stride of 1 is a constant to Triton 3.6, which then takes such rows to be aligned and loads them 16 bytes at a time.
@@ -103,7 +106,7 @@ def apart(x: torch.Tensor, axis: int = 2) -> torch.Tensor:
 class Pointer:
     """Stands among the maps of a launch for a tensor that goes in as it is."""
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+    def of(self, x: T) -> T:
         """The argument for x."""
         return x
 

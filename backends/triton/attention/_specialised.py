@@ -21,6 +21,9 @@ from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_
 from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
+from kernelmux.registry.masks import Limit
+
+T = torch.Tensor
 
 # Queries of one warpgroup: the rows of one wgmma instruction.
 QUERIES = 64
@@ -61,14 +64,16 @@ def _weights(scores, top, total, scale, MASKED: gl.constexpr):
 
 
 @gluon.jit
-def _mask(scores, start_row, start_n, M, N, window, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, layout: gl.constexpr):
+def _mask(
+    scores, start_row, start_n, N, shift, window, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, layout: gl.constexpr
+):
     keys = start_n + gl.arange(0, scores.shape[1], gl.SliceLayout(0, layout))
     rows = start_row + gl.arange(0, scores.shape[0], gl.SliceLayout(1, layout))
     limit = gl.full([scores.shape[0]], N, gl.int32, gl.SliceLayout(1, layout))
     if CAUSAL:
-        limit = gl.minimum(limit, rows + (N - M + 1))
+        limit = gl.minimum(limit, rows + (shift + 1))
     if WINDOW:
-        scores = gl.where(keys[None, :] > (rows + (N - M - window))[:, None], scores, -float("inf"))
+        scores = gl.where(keys[None, :] > (rows + (shift - window))[:, None], scores, -float("inf"))
     return gl.where(keys[None, :] < limit[:, None], scores, -float("inf"))
 
 
@@ -80,8 +85,8 @@ def _await_keys(k_full, step, steps, STAGES: gl.constexpr):
 
 @gluon.jit
 def _walk_keys(
-    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, steps, blocks, start_row, M, N,
-    window, scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr,
+    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, steps, blocks, start_row, N,
+    shift, window, scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr,
     ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
     layout: gl.constexpr, out_layout: gl.constexpr,
 ):  # fmt: skip
@@ -103,7 +108,7 @@ def _walk_keys(
         if FLIP:
             scores = -scores
         if MASKED:
-            scores = _mask(scores, start_row, (blocks - 1 - step) * BLOCK_N, M, N, window, CAUSAL, WINDOW, layout)
+            scores = _mask(scores, start_row, (blocks - 1 - step) * BLOCK_N, N, shift, window, CAUSAL, WINDOW, layout)
         weights, top, total, fade = _weights(scores, top, total, scale, MASKED)
 
         # ptxas moves a wait for products up to the last branch, here in front of the exponentials. The wait for the next
@@ -124,14 +129,14 @@ def _walk_keys(
 @gluon.jit
 def _attend(
     lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-    batch, head, line, start_row, low, blocks, M, N, window, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr,
+    batch, head, line, start_row, low, blocks, M, N, shift, window, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr,
     WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     first_row = start_row + HALF * ROWS
-    _, first, last, _ = key_range(first_row, M, N, window, CAUSAL, WINDOW, ROWS, BLOCK_N)
+    _, first, last, _ = key_range(first_row, M, N, shift, window, CAUSAL, WINDOW, ROWS, BLOCK_N)
     # At least the first step is masked; after it, as many as reach past what every query may see; with a window also
     # those before what every query sees.
     steps = blocks - low
@@ -145,7 +150,7 @@ def _attend(
     mbarrier.arrive(k_empty.index(0))
     if FLIP:
         scores = -scores
-    scores = _mask(scores, first_row, (blocks - 1) * BLOCK_N, M, N, window, CAUSAL, WINDOW, layout)
+    scores = _mask(scores, first_row, (blocks - 1) * BLOCK_N, N, shift, window, CAUSAL, WINDOW, layout)
     top = gl.full([ROWS], -float("inf"), gl.float32, gl.SliceLayout(1, layout))
     total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, layout))
     weights, top, total, _ = _weights(scores, top, total, scale, True)
@@ -156,20 +161,20 @@ def _attend(
     acc = gl.zeros([ROWS, COLUMNS], gl.float32, out_layout)
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        1, masked, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, COLUMNS,
-        STAGES, layout, out_layout,
+        1, masked, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N,
+        COLUMNS, STAGES, layout, out_layout,
     )  # fmt: skip
     whole = gl.maximum(masked, gl.minimum(blocks - first // BLOCK_N, steps)) if WINDOW else steps
     acc, p, top, total = _walk_keys(
         acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-        masked, whole, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N, COLUMNS,
-        STAGES, layout, out_layout,
+        masked, whole, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N,
+        COLUMNS, STAGES, layout, out_layout,
     )  # fmt: skip
     if WINDOW:
         acc, p, top, total = _walk_keys(
             acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-            whole, steps, steps, blocks, first_row, M, N, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N, COLUMNS,
-            STAGES, layout, out_layout,
+            whole, steps, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS,
+            BLOCK_N, COLUMNS, STAGES, layout, out_layout,
         )  # fmt: skip
     last_slot = (steps - 1) % STAGES
     mbarrier.wait(v_full.index(last_slot), ((steps - 1) // STAGES) & 1)
@@ -188,7 +193,7 @@ def _attend(
 
 @gluon.jit
 def attention_specialised_kernel(
-    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, CAUSAL: gl.constexpr,
+    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window, scale, CAUSAL: gl.constexpr,
     WINDOW: gl.constexpr, FLIP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
     COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -198,7 +203,7 @@ def attention_specialised_kernel(
     line = gl.program_id(0) // blocks_m
     batch = line // H
     head = line % H
-    begin, _, _, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, 2 * ROWS, BLOCK_N)
+    begin, _, _, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, 2 * ROWS, BLOCK_N)
     blocks = gl.maximum(gl.cdiv(end, BLOCK_N), 1)  # queries that see no key walk a block that is masked
     low = gl.minimum(begin // BLOCK_N, blocks - 1)
 
@@ -213,11 +218,11 @@ def attention_specialised_kernel(
     gl.warp_specialize(
         [
             (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS,
-                       STAGES)),
+                       line, start_m, low, blocks, M, N, shift, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N,
+                       COLUMNS, STAGES)),
             (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS,
-                       STAGES)),
+                       line, start_m, low, blocks, M, N, shift, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N,
+                       COLUMNS, STAGES)),
             (_load, (q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
                      batch, head, head // SHARE, start_m, low, blocks, ROWS, BLOCK_N, COLUMNS, STAGES)),
         ],
@@ -244,11 +249,10 @@ def _plan(p: Problem, rule: Rule) -> Launch:
 
 
 def specialised(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str,
-    rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit, rule: Rule
+) -> tuple[T, T]:  # fmt: skip
     """Attention with 128 queries per program, its warps specialised."""
     out, lse, some = outputs(q, k)
     if some:
-        _plan(problem(q, k, v, causal, scale, window, precision), rule)(lse, out, q, k, v)
+        _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)(lse, out, q, k, v)
     return out, lse

@@ -15,6 +15,9 @@ from triton.language.extra import cuda
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, overlaps, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, finished, key_range, walk_keys
 from kernelmux.backends.triton.attention._problem import Problem, block_strides, outputs, problem
+from kernelmux.registry.masks import Limit
+
+T = torch.Tensor
 
 QUERIES = 16  # of a head, at most
 MERGED = 8192  # elements of parts that are added up side by side, at most
@@ -22,7 +25,7 @@ MERGED = 8192  # elements of parts that are added up side by side, at most
 
 @triton.jit
 def attention_split_keys_kernel(
-    out_ptr, lse_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, window, scale,
+    out_ptr, lse_ptr, sums_ptr, stats_ptr, q_ptr, k_ptr, v_ptr, H, SHARE, M, N, shift, window, scale,
     q_eighths, k_eighths, v_eighths, SPLITS,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, FLIP: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, LEADS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -52,7 +55,7 @@ def attention_split_keys_kernel(
     stride_kn = k_eighths[2] * 8
     stride_vn = v_eighths[2] * 8
 
-    begin, first, last, end = key_range(0, M, N, window, CAUSAL, WINDOW, QUERIES, BLOCK_N)
+    begin, first, last, end = key_range(0, M, N, shift, window, CAUSAL, WINDOW, QUERIES, BLOCK_N)
     share = tl.cdiv(tl.cdiv(end - begin, BLOCK_N), SPLITS) * BLOCK_N
     begin += split * share
     end = tl.minimum(end, begin + share)
@@ -63,15 +66,15 @@ def attention_split_keys_kernel(
     if WINDOW:
         acc, top, total = walk_keys(
             acc, top, total, q, k_ptrs, v_ptrs, begin, tl.minimum(first, end), stride_kn, stride_vn, offs_m, in_columns,
-            M, N, window, scale, CAUSAL, WINDOW, True, PADDED, "ieee", BLOCK_N,
+            N, shift, window, scale, CAUSAL, WINDOW, True, PADDED, "ieee", BLOCK_N,
         )  # fmt: skip
     acc, top, total = walk_keys(
         acc, top, total, q, k_ptrs, v_ptrs, tl.maximum(begin, first), tl.minimum(last, end), stride_kn, stride_vn,
-        offs_m, in_columns, M, N, window, scale, CAUSAL, WINDOW, False, PADDED, "ieee", BLOCK_N,
+        offs_m, in_columns, N, shift, window, scale, CAUSAL, WINDOW, False, PADDED, "ieee", BLOCK_N,
     )  # fmt: skip
     acc, top, total = walk_keys(
         acc, top, total, q, k_ptrs, v_ptrs, tl.maximum(begin, tl.maximum(first, last)), end, stride_kn, stride_vn,
-        offs_m, in_columns, M, N, window, scale, CAUSAL, WINDOW, True, PADDED, "ieee", BLOCK_N,
+        offs_m, in_columns, N, shift, window, scale, CAUSAL, WINDOW, True, PADDED, "ieee", BLOCK_N,
     )  # fmt: skip
 
     # The heads of a group follow one another, so its rows are lines of the output in their order.
@@ -164,13 +167,12 @@ def _eighths(shape: Ints, strides: Ints) -> Ints:
 
 
 def split_keys(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str,
-    rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit, rule: Rule
+) -> tuple[T, T]:  # fmt: skip
     """Attention with a share of the keys per program, for all queries of the heads that share them."""
     out, lse, some = outputs(q, k)
     if some:
-        first, merge, splits = _plan(problem(q, k, v, causal, scale, window, precision), rule)
+        first, merge, splits = _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)
         shape = (*lse.shape, splits) if merge else (0,)
         sums = lse.new_empty((*shape, q.shape[3]))
         stats = lse.new_empty((*shape, 2))

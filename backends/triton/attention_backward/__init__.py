@@ -18,6 +18,7 @@ from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple
+from kernelmux.registry.masks import Limit
 
 T = torch.Tensor
 Three = tuple[T, T, T]
@@ -69,13 +70,13 @@ def zeros(grads: Three) -> Three:
 
 
 def attention_backward(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
         return zeros(grads)
     grad_out, q, k, v, y = apart(grad_out), apart(q), apart(k), apart(v), apart(y)
-    p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
     delta = torch.empty_like(lse, memory_format=torch.contiguous_format)
     delta_plan(p)(delta, grad_out, y)
     pointers(p, grads, grad_out, q, k, v, lse, delta, keys_rule, queries_rule)
@@ -83,13 +84,13 @@ def attention_backward(
 
 
 def attention_backward_descriptors(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
         return zeros(grads)
     grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
-    p = problem(grad_out, q, k, v, y, causal, scale, window, precision)
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
     descriptors(p, grads, grad_out, q, k, v, y, lse, keys_descriptors_rule, queries_descriptors_rule)
     return grads
 

@@ -27,7 +27,7 @@ from kernelmux.backends.triton.attention_backward._problem import (
 
 @triton.jit
 def _walk_queries(
-    grad_k, grad_v, k, v, g_desc, q_desc, rows_ptr, PITCH, batch, head, begin, end, masked, offs_n, M, N, window,
+    grad_k, grad_v, k, v, g_desc, q_desc, rows_ptr, PITCH, batch, head, begin, end, masked, offs_n, shift, window,
     scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Without a window, queries from `masked` on see all keys of the block.
@@ -49,7 +49,7 @@ def _walk_queries(
         if CAUSAL or WINDOW:
             # A branch: a second walk, without a mask, would cost registers that the sums need.
             if WINDOW or start_m < masked:  # what is not seen has no part, whatever stands there
-                seen = visible(offs_m[None, :], offs_n[:, None], M, N, window, CAUSAL, WINDOW)
+                seen = visible(offs_m[None, :], offs_n[:, None], shift, window, CAUSAL, WINDOW)
                 p = tl.where(seen, p, 0.0)
                 ds = tl.where(seen, ds, 0.0)
         grad_v = tl.dot(p.to(g.dtype), g, grad_v)
@@ -59,8 +59,8 @@ def _walk_queries(
 
 @triton.jit
 def attention_keys_descriptors_kernel(
-    rows_ptr, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2, PITCH,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
+    rows_ptr, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window, scale,
+    scale_log2, PITCH, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -76,11 +76,11 @@ def attention_keys_descriptors_kernel(
     v = v_desc.load([batch, group, start_n, 0]).reshape(BLOCK_N, COLUMNS)
     grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
     grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
-    begin, masked, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, masked, _, end = query_range(start_n, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     for head in range(group * SHARE, (group + 1) * SHARE):
         rows = rows_ptr + (batch * H + head).to(tl.int64) * 2 * PITCH
         grad_k, grad_v = _walk_queries(
-            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, end, masked, offs_n, M, N, window,
+            grad_k, grad_v, k, v, g_desc, q_desc, rows, PITCH, batch, head, begin, end, masked, offs_n, shift, window,
             scale_log2, CAUSAL, WINDOW, COLUMNS, BLOCK_M,
         )  # fmt: skip
     at = [batch, group, start_n, 0]
@@ -90,7 +90,7 @@ def attention_keys_descriptors_kernel(
 
 @triton.jit
 def _walk_keys(
-    grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, end, offs_m, M, N, window, scale_log2,
+    grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, end, offs_m, N, shift, window, scale_log2,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     for start_n in range(begin, end, BLOCK_N):
@@ -102,7 +102,7 @@ def _walk_keys(
         scores = tl.dot(q, k.T)
         grad_p = tl.dot(g, v.T)
         p = probabilities(
-            scores, lse[:, None], offs_m[:, None], offs_n[None, :], M, N, window, scale_log2, CAUSAL, WINDOW, MASKED
+            scores, lse[:, None], offs_m[:, None], offs_n[None, :], N, shift, window, scale_log2, CAUSAL, WINDOW, MASKED
         )
         ds = p * (grad_p - delta[:, None])
         if MASKED:  # what is not seen has no part, whatever stands there
@@ -113,8 +113,8 @@ def _walk_keys(
 
 @triton.jit
 def attention_queries_descriptors_kernel(
-    rows_ptr, y_ptr, lse_ptr, grad_q_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, window, scale, scale_log2,
-    PITCH, y_strides, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
+    rows_ptr, y_ptr, lse_ptr, grad_q_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window, scale,
+    scale_log2, PITCH, y_strides, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """rows_ptr: gets lse of each query in units of log(2) and, PITCH further, sum(grad_out * y); behind the last inf, 0."""
@@ -134,18 +134,18 @@ def attention_queries_descriptors_kernel(
     tl.store(rows, lse)
     tl.store(rows + PITCH, delta)
     grad_q = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
-    begin, first, last, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, first, last, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     if WINDOW:
         grad_q = _walk_keys(
-            grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, M, N, window,
-            scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
+            grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, begin, tl.minimum(first, end), offs_m, N, shift,
+            window, scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
         )  # fmt: skip
     grad_q = _walk_keys(
-        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, first, last, offs_m, M, N, window, scale_log2, CAUSAL,
-        WINDOW, False, COLUMNS, BLOCK_N,
+        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, first, last, offs_m, N, shift, window, scale_log2,
+        CAUSAL, WINDOW, False, COLUMNS, BLOCK_N,
     )  # fmt: skip
     grad_q = _walk_keys(
-        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, tl.maximum(first, last), end, offs_m, M, N, window,
+        grad_q, q, g, lse, delta, k_desc, v_desc, batch, group, tl.maximum(first, last), end, offs_m, N, shift, window,
         scale_log2, CAUSAL, WINDOW, True, COLUMNS, BLOCK_N,
     )  # fmt: skip
     at = [batch, head, start_m, 0]

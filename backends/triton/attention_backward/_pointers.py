@@ -20,9 +20,9 @@ Rule = Callable[[Problem], Config]
 
 @triton.jit
 def _walk_queries(
-    grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse_ptr, delta_ptr, g_row, q_row, begin, end, offs_n, in_columns, M, N, window,
-    scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse_ptr, delta_ptr, g_row, q_row, begin, end, offs_n, in_columns, M, N,
+    shift, window, scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     for start_m in range(begin, end, BLOCK_M):
         offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -33,8 +33,8 @@ def _walk_queries(
         # Transposed, [BLOCK_N, BLOCK_M]: so the weights are the left operand of the products with queries.
         scores = tl.dot(k, q.T, input_precision=PRECISION)
         p = probabilities(
-            scores, load_lse(lse_ptr, offs_m, M)[None, :], offs_m[None, :], offs_n[:, None], M, N, window, scale_log2,
-            CAUSAL, WINDOW, MASKED,
+            scores, load_lse(lse_ptr, offs_m, M)[None, :], offs_m[None, :], offs_n[:, None], N, shift, window,
+            scale_log2, CAUSAL, WINDOW, MASKED,
         )  # fmt: skip
         g = tl.load(g_ptrs + rows * g_row, mask=there, other=0.0)
         grad_v = tl.dot(p.to(g.dtype), g, grad_v, input_precision=PRECISION)
@@ -49,8 +49,8 @@ def _walk_queries(
 
 @triton.jit
 def attention_keys_kernel(
-    grad_k_ptr, grad_v_ptr, g_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, H, SHARE, M, N, window, scale, scale_log2,
-    g_strides, q_strides, k_strides, v_strides,
+    grad_k_ptr, grad_v_ptr, g_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, H, SHARE, M, N, shift, window, scale,
+    scale_log2, g_strides, q_strides, k_strides, v_strides,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +79,7 @@ def attention_keys_kernel(
     )
     grad_k = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
     grad_v = tl.zeros([BLOCK_N, COLUMNS], tl.float32)
-    begin, _, _, end = query_range(start_n, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, _, _, end = query_range(start_n, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     for head in range(group * SHARE, (group + 1) * SHARE):
         g_ptrs = g_ptr + batch * g_strides[0] + head * g_strides[1] + offs_d[None, :]
         q_ptrs = q_ptr + batch * q_strides[0] + head * q_strides[1] + offs_d[None, :]
@@ -88,7 +88,7 @@ def attention_keys_kernel(
         # One walk: a second one, without a mask, would cost registers that the sums need.
         grad_k, grad_v = _walk_queries(
             grad_k, grad_v, k, v, g_ptrs, q_ptrs, lse, delta, g_strides[2], q_strides[2], begin, end, offs_n, in_columns,
-            M, N, window, scale_log2, CAUSAL, WINDOW, CAUSAL or WINDOW, PRECISION, BLOCK_M,
+            M, N, shift, window, scale_log2, CAUSAL, WINDOW, CAUSAL or WINDOW, PRECISION, BLOCK_M,
         )  # fmt: skip
     at = (line * N + rows) * D + offs_d[None, :]
     tl.store(grad_k_ptr + at, (grad_k * scale).to(grad_k_ptr.dtype.element_ty), mask=there)
@@ -97,8 +97,8 @@ def attention_keys_kernel(
 
 @triton.jit
 def _walk_keys(
-    grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_row, v_row, begin, end, offs_m, in_columns, M, N, window, scale_log2,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
+    grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_row, v_row, begin, end, offs_m, in_columns, N, shift, window,
+    scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     for start_n in range(begin, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
@@ -110,7 +110,7 @@ def _walk_keys(
         # [BLOCK_M, BLOCK_N]
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         p = probabilities(
-            scores, lse[:, None], offs_m[:, None], offs_n[None, :], M, N, window, scale_log2, CAUSAL, WINDOW, True
+            scores, lse[:, None], offs_m[:, None], offs_n[None, :], N, shift, window, scale_log2, CAUSAL, WINDOW, True
         )
         # What is not seen has no part, whatever stands there.
         ds = tl.where(p == 0.0, 0.0, p * (tl.dot(g, v.T, input_precision=PRECISION) - delta[:, None]))
@@ -120,7 +120,7 @@ def _walk_keys(
 
 @triton.jit
 def attention_queries_kernel(
-    grad_q_ptr, g_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, H, SHARE, M, N, window, scale, scale_log2,
+    grad_q_ptr, g_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, H, SHARE, M, N, shift, window, scale, scale_log2,
     g_strides, q_strides, k_strides, v_strides,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -151,10 +151,10 @@ def attention_queries_kernel(
     k_ptrs = k_ptr + batch * k_strides[0] + group * k_strides[1] + offs_d[None, :]
     v_ptrs = v_ptr + batch * v_strides[0] + group * v_strides[1] + offs_d[None, :]
     grad_q = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
-    begin, _, _, end = key_range(start_m, M, N, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
+    begin, _, _, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, BLOCK_M, BLOCK_N)
     grad_q = _walk_keys(
-        grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], begin, end, offs_m, in_columns, M, N,
-        window, scale_log2, CAUSAL, WINDOW, PRECISION, BLOCK_N,
+        grad_q, q, g, lse, delta, k_ptrs, v_ptrs, k_strides[2], v_strides[2], begin, end, offs_m, in_columns, N,
+        shift, window, scale_log2, CAUSAL, WINDOW, PRECISION, BLOCK_N,
     )  # fmt: skip
     at = (line * M + rows) * D + offs_d[None, :]
     tl.store(grad_q_ptr + at, (grad_q * scale).to(grad_q_ptr.dtype.element_ty), mask=there)

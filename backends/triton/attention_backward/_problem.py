@@ -10,6 +10,9 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows import rounded_product
+from kernelmux.registry.masks import Limit, Mask, mask_of
+
+T = torch.Tensor
 
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
@@ -17,7 +20,7 @@ ROWS = 64  # of a program that sums grad_out * y
 
 
 class Problem(NamedTuple):
-    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype and scalars; window: 0 for none."""
+    """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype, mask and scalars."""
 
     device: int
     B: int
@@ -32,16 +35,15 @@ class Problem(NamedTuple):
     v_strides: Ints
     y_strides: Ints
     dtype: torch.dtype
-    causal: bool
+    mask: Mask
     scale: float
-    window: int
     precision: str
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int, float, float]:
-        """H, query heads per key head, M, N, window, the scale, and that of exponents to base 2."""
+    def sizes(self) -> tuple[int, int, int, int, int, int, float, float]:
+        """H, query heads per key head, M, N, shift, window, the scale, and that of exponents to base 2."""
         log2 = max(-FP32.max, min(self.scale * LOG2E, FP32.max))
-        return self.H, self.H // self.G, self.M, self.N, self.window, self.scale, log2
+        return self.H, self.H // self.G, self.M, self.N, self.mask.shift, self.mask.window, self.scale, log2
 
     @property
     def columns(self) -> int:
@@ -51,40 +53,47 @@ class Problem(NamedTuple):
     @property
     def constants(self) -> Config:
         """What every kernel is compiled for."""
-        return {"CAUSAL": self.causal, "WINDOW": self.window > 0, "D": self.D, "COLUMNS": self.columns}
+        return {"CAUSAL": self.mask.causal, "WINDOW": self.mask.window > 0, "D": self.D, "COLUMNS": self.columns}
 
 
 def problem(
-    grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor, causal: bool,
-    scale: float, window: int | None, precision: str,
+    grad_out: T, q: T, k: T, v: T, y: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Problem:  # fmt: skip
-    """The problem of a call. A window of all keys is none."""
+    """The problem of a call."""
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
-    found = 0 if window is None or window >= N else window
+    mask = mask_of(M, N, causal, window, ahead)
     of_grad_out, of_q, of_k, of_v, of_y = (x.stride() for x in (grad_out, q, k, v, y))
     return Problem(
-        q.get_device(), B, H, G, M, N, D, of_grad_out, of_q, of_k, of_v, of_y, q.dtype, causal, scale, found, precision
+        q.get_device(), B, H, G, M, N, D, of_grad_out, of_q, of_k, of_v, of_y, q.dtype, mask, scale, precision
     )
 
 
 @triton.jit
 def query_range(
-    start_n, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    start_n,
+    M,
+    N,
+    shift,
+    window,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """Queries of [begin, end) see some key of the block, those of [first, last) all of them, in whole blocks of queries.
 
     first may lie behind last: then no block of queries sees all.
     """
     if CAUSAL:
-        begin = tl.maximum(0, start_n + M - N) // BLOCK_M * BLOCK_M
-        first = tl.cdiv(tl.maximum(0, start_n + BLOCK_N - 1 + M - N), BLOCK_M) * BLOCK_M
+        begin = tl.maximum(0, start_n - shift) // BLOCK_M * BLOCK_M
+        first = tl.cdiv(tl.maximum(0, start_n + BLOCK_N - 1 - shift), BLOCK_M) * BLOCK_M
     else:
         begin = 0
         first = 0
     if WINDOW:
-        end = tl.maximum(0, tl.minimum(M, start_n + BLOCK_N - 1 + M - N + window))
-        last = tl.maximum(0, tl.minimum(M, start_n + M - N + window)) // BLOCK_M * BLOCK_M
+        end = tl.maximum(0, tl.minimum(M, start_n + BLOCK_N - 1 - shift + window))
+        last = tl.maximum(0, tl.minimum(M, start_n - shift + window)) // BLOCK_M * BLOCK_M
     else:
         end = M
         last = tl.cdiv(M, BLOCK_M) * BLOCK_M
@@ -92,26 +101,26 @@ def query_range(
 
 
 @triton.jit
-def visible(offs_m, offs_n, M, N, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def visible(offs_m, offs_n, shift, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """Which of these queries see which of these keys, under a causal mask, in a window or both."""
     if CAUSAL and WINDOW:
-        seen = (offs_n <= offs_m + (N - M)) & (offs_n > offs_m + (N - M - window))
+        seen = (offs_n <= offs_m + shift) & (offs_n > offs_m + (shift - window))
     elif CAUSAL:
-        seen = offs_n <= offs_m + (N - M)
+        seen = offs_n <= offs_m + shift
     else:
-        seen = offs_n > offs_m + (N - M - window)
+        seen = offs_n > offs_m + (shift - window)
     return seen
 
 
 @triton.jit
-def probabilities(scores, lse, offs_m, offs_n, M, N, window, scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+def probabilities(scores, lse, offs_m, offs_n, N, shift, window, scale_log2, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
                   MASKED: tl.constexpr):  # fmt: skip
     """exp(scale * scores - lse) where a key is seen, else 0. lse, offs_m, offs_n: shaped to go with the scores."""
     p = tl.exp2(scores * scale_log2 - lse)
     if MASKED:
         seen = offs_n < N
         if CAUSAL or WINDOW:
-            seen = seen & visible(offs_m, offs_n, M, N, window, CAUSAL, WINDOW)
+            seen = seen & visible(offs_m, offs_n, shift, window, CAUSAL, WINDOW)
         p = tl.where(seen, p, 0.0)
     return p
 
