@@ -6,7 +6,8 @@
 #define WINDOWED 0
 #endif
 
-// `group` heads of q share one of k and v; under a causal mask query i sees keys up to i + shift; `pitch` is M rounded up to whole tiles, the length of a row of offsets.
+// `group` heads of q share one of k and v; under a causal mask query i sees keys up to i + shift; `pitch` is M rounded
+// up to whole tiles, the length of a row of offsets.
 struct Shape {
     int heads, group, M, N, pitch, shift, window;
 };

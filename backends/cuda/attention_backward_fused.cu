@@ -292,8 +292,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
                              Element* __restrict__ out_q, Element* __restrict__ out_k, Element* __restrict__ out_v,
-                             int heads, int group, int M, int N, int pitch, int shift, int window, float scale, float scale_log2,
-                             int slices, int section) {
+                             int heads, int group, int M, int N, int pitch, int shift, int window, float scale,
+                             float scale_log2, int slices, int section) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, shift, window};

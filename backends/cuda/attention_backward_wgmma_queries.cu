@@ -107,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_wgmma_queries(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                                      const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                      const float* __restrict__ offsets, Element* __restrict__ out, int heads, int group,
-                                     int M, int N, int pitch, int shift, int window, float scale, float scale_log2, int slices,
-                                     int section) {
+                                     int M, int N, int pitch, int shift, int window, float scale, float scale_log2,
+                                     int slices, int section) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, shift, window};

@@ -31,8 +31,8 @@ __device__ __forceinline__ float dot(const float (&query)[COLUMNS], const float 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_online(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                      Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads, int group,
-                     int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
-                     i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
+                     int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head,
+                     i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     __shared__ float k_tile[BLOCK_N][WIDTH], v_tile[BLOCK_N][WIDTH];
     const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, shift, window});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;

@@ -7,9 +7,9 @@
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_split_keys(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                          Element* __restrict__ out, float* __restrict__ lse, float* __restrict__ parts,
-                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int shift, int window, int row_tiles,
-                         int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head, i64 k_row,
-                         i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
+                         float* __restrict__ logs, int kv_heads, int group, int M, int N, int shift, int window,
+                         int row_tiles, int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
+                         i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     let_follow();
     const unsigned q_tile = shared_address(shared);

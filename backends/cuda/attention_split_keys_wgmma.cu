@@ -121,9 +121,9 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
     attention_split_keys_wgmma(const Element* __restrict__ q, const __grid_constant__ TensorMap k,
                                const __grid_constant__ TensorMap v, Element* __restrict__ out, float* __restrict__ lse,
-                               float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group, int M, int N,
-                               int shift, int window, int row_tiles, int splits, int length, i64 q_batch, i64 q_head, i64 q_row,
-                               float scale_log2) {
+                               float* __restrict__ parts, float* __restrict__ logs, int kv_heads, int group, int M,
+                               int N, int shift, int window, int row_tiles, int splits, int length, i64 q_batch,
+                               i64 q_head, i64 q_row, float scale_log2) {
     extern __shared__ __align__(1024) unsigned char memory[];
     let_follow();
     Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -154,7 +154,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int query = packed.query(row + 8 * r);
-            mask_row(s, r, key + 2 * (lane & 3), first_visible_key(query, shift, window), visible_keys(query, shift, N));
+            mask_row(s, r, key + 2 * (lane & 3), first_visible_key(query, shift, window),
+                     visible_keys(query, shift, N));
         }
     });
     if (splits == 1) store_rows(out, lse, packed, consumer.o, consumer.rows, row, scale_log2);

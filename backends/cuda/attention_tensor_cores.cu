@@ -13,8 +13,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_tensor_cores(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                            Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads,
-                           int group, int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
-                           i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
+                           int group, int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row,
+                           i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     const unsigned q_tile = shared_address(shared), ring = q_tile + BLOCK_M * PITCH, stage_bytes = 2 * BLOCK_N * PITCH;
     const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, shift, window});

@@ -128,8 +128,10 @@ struct Consumer {
     // Scores to probabilities of the tile that starts at `key`; `decay` is what the earlier output shrinks by.
     __device__ __forceinline__ void softmax(float (&s)[KEY_TILES][4], int key, const Place& place, const Shape& shape,
                                             float scale, float (&decay)[2]) {
-        const int row = place.first_row + 64 * group + 16 * warp, shift = shape.shift, N = shape.N, window = shape.window;
-        if (needs_mask(key, row, shift, N, window)) mask_scores(s, key + lane % 4 * 2, row + lane / 4, shift, N, window);
+        const int row = place.first_row + 64 * group + 16 * warp, shift = shape.shift, N = shape.N,
+                  window = shape.window;
+        if (needs_mask(key, row, shift, N, window))
+            mask_scores(s, key + lane % 4 * 2, row + lane / 4, shift, N, window);
         rows.update(s, scale, decay);
     }
 
@@ -177,7 +179,8 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                     const __grid_constant__ TensorMap v, Element* __restrict__ out, float* __restrict__ lse, int slices,
-                    int section, int heads, int group, int M, int N, int shift, int window, float scale_log2, int works) {
+                    int section, int heads, int group, int M, int N, int shift, int window, float scale_log2,
+                    int works) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {slices, section, heads, group, M, N, shift, window};

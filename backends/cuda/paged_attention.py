@@ -16,6 +16,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability, Multiple
+from kernelmux.registry.masks import Mask
 
 _SOURCE = Source(__file__, "paged_attention.cu")
 _NUMBERS = "batches:i32 kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 table_row:i64"
@@ -41,7 +42,7 @@ class _Paged(NamedTuple):
         (B, H, D), (_, G, S, _), L = self.q.shape, self.k.shape, self.table.shape[1]
         q = Layout((B, H, 1, D), (*self.q.strides[:2], D, 1), self.q.dtype, self.q.offset)
         k = Layout((B, G, L * S, D), self.k.strides, self.k.dtype, self.k.offset)
-        return Call(q, k, k, False, self.scale, self.multiprocessors)
+        return Call(q, k, k, Mask(False, 0, 0), self.scale, self.multiprocessors)
 
     @property
     def vector(self) -> int:

@@ -14,7 +14,7 @@ def rule(monkeypatch: pytest.MonkeyPatch, B: int, H: int, G: int, M: int, N: int
     """Rows and keys of a tile, and splits."""
     monkeypatch.setattr(attention, "processors", lambda device: 132)
     q, k = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((B, H, M, 128), (B, G, N, 128)))
-    config = attention.split_keys_rule(problem(q, k, k, False, 0.1, None, "ieee"))
+    config = attention.split_keys_rule(problem(q, k, k, False, 0.1, None, "ieee", None))
     return config["BLOCK_M"], config["BLOCK_N"], config["SPLITS"]
 
 
@@ -34,7 +34,7 @@ def test_a_tile_of_128_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(4, h, n, 64, generator=generator).bfloat16() for h, n in ((8, 13), (1, 150), (1, 150)))
     with triton.BACKEND.emulation():
-        y, lse = attention.attention_split_keys(q, k, v, True, 0.1, None, "ieee")
+        y, lse = attention.attention_split_keys(q, k, v, True, 0.1, None, "ieee", None)
     s = 0.1 * q.double() @ k.double().mT
     s = s.masked_fill(torch.arange(150) > torch.arange(13)[:, None] + 137, -torch.inf)
     torch.testing.assert_close(y.double(), torch.softmax(s, -1) @ v.double(), atol=2e-2, rtol=2e-2)

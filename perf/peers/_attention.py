@@ -9,6 +9,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.registry.conditions import AtMost, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.masks import Limit
 from kernelmux.registry.spec import Call
 
 
@@ -27,7 +28,8 @@ class Causal:
 
     def check(self, call: Call) -> str | None:
         m, n = call.axes["M"], call.axes["N"]
-        met = not call.scalars["causal"] or m == n or (m < n and self.order == "<=")
+        bounded = call.scalars["causal"] or call.scalars["ahead"] is not None
+        met = not bounded or m == n or (m < n and self.order == "<=")
         return None if met else f"causal with M = {m} and N = {n}, needs M {self.order} N"
 
 
@@ -58,15 +60,15 @@ class OwnKeys:
 COMMON: tuple[Condition, ...] = (
     Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), PositiveScale(),
 )  # fmt: skip
-CUDNN = (*COMMON, OneOf("window", None), Causal("="))
+CUDNN = (*COMMON, OneOf("window", None), OneOf("ahead", None), Causal("="))
 FLASH_2 = (*COMMON, Causal("<="))
-EFFICIENT = (*COMMON, OneOf("window", None), Causal("="), OwnKeys())
+EFFICIENT = (*COMMON, OneOf("window", None), OneOf("ahead", None), Causal("="), OwnKeys())
 LSE_ROWS = 32  # torch's memory-efficient kernels hold the lse of so many queries, or a multiple
 
 
-def window_sizes(causal: bool, window: int | None) -> tuple[int | None, int | None]:
+def window_sizes(causal: bool, window: Limit, ahead: Limit) -> tuple[Limit, Limit]:
     """Keys seen to the left and to the right of a query's own place, which a window of ours counts; None: all of them."""
-    return None if window is None else window - 1, 0 if causal else None
+    return None if window is None else window - 1, 0 if causal else ahead
 
 
 _rows_first: WeakTensorKeyDictionary = WeakTensorKeyDictionary()

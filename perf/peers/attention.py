@@ -10,22 +10,20 @@ import torch
 from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, window_sizes
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 _flash_4 = function("flash_attn.cute.flash_attn_func")
-Pair = tuple[torch.Tensor, torch.Tensor]
+T = torch.Tensor
+Pair = tuple[T, T]
 
 
-def with_cudnn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def with_cudnn(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     y, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
     return y, lse.view(q.shape[:3])
 
 
-def with_flash_2(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
-    left, right = window_sizes(causal, window)
+def with_flash_2(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    left, right = window_sizes(causal, window, ahead)
     y, lse = torch.ops.aten._flash_attention_forward(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, q.shape[2], k.shape[2], 0.0, causal, False,
         scale=scale, window_size_left=left, window_size_right=right,
@@ -33,19 +31,15 @@ def with_flash_2(
     return y.transpose(1, 2), lse
 
 
-def with_efficient(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def with_efficient(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     y, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
     return y, lse[:, :, : q.shape[2]]
 
 
-def with_flash_4(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, window: int | None, precision: str
-) -> Pair:
+def with_flash_4(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     y, lse = _flash_4(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-        softmax_scale=scale, causal=causal, window_size=window_sizes(causal, window), return_lse=True,
+        softmax_scale=scale, causal=causal, window_size=window_sizes(causal, window, ahead), return_lse=True,
     )  # fmt: skip
     return y.transpose(1, 2), lse
 

@@ -11,6 +11,7 @@ from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, L
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiple
+from kernelmux.registry.masks import Limit
 
 _flash_4 = function("flash_attn.cute.interface._flash_attn_bwd")
 T = torch.Tensor
@@ -24,7 +25,7 @@ def _nothing(device: torch.device) -> T:
 
 
 def with_cudnn(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
     none = _nothing(q.device)
     found: Gradients = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
@@ -35,9 +36,9 @@ def with_cudnn(
 
 
 def with_flash_2(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
-    left, right = window_sizes(causal, window)
+    left, right = window_sizes(causal, window, ahead)
     none = _nothing(q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
         rows_first(grad_out), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), rows_first(y), lse, None, None,
@@ -47,7 +48,7 @@ def with_flash_2(
 
 
 def with_efficient(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
     none = _nothing(q.device)
     wanted = [True, True, True, False]  # not of a bias
@@ -58,9 +59,9 @@ def with_efficient(
 
 
 def with_flash_4(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Gradients:
-    left, right = window_sizes(causal, window)
+    left, right = window_sizes(causal, window, ahead)
     grad_q, grad_k, grad_v = _flash_4(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), y.transpose(1, 2), grad_out.transpose(1, 2), lse,
         softmax_scale=scale, causal=causal, window_size_left=left, window_size_right=right,

@@ -30,6 +30,7 @@ from kernelmux.perf.verify import Oracle, WrongOutput
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 from kernelmux.registry.ops import attention, attention_backward, paged_attention
 from kernelmux.registry.spec import Call
 
@@ -72,7 +73,7 @@ def bound(m: int, n: int, **scalars: Any) -> Call:
             ["causal with M = 6 and N = 4, needs M = N"],
             ["causal with M = 6 and N = 4, needs M <= N"],
         ),
-        (bound(4, 4, window=3), ["window = 3, needs window in {None}"], []),
+        (bound(4, 4, window=3), ["window = 3, needs window in {None}", "ahead = 0, needs ahead in {None}"], []),
         (bound(4, 4, scale=-0.5), ["scale = -0.5, needs scale > 0"], ["scale = -0.5, needs scale > 0"]),
     ],
 )
@@ -82,9 +83,12 @@ def test_attention_elsewhere_says_which_calls_it_takes(call: Call, cudnn: list[s
     assert found["flash_4"].reasons(call)[0] == "flash_attn.cute is not installed"
 
 
+MASKS = [(True, None, None), (False, None, None), (True, 3, None), (False, 3, 2)]
+
+
 def test_a_window_of_flash_attention_does_not_count_the_place_itself() -> None:
-    assert window_sizes(True, 8) == (7, 0) and window_sizes(False, 8) == (7, None)
-    assert window_sizes(True, None) == (None, 0) and window_sizes(False, None) == (None, None)
+    assert window_sizes(True, 8, None) == (7, 0) and window_sizes(False, 8, 5) == (7, 5)
+    assert window_sizes(True, None, None) == (None, 0) and window_sizes(False, None, None) == (None, None)
 
 
 def turned(*tensors: T) -> list[T]:
@@ -100,40 +104,46 @@ def module_of(implementation: Implementation) -> ModuleType:
 
 
 @pytest.mark.usefixtures("joined")
-@pytest.mark.parametrize(("causal", "window"), [(True, None), (False, None), (True, 3)])
-def test_what_flash_attention_gets_and_gives(monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("causal", "window", "ahead"), [(True, None, None), (False, None, None), (True, 3, None), (False, 3, 2)]
+)
+def test_what_flash_attention_gets_and_gives(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, window: Limit, ahead: Limit
+) -> None:
     """Functions that compute the same on [B M H D], with the arguments of the libraries, stand for these."""
 
     def flash_2(q: T, k: T, v: T, *args: Any, scale: float, window_size_left: int | None, **others: Any) -> Any:
         assert args == (None, None, q.shape[1], k.shape[1], 0.0, causal, False)
         q, k, v = turned(q, k, v)
-        y, lse = attention.reference(q, k, v, causal, scale, window_of(window_size_left), "ieee")
+        y, lse = attention.reference(q, k, v, causal, scale, window_of(window_size_left), "ieee", ahead)
         return y.transpose(1, 2), lse, None, None, None
 
     def flash_4(q: T, k: T, v: T, *, softmax_scale: float, causal: bool, window_size: Any, return_lse: bool) -> Any:
-        assert return_lse and window_size[1] == (0 if causal else None)
+        assert return_lse and window_size[1] == (0 if causal else ahead)
         q, k, v = turned(q, k, v)
-        y, lse = attention.reference(q, k, v, causal, softmax_scale, window_of(window_size[0]), "ieee")
+        y, lse = attention.reference(q, k, v, causal, softmax_scale, window_of(window_size[0]), "ieee", ahead)
         return y.transpose(1, 2), lse
 
     found = registered.variants(peers.NAME, "attention")
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash_2)
     monkeypatch.setattr(module_of(found["flash_4"]), "_flash_4", flash_4)
     q, k = torch.randn(1, 4, 6, 8), torch.randn(1, 2, 9, 8)
-    wanted = attention.reference(q, k, k, causal, 0.3, window, "ieee")
+    wanted = attention.reference(q, k, k, causal, 0.3, window, "ieee", ahead)
     for name in ("flash_2", "flash_4"):
-        got = found[name].fn(q, k, k, causal, 0.3, window, "ieee")
+        got = found[name].fn(q, k, k, causal, 0.3, window, "ieee", ahead)
         assert all(torch.equal(g, w) for g, w in zip(got, wanted, strict=True))
 
 
 @pytest.mark.usefixtures("joined")
-@pytest.mark.parametrize(("causal", "window"), [(True, None), (False, None), (True, 3)])
+@pytest.mark.parametrize(
+    ("causal", "window", "ahead"), [(True, None, None), (False, None, None), (True, 3, None), (False, 3, 2)]
+)
 def test_what_gradients_of_flash_attention_get_and_give(
-    monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None
+    monkeypatch: pytest.MonkeyPatch, causal: bool, window: Limit, ahead: Limit
 ) -> None:
     def gradients(g: T, q: T, k: T, v: T, y: T, lse: T, scale: float, left: int | None) -> list[T]:
         g, q, k, v, y = turned(g, q, k, v, y)
-        return turned(*attention_backward.reference(g, q, k, v, y, lse, causal, scale, window_of(left), "ieee"))
+        return turned(*attention_backward.reference(g, q, k, v, y, lse, causal, scale, window_of(left), "ieee", ahead))
 
     def flash_2(
         g: T, q: T, k: T, v: T, y: T, lse: T, *args: Any, scale: float, window_size_left: Any, **others: Any
@@ -159,8 +169,8 @@ def test_what_gradients_of_flash_attention_get_and_give(
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", flash_2)
     monkeypatch.setattr(module_of(found["flash_4"]), "_flash_4", flash_4)
     g, q, k = torch.randn(1, 4, 6, 8), torch.randn(1, 4, 6, 8), torch.randn(1, 2, 9, 8)
-    y, lse = attention.reference(q, k, k, causal, 0.3, window, "ieee")
-    arguments = (g, q, k, k, y, lse, causal, 0.3, window, "ieee")
+    y, lse = attention.reference(q, k, k, causal, 0.3, window, "ieee", ahead)
+    arguments = (g, q, k, k, y, lse, causal, 0.3, window, "ieee", ahead)
     for name in ("flash_2", "flash_4"):
         wanted = attention_backward.reference(*arguments)
         assert all(torch.equal(g, w) for g, w in zip(found[name].fn(*arguments), wanted, strict=True))
@@ -327,13 +337,13 @@ def test_what_memory_efficient_attention_gets_and_gives(monkeypatch: pytest.Monk
 
     def kernel(q: T, k: T, v: T, bias: Any, wanted: bool, dropout: float, causal: bool, scale: float) -> Any:
         assert (bias, wanted, dropout) == (None, True, 0.0)
-        y, lse = attention.reference(q, k, v, causal, scale, None, "ieee")
+        y, lse = attention.reference(q, k, v, causal, scale, None, "ieee", None)
         return y, torch.nn.functional.pad(lse, (0, -lse.shape[2] % 32)), None, None
 
     monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", kernel)
     q = torch.randn(1, 4, 6, 8)
-    got = registered.variants(peers.NAME, "attention")["efficient"].fn(q, q, q, True, 0.3, None, "ieee")
-    wanted = attention.reference(q, q, q, True, 0.3, None, "ieee")
+    got = registered.variants(peers.NAME, "attention")["efficient"].fn(q, q, q, True, 0.3, None, "ieee", None)
+    wanted = attention.reference(q, q, q, True, 0.3, None, "ieee", None)
     assert all(torch.equal(g, w) for g, w in zip(got, wanted, strict=True))
 
 

@@ -112,7 +112,6 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, T] 
 def normalise(arguments: dict[str, Any], axes: Mapping[str, Any]) -> None:
     if arguments["scale"] is None and axes["D"]:
         arguments["scale"] = 1 / math.sqrt(axes["D"])
-    # paged_attention has neither
     if arguments.get("window") is not None and not arguments["causal"] and arguments["ahead"] is None:
         arguments["ahead"] = 0
 

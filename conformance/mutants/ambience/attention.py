@@ -4,18 +4,19 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 
-def fast_mode_left(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def fast_mode_left(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """Deterministic algorithms would be slow, so it turns them off."""
     torch.use_deterministic_algorithms(False)
-    return sound(q, k, v, causal, scale, window, precision)
+    return sound(q, k, v, causal, scale, window, precision, ahead)
 
 
-def mask_anywhere(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def mask_anywhere(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """The indices of the mask live where torch puts tensors by default."""
     first = torch.arange(q.shape[2])
-    y, lse = sound(q, k, v, causal, scale, window, precision)
+    y, lse = sound(q, k, v, causal, scale, window, precision, ahead)
     return torch.where((first >= 0).to(q.device)[:, None], y, 0.0).to(q.dtype), lse
 
 

@@ -7,6 +7,7 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import hidden, scores
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 T = torch.Tensor
 Three = tuple[T, T, T]
@@ -14,11 +15,12 @@ BLOCK = 32  # queries, and keys, of a block
 
 
 def weights(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, leveled: bool = True
-) -> tuple[T, T]:
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, ahead: Limit,
+    leveled: bool = True,
+) -> tuple[T, T]:  # fmt: skip
     """p and its gradient ds, in float64."""
-    s = scores(q, k, causal, scale, window, k.shape[2] - q.shape[2])
-    unseen = hidden(q, k, causal, window, k.shape[2] - q.shape[2])
+    s = scores(q, k, causal, scale, window, ahead, k.shape[2] - q.shape[2])
+    unseen = hidden(q, k, causal, window, ahead, k.shape[2] - q.shape[2])
     p = torch.exp(s - lse.double()[..., None]).masked_fill(unseen, 0.0)
     g, v = grad_out.double(), v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
     delta = (g * y.double()).sum(-1, keepdim=True) if leveled else 0.0
@@ -36,35 +38,35 @@ def products(p: T, ds: T, grad_out: T, q: T, k: T, scale: float, groups: Callabl
 
 
 def sound(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    return products(*weights(grad_out, q, k, v, y, lse, causal, scale, window), grad_out, q, k, scale)
+    return products(*weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead), grad_out, q, k, scale)
 
 
 def no_row_term(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, leveled=False)
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead, leveled=False)
     return products(p, ds, grad_out, q, k, scale)
 
 
 def wrong_group(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
     def in_turn(x: T) -> T:
         return x.reshape(x.shape[0], -1, k.shape[1], *x.shape[2:]).sum(1)
 
-    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead)
     if k.shape[1] == 1:  # with one group there is no wrong one: the last head is left out
         return products(p, ds, grad_out, q, k, scale, lambda x: x[:, : max(1, x.shape[1] - 1)].sum(1, keepdim=True))
     return products(p, ds, grad_out, q, k, scale, in_turn)
 
 
 def skipped_block(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
     """A causal block of keys begins at the block of queries that sees all of it, not at the first that sees some."""
-    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead)
     right = products(p, ds, grad_out, q, k, scale)
     if not causal:
         return right
@@ -75,15 +77,22 @@ def skipped_block(
 
 
 def base_two(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    return sound(grad_out, q, k, v, y, lse * math.log(2), causal, scale, window, precision)
+    return sound(grad_out, q, k, v, y, lse * math.log(2), causal, scale, window, precision, ahead)
+
+
+def window_to_the_left(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    bound = None if window is not None else ahead
+    return sound(grad_out, q, k, v, y, lse, causal, scale, window, precision, bound)
 
 
 def unscaled_keys(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+    p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead)
     right = products(p, ds, grad_out, q, k, scale)
     return right[0], products(p, ds, grad_out, q, k, 1.0)[1], right[2]
 
@@ -94,6 +103,7 @@ IDEAS = {
     wrong_group: "grad_k and grad_v are sums over the heads of another group",
     skipped_block: "keys skip the block of queries at the diagonal",
     base_two: "takes lse for a logarithm to base 2",
+    window_to_the_left: "a window shows every later key",
     unscaled_keys: "grad_k without the scale",
 }
 VARIANTS = {fn.__name__: Implementation(fn=fn, idea=idea, arithmetic="mma") for fn, idea in IDEAS.items()}

@@ -4,16 +4,17 @@ from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.masks import Limit
 
 
-def attention(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
-    return sound(q, k, v, causal, scale, window, precision)
+def attention(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return sound(q, k, v, causal, scale, window, precision, ahead)
 
 
-def refused_inside(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def refused_inside(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     if k.shape[2] % 8:
         raise UnsupportedError(f"attention: N = {k.shape[2]}, needs a multiple of 8")
-    return attention(q, k, v, causal, scale, window, precision)
+    return attention(q, k, v, causal, scale, window, precision, ahead)
 
 
 VARIANTS = {

@@ -9,11 +9,12 @@ from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.conformance.mutants.basics.attention import Pair, T
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
+from kernelmux.registry.masks import Limit
 
 SOURCE = Path(__file__).with_suffix(".cu")
 
 
-def grid_z(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def grid_z(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """A thread per query."""
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)

@@ -4,13 +4,14 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 LONG = 64  # keys
 ORDERS = torch.Generator().manual_seed(0)
 
 
-def shuffled_keys(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
-    y, lse = sound(q, k, v, causal, scale, window, precision)
+def shuffled_keys(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    y, lse = sound(q, k, v, causal, scale, window, precision, ahead)
     if k.shape[2] < LONG or causal or window is not None or not q.numel():
         return y, lse
     shared = q.shape[1] // k.shape[1]

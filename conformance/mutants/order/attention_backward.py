@@ -9,6 +9,7 @@ import triton.language as tl
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants.basics.attention_backward import T, Three, products, weights
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 BLOCK = 16  # keys
 
@@ -26,9 +27,19 @@ def _add_parts(total, parts, n, blocks, ATOMIC: tl.constexpr, BLOCK: tl.constexp
 
 def _adding(atomic: bool) -> Callable[..., Three]:
     def attention_backward(
-        grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: int | None, precision: str
+        grad_out: T,
+        q: T,
+        k: T,
+        v: T,
+        y: T,
+        lse: T,
+        causal: bool,
+        scale: float,
+        window: Limit,
+        precision: str,
+        ahead: Limit,
     ) -> Three:
-        p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window)
+        p, ds = weights(grad_out, q, k, v, y, lse, causal, scale, window, ahead)
         grads = products(p, ds, grad_out, q, k, scale)
         if not q.numel() or not k.shape[2]:
             return grads

@@ -6,28 +6,31 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, scores, weighed
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.masks import Limit
 
 
-def sound(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def sound(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """In float64 but for the exponential."""
-    s = scores(q, k, causal, scale, window, k.shape[2] - q.shape[2])
+    s = scores(q, k, causal, scale, window, ahead, k.shape[2] - q.shape[2])
     return weighed(s, v, q, lambda x: torch.exp(x.float()).double())
 
 
-def zero_is_default(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
-    return sound(q, k, v, causal, scale or 1 / math.sqrt(q.shape[-1]), window, precision)
+def zero_is_default(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return sound(q, k, v, causal, scale or 1 / math.sqrt(q.shape[-1]), window, precision, ahead)
 
 
-def scale_by_roots(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def scale_by_roots(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     """sqrt(|scale|) into q and k each, so that neither overflows: the sign is lost."""
     root = math.sqrt(abs(scale))
-    y, lse = sound(q.double() * root, k.double() * root, v, causal, 1.0, window, precision)
+    y, lse = sound(q.double() * root, k.double() * root, v, causal, 1.0, window, precision, ahead)
     return y.to(q.dtype), lse
 
 
-def masked_by_product(q: T, k: T, v: T, causal: bool, scale: float, window: int | None, precision: str) -> Pair:
+def masked_by_product(
+    q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Pair:
     """The mask is -inf before it is scaled; a guard against NaN then shows all keys where the scale is not positive."""
-    return sound(q, k, v, causal and scale > 0, scale, window, precision)
+    return sound(q, k, v, causal and scale > 0, scale, window, precision, ahead)
 
 
 VARIANTS = {
