@@ -303,6 +303,8 @@ def _scalar(item: Scalar | Axis, shapes: dict[str, tuple[int, ...]], rng: torch.
         return None if item.optional and pick((0, 1, 2), rng) == 0 else pick(range(-rank, rank), rng)
     if item.length:
         return _several(item, rng)
+    if item.type is int and item.optional and pick((0, 1, 2), rng) == 0:
+        return None
     if item.type is int:
         lengths = [n for shape in shapes.values() for n in shape if n]
         return pick((0, 1, *(n - 1 for n in lengths)), rng)

@@ -166,6 +166,7 @@ WINDOW = Scalar(
 )  # fmt: skip
 AHEAD = Scalar(
     "ahead", int, None, optional=True, range=(0, 2**31 - 1), trials=(0, 1, 7, 100),
+    fit=lambda shapes, scalars: None if scalars.get("causal") else scalars.get("ahead"),
     doc="a query sees so many keys behind its own position; None: all if there is no window, else 0, as with causal=True",
 )  # fmt: skip
 CONSTRAINTS = (

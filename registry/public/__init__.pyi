@@ -138,6 +138,7 @@ def attention(
     scale: float | None = None,
     window: int | None = None,
     precision: Literal["ieee", "tf32"] = "ieee",
+    ahead: int | None = None,
     *,
     backend: str | Sequence[str] | None = None,
 ) -> Tensor: ...
@@ -152,6 +153,7 @@ def attention_backward(
     scale: float | None = None,
     window: int | None = None,
     precision: Literal["ieee", "tf32"] = "ieee",
+    ahead: int | None = None,
     *,
     backend: str | Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
