@@ -227,7 +227,9 @@ def _float(value: Any) -> float | None:
         return math.inf
 
 
-def _int(value: Any) -> int | None:
+def _int(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return value
     return int(value) if not isinstance(value, bool) and isinstance(value, numbers.Integral) else None
 
 

@@ -27,6 +27,7 @@ from kernelmux.registry.spec import OpSpec
 NAMESPACE = "kernelmux"
 LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
+INTS = (int, torch.SymInt)
 
 
 def install_torch_ops() -> None:
@@ -81,11 +82,22 @@ def _parameter(item: Tensor | Scalar | Axis) -> str:
 
 
 def _kind(item: Tensor | Scalar | Axis) -> str:
+    """The type as torch writes it: a SymInt may vary within a graph; of several, torch takes no single one in their place."""
     if isinstance(item, Tensor):
         return "Tensor?" if item.optional else "Tensor"
-    base = "int" if isinstance(item, Axis) else KINDS[item.type]
+    base = "SymInt" if isinstance(item, Scalar) and item.varies else KINDS[getattr(item, "type", int)]
     several = f"[{item.length}]" if isinstance(item, Scalar) and item.length else ""
     return f"{base}{several}{'?' if item.optional else ''}"
+
+
+def handed(spec: OpSpec) -> str:
+    """The arguments as the public function hands them to the operator of torch, as source text.
+
+    One number in place of several becomes so many here: torch takes a symbolic one only by itself.
+    """
+    several = {item.name: item.length for item in spec.scalars if isinstance(item, Scalar) and item.length}
+    texts = (f"({n},) * {several[n]} if isinstance({n}, _ints) else {n}" if n in several else n for n in spec.signature.parameters)
+    return ", ".join(texts)
 
 
 def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
@@ -93,8 +105,13 @@ def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
 
 
 def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All arguments, with the defaults that torch leaves out."""
-    return (*values, *(item.default for item in spec.inputs[len(values) :]))
+    """All arguments, with the defaults that torch leaves out, as it takes them."""
+    return (*values, *(_default(item) for item in spec.inputs[len(values) :]))
+
+
+def _default(item: Tensor | Scalar | Axis) -> Any:
+    several = isinstance(item, Scalar) and item.length and isinstance(item.default, int)
+    return (item.default,) * item.length if several else item.default
 
 
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
