@@ -82,7 +82,7 @@ def _parameter(item: Tensor | Scalar | Axis) -> str:
 
 
 def _kind(item: Tensor | Scalar | Axis) -> str:
-    """The type as torch writes it: a SymInt may vary within a graph; of several, torch takes no single one in their place."""
+    """The type as torch writes it: a SymInt may vary within a graph."""
     if isinstance(item, Tensor):
         return "Tensor?" if item.optional else "Tensor"
     base = "SymInt" if isinstance(item, Scalar) and item.varies else KINDS[getattr(item, "type", int)]
@@ -91,12 +91,12 @@ def _kind(item: Tensor | Scalar | Axis) -> str:
 
 
 def handed(spec: OpSpec) -> str:
-    """The arguments as the public function hands them to the operator of torch, as source text.
-
-    One number in place of several becomes so many here: torch takes a symbolic one only by itself.
-    """
+    """The arguments as the public function hands them to the operator of torch, as source text: each as `taken`."""
     several = {item.name: item.length for item in spec.scalars if isinstance(item, Scalar) and item.length}
-    texts = (f"({n},) * {several[n]} if isinstance({n}, _ints) else {n}" if n in several else n for n in spec.signature.parameters)
+    texts = (
+        f"({n},) * {several[n]} if isinstance({n}, _ints) else {n}" if n in several else n
+        for n in spec.signature.parameters
+    )
     return ", ".join(texts)
 
 
@@ -105,13 +105,21 @@ def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
 
 
 def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All arguments, with the defaults that torch leaves out, as it takes them."""
-    return (*values, *(_default(item) for item in spec.inputs[len(values) :]))
+    """All arguments, with the defaults that torch leaves out."""
+    return (*values, *(taken(item, item.default) for item in spec.inputs[len(values) :]))
 
 
-def _default(item: Tensor | Scalar | Axis) -> Any:
-    several = isinstance(item, Scalar) and item.length and isinstance(item.default, int)
-    return (item.default,) * item.length if several else item.default
+def call(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """The operator of torch on all arguments of a public call."""
+    return operator(spec.name)(*map(taken, spec.inputs, values), backend=backend)
+
+
+def taken(item: Tensor | Scalar | Axis, value: Any) -> Any:
+    """A value as the operator of torch takes it: one number in place of several as so many.
+
+    Of a SymInt[2] torch takes no single number, and of an int[2] no symbolic one.
+    """
+    return (value,) * item.length if isinstance(item, Scalar) and item.length and isinstance(value, INTS) else value
 
 
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
@@ -204,7 +212,7 @@ def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
     following = selection.without_variants(backend)
 
     def run(other: OpSpec, values: tuple[Any, ...]) -> Any:
-        return operator(other.name)(*values, backend=following)
+        return call(other, *values, backend=following)
 
     return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
 

@@ -32,7 +32,7 @@ def test_a_schema_is_the_signature_of_the_spec():
     assert [torch_ops.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
         "softmax(Tensor x, int axis=-1, float scale=1.0, *, str? backend=None) -> Tensor",
         "layer_norm(Tensor x, Tensor weight, Tensor? bias=None, float eps=1e-05, *, str? backend=None) -> Tensor",
-        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, int? window=None,"
+        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt? window=None,"
         ' str precision="ieee", *, str? backend=None) -> (Tensor y, Tensor lse)',
         "reduce_sum(Tensor x, int? axis=None, bool keepdim=False, *, str? backend=None) -> Tensor",
     ]
