@@ -17,7 +17,13 @@ from kernelmux.registry.spec import OpSpec
 
 SIZES = range(4)  # the case itself, and three more in which the axes differ in their order too
 # Axes that stay: the size of a kernel, and that of a head, as the default scale is the number 1/sqrt(D).
-FIXED = {"conv2d": "RS", "conv2d_backward_input": "RS", "attention": "D", "attention_backward": "D", "paged_attention": "D"}
+FIXED = {
+    "conv2d": "RS",
+    "conv2d_backward_input": "RS",
+    "attention": "D",
+    "attention_backward": "D",
+    "paged_attention": "D",
+}
 MULTIPLES = {"H": "G", "D": "E"}  # an axis that is as many times the other one as in the case
 BATCH = {"matvec": "B"}  # elsewhere it is the first axis of all
 MOST = {"matvec": 16}
@@ -34,7 +40,12 @@ def chosen() -> Iterator[Any]:
         for case in spec.cases:
             given, scalars, _ = case.parsed
             ranks = tuple((name, min(len(shape), 3)) for name, shape in given.items())
-            form = (ranks, *(n for n, v in scalars.items() if not isinstance(v, float)), case.channels_last, case.turned)
+            form = (
+                ranks,
+                *(n for n, v in scalars.items() if not isinstance(v, float)),
+                case.channels_last,
+                case.turned,
+            )
             small = all(0 < torch.Size(shape).numel() <= ELEMENTS for shape in given.values()) and any(given.values())
             allowed = case.dtypes is None or spec.dtypes[0] in case.dtypes
             if small and allowed and form not in seen and not special(spec, case):
@@ -43,7 +54,7 @@ def chosen() -> Iterator[Any]:
 
 
 def special(spec: OpSpec, case: Case) -> bool:
-    """Whether axes follow from others as of no other call, or are 1 in an output: torch makes a graph of its own for that."""
+    """Whether axes follow from others as of no other call, or are 1 in an output, for which torch makes a graph."""
     axes = spec.hypothetical(case).axes
     return (spec.name == "fp8_matmul" and "G" in axes) or (spec.name == "conv2d" and 1 in (axes["P"], axes["Q"]))
 
@@ -195,3 +206,21 @@ def test_a_first_batch_of_one_costs_one_graph_and_no_more(spec, case):
             tensors, scalars = sized(spec, case, size, axis)
             same(call(tensors, scalars), visible(spec, tensors, scalars))
     assert len(counted.ran) == 4 and len(set(map(id, counted.ran))) <= 2
+
+
+@pytest.mark.parametrize(
+    ("op", "text", "name"),
+    [
+        ("copy_column", "x=5x9", "column"),
+        ("attention", "q=2x2x5x8 k=2x2x7x8 v=2x2x7x8 causal=True", "window"),
+        ("cross_entropy", "logits=7x9 target=7 ignore_index=2", "ignore_index"),
+    ],
+)
+def test_a_number_that_varies_needs_no_other_graph(op, text, name):
+    spec = catalog.spec(op)
+    call, counted = compiled(op)
+    tensors, scalars = sized(spec, spec.case(text), 0)
+    for value in (2, 3, 5):
+        given = {**scalars, name: value}
+        same(call(tensors, given), visible(spec, tensors, given))
+    assert len(set(map(id, counted.ran))) == 1
