@@ -91,7 +91,7 @@ def _kind(item: Tensor | Scalar | Axis) -> str:
 
 
 def handed(spec: OpSpec) -> str:
-    """The arguments as the public function hands them to the operator of torch, as source text: each as `taken`."""
+    """The arguments as the public function hands them to the operator of torch, as source text: see `taken`."""
     several = {item.name: item.length for item in spec.scalars if isinstance(item, Scalar) and item.length}
     texts = (
         f"({n},) * {several[n]} if isinstance({n}, _ints) else {n}" if n in several else n
@@ -115,11 +115,10 @@ def call(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
 
 
 def taken(item: Tensor | Scalar | Axis, value: Any) -> Any:
-    """A value as the operator of torch takes it: one number in place of several as so many.
-
-    Of a SymInt[2] torch takes no single number, and of an int[2] no symbolic one.
-    """
-    return (value,) * item.length if isinstance(item, Scalar) and item.length and isinstance(value, INTS) else value
+    """A value as the operator of torch takes it: no single number in place of a SymInt[2], no symbolic one of an int[2]."""
+    if not (isinstance(item, Scalar) and item.length and isinstance(value, INTS)):
+        return value
+    return (value,) * item.length if item.extent or isinstance(value, torch.SymInt) else value
 
 
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
