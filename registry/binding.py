@@ -227,7 +227,9 @@ def _float(value: Any) -> float | None:
         return math.inf
 
 
-def _int(value: Any) -> int | None:
+def _int(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):  # it may vary within a graph
+        return value
     return int(value) if not isinstance(value, bool) and isinstance(value, numbers.Integral) else None
 
 
@@ -247,7 +249,7 @@ def _told(value: Any) -> str:
 
 
 def _axis(spec: OpSpec, item: Axis, value: Any, rank: int) -> int:
-    found = _int(value)
+    found: int | None = _int(value)
     if found is None:
         raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {_told(value)}")
     if not -rank <= found < rank:

@@ -189,12 +189,12 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
         wanted = autograd.differentiable(spec) and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not wanted:
             return partial(torch_ops.shapes, spec)
-        return partial(torch_ops.operator(spec.name), backend=selection.written(spec.name, argument))
+        return partial(torch_ops.call, spec, backend=selection.written(spec.name, argument))
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]):
         return None
-    return partial(torch_ops.operator(spec.name), backend=selection.written(spec.name, argument))
+    return partial(torch_ops.call, spec, backend=selection.written(spec.name, argument))
 
 
 def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> list[str]:
@@ -327,14 +327,14 @@ def function(op: str) -> Callable[..., Any]:
     names = ", ".join(i.name for i in spec.inputs)
     parameters, unexpected, missing = keywords.written(op, spec.signature)
     known: dict[str, Any] = {"_spec": spec, "_call": call, "_keywords": keywords, "_absent": keywords.ABSENT}
-    known |= {"_tracing": torch.compiler.is_dynamo_compiling, "_compiler": torch.compiler}
+    known |= {"_tracing": torch.compiler.is_dynamo_compiling, "_compiler": torch.compiler, "_ints": torch_ops.INTS}
     known |= {"_operator": torch_ops.operator(op), "_in_force": in_force, "_dispatch": sys.modules[__name__]}
     known |= {"_missed": inline.MISSED, "_key_of": key_of}
     lines = [
         f"def {op}({parameters}):",
         *unexpected,
         "    if _tracing() or _compiler._is_compiling_flag:",  # is_compiling(), without two frames: 0.05 us
-        f"        return _operator({names}, backend=_in_force({op!r}, backend)){returned(spec)}",
+        f"        return _operator({torch_ops.handed(spec)}, backend=_in_force({op!r}, backend)){returned(spec)}",
         f"    if quick := _dispatch._plans.quick.get({op!r}):",
         f"        result = quick({names}, backend)",
         "        if result is not _missed:",

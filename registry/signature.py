@@ -96,7 +96,9 @@ class Scalar:
     or list of such numbers, in place of which a call may give a single one (`stride=2`, `stride=(2, 1)`); range and choices
     hold for each, and reference, `normalise`, `derive`, constraints and implementations see a tuple of that length. Cases
     write stride=2x1, and the operator of torch takes int[2]. fit: from the shapes of a call and its other scalars a value
-    that goes with them, where hardly any other does; the suites take it for the calls that they draw.
+    that goes with them, where hardly any other does; the suites take it for the calls that they draw. extent: these
+    numbers follow from the lengths of images, and a graph of torch.compile takes every value of them, as of a single
+    number: the operator of torch has SymInt[2] then, and takes no single number in its place.
     """
 
     name: str
@@ -108,7 +110,13 @@ class Scalar:
     trials: tuple[Any, ...] = ()
     length: int | None = None
     fit: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Any] | None = None
+    extent: bool = False
     doc: str = ""
+
+    @property
+    def varies(self) -> bool:
+        """Whether a graph of torch.compile takes every value of it, as of a length."""
+        return self.type is int and (self.length is None or self.extent)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from kernelmux.registry.spec import OpSpec
 NAMESPACE = "kernelmux"
 LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
+INTS = (int, torch.SymInt)
 
 
 def install_torch_ops() -> None:
@@ -81,11 +82,22 @@ def _parameter(item: Tensor | Scalar | Axis) -> str:
 
 
 def _kind(item: Tensor | Scalar | Axis) -> str:
+    """The type as torch writes it: a SymInt may vary within a graph."""
     if isinstance(item, Tensor):
         return "Tensor?" if item.optional else "Tensor"
-    base = "int" if isinstance(item, Axis) else KINDS[item.type]
+    base = "SymInt" if isinstance(item, Scalar) and item.varies else KINDS[getattr(item, "type", int)]
     several = f"[{item.length}]" if isinstance(item, Scalar) and item.length else ""
     return f"{base}{several}{'?' if item.optional else ''}"
+
+
+def handed(spec: OpSpec) -> str:
+    """The arguments as the public function hands them to the operator of torch, as source text: see `taken`."""
+    several = {item.name: item.length for item in spec.scalars if isinstance(item, Scalar) and item.length}
+    texts = (
+        f"({n},) * {several[n]} if isinstance({n}, _ints) else {n}" if n in several else n
+        for n in spec.signature.parameters
+    )
+    return ", ".join(texts)
 
 
 def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
@@ -94,7 +106,19 @@ def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
 
 def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """All arguments, with the defaults that torch leaves out."""
-    return (*values, *(item.default for item in spec.inputs[len(values) :]))
+    return (*values, *(taken(item, item.default) for item in spec.inputs[len(values) :]))
+
+
+def call(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """The operator of torch on all arguments of a public call."""
+    return operator(spec.name)(*map(taken, spec.inputs, values), backend=backend)
+
+
+def taken(item: Tensor | Scalar | Axis, value: Any) -> Any:
+    """A value as the operator of torch takes it: no single number in place of a SymInt[2], no symbolic one of an int[2]."""
+    if not (isinstance(item, Scalar) and item.length and isinstance(value, INTS)):
+        return value
+    return (value,) * item.length if item.extent or isinstance(value, torch.SymInt) else value
 
 
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
@@ -187,7 +211,7 @@ def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
     following = selection.without_variants(backend)
 
     def run(other: OpSpec, values: tuple[Any, ...]) -> Any:
-        return operator(other.name)(*values, backend=following)
+        return call(other, *values, backend=following)
 
     return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
 

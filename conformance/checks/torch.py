@@ -45,14 +45,14 @@ def _finite(trial: Trial) -> bool:
 def _registered(judge: Judge) -> None:
     spec, probe = judge.trial.spec, judge.probe
     given = autograd.differentiable(spec) and not autograd.lacking(judge.trial.call, probe.backend)
-    values = _with_gradients(judge) if given else judge.trial.values
+    values = map(torch_ops.taken, spec.inputs, _with_gradients(judge) if given else judge.trial.values)
     with probe.environment(grad=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         registered_operator: Any = torch_ops.operator(spec.name)
         adds = all(computes(x.dtype) for x in judge.trial.tensors.values())  # as test_schema does to compare tensors
         asked = EMULATED if probe.emulated or not adds else ALL
         found = opcheck(
-            registered_operator, values, {"backend": probe.backend}, test_utils=asked, raise_exception=False
+            registered_operator, tuple(values), {"backend": probe.backend}, test_utils=asked, raise_exception=False
         )
     for question, answer in found.items():
         judge.require(answer == "SUCCESS", f"torch.library.opcheck: {question}: {answer}")

@@ -97,6 +97,7 @@ SPEC = OpSpec(
             range=(0, conv2d.LARGEST),
             trials=(1, (0, 1)),
             length=2,
+            extent=True,
             doc="rows and columns at the end of padded images that are too few for a further place",
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +71,7 @@ def shape_z(call: Call) -> tuple[int, ...]:
 
 def rows(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, int]:
     """M: of how many rows x is."""
-    return {"M": values["x"].shape[:-1].numel()}
+    return {"M": math.prod(values["x"].shape[:-1])}
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ def products(kx: Any, values: Mapping[str, Any], grads: Mapping[str, torch.Tenso
 
 def counts(values: Mapping[str, Any], axes: Mapping[str, Any]) -> dict[str, int]:
     """batches: pairs of matrices. rows: of each left one, or of all of them together where they share the right one."""
-    leading = values["a"].shape[:-2].numel()
+    leading = math.prod(values["a"].shape[:-2])
     shared = values["b"].dim() == 2
     return {"batches": 1 if shared else leading, "rows": axes["M"] * (leading if shared else 1)}
 

@@ -99,7 +99,7 @@ PADDING = Scalar(
     "padding", int, 0, range=(0, MOST), length=2, trials=(1, (1, 0), (0, 1)), doc="rows and columns of -inf around it"
 )
 LIMITS = (
-    Constraint("C, H and W of at least 1", lambda v: min(v["C"], v["H"], v["W"]) >= 1),
+    Constraint("C, H and W of at least 1", lambda v: v["C"] >= 1 and v["H"] >= 1 and v["W"] >= 1),
     Constraint("fewer than 2**30 elements in a plane of H * W", lambda v: v["H"] * v["W"] < 2**30),
     Constraint(
         "a padding of at most half the kernel",

@@ -81,7 +81,9 @@ def fitting(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -
 
 
 SAME = "as in the forward call"
-SIZES = Scalar("size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), fit=fitting, doc="H and W of the images")
+SIZES = Scalar(
+    "size", int, range=(1, 2**30), length=2, trials=(8, (9, 12)), fit=fitting, extent=True, doc="H and W of the images"
+)
 
 SPEC = OpSpec(
     name="max_pool2d_backward",
@@ -115,7 +117,7 @@ SPEC = OpSpec(
     derive=derive,
     constraints=(
         Constraint("index of the shape of grad_out", lambda v: v["index"].shape == v["grad_out"].shape),
-        Constraint("C, OH and OW of at least 1", lambda v: min(v["C"], v["OH"], v["OW"]) >= 1),
+        Constraint("C, OH and OW of at least 1", lambda v: v["C"] >= 1 and v["OH"] >= 1 and v["OW"] >= 1),
         *max_pool2d.LIMITS,
         Constraint(
             "OH and OW that size, kernel, stride and padding give",

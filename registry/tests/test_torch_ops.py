@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
@@ -32,10 +33,24 @@ def test_a_schema_is_the_signature_of_the_spec():
     assert [torch_ops.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
         "softmax(Tensor x, int axis=-1, float scale=1.0, *, str? backend=None) -> Tensor",
         "layer_norm(Tensor x, Tensor weight, Tensor? bias=None, float eps=1e-05, *, str? backend=None) -> Tensor",
-        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, int? window=None,"
-        ' str precision="ieee", int? ahead=None, *, str? backend=None) -> (Tensor y, Tensor lse)',
+        "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt? window=None,"
+        ' str precision="ieee", SymInt? ahead=None, *, str? backend=None) -> (Tensor y, Tensor lse)',
         "reduce_sum(Tensor x, int? axis=None, bool keepdim=False, *, str? backend=None) -> Tensor",
     ]
+
+
+def test_numbers_that_follow_from_lengths_vary_within_a_graph_and_a_public_call_gives_one_for_all():
+    assert "SymInt[2] size, int[2] kernel, int[2]? stride" in torch_ops.schema(catalog.spec("max_pool2d_backward"))
+    grad, index = torch.ones(2, 3, 4, 4), torch.zeros(2, 3, 4, 4, dtype=torch.int32)
+
+    def call(grad, index):
+        return kx.max_pool2d_backward(grad, index, 8, 2, backend="torch_ref")
+
+    want = call(grad, index)
+    assert call(grad.to("meta"), index.to("meta")).shape == want.shape
+    for compiled in (torch.compile(call, fullgraph=True, backend="aot_eager"), make_fx(call)(grad, index)):
+        assert torch.equal(compiled(grad, index), want)
+    assert torch.equal(torch.vmap(call)(grad, index), want)
 
 
 def test_every_operator_can_be_registered():
