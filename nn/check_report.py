@@ -83,7 +83,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The best token of each of `places` places: the share of places where two models agree on it.
+    """The best token of each place: the share of places where two models agree on it.
 
     expected: what roundings make likely for plain and patched, if the errors of two logits are independent and as large as
     they are on average. margin: median distance of float64's two best logits; widest: the largest margin at which plain and
@@ -101,21 +101,20 @@ class Tokens:
     error_patched: float
 
     def __str__(self) -> str:
-        lines = [
-            f"best token of {self.places} places: plain and patched agree in {self.plain_patched:.1%}, where roundings alone"
-            f" make {self.expected:.1%} likely; plain and float64 in {self.plain_exact:.1%}, patched and float64 in"
-            f" {self.patched_exact:.1%}",
-            f"  error of a logit: plain {self.error_plain:.2g}, patched {self.error_patched:.2g}; the two best are"
-            f" {self.margin:.2g} apart (median)" + (f", {self.widest:.2g} at most where plain and patched disagree" if
-            self.plain_patched < 1 else ""),
-        ]  # fmt: skip
-        return "\n".join(lines)
+        widest = f", where plain and patched disagree {self.widest:.2g} at most" if self.plain_patched < 1 else ""
+        return (
+            f"best token of {self.places} places: plain and patched agree in {self.plain_patched:.1%}, where roundings"
+            f" alone make {self.expected:.1%} likely;\n  plain and float64 in {self.plain_exact:.1%}, patched and float64"
+            f" in {self.patched_exact:.1%}\n  error of a logit: plain {self.error_plain:.2g}, patched"
+            f" {self.error_patched:.2g}; float64's two best are {self.margin:.2g} apart (median){widest}"
+        )
 
 
 @dataclass(frozen=True)
 class Report:
-    """A comparison. layers: in the order in which they run, the model as a whole at the end. uncalled: modules that were
-    swapped and did not run. apart: where routers chose differently, the gradients that show it most.
+    """A comparison. layers: in the order in which they run, the model as a whole at the end. uncalled: modules that
+    were swapped and did not run. apart: where routers chose differently, the gradients that show it most. rounding:
+    parameters whose gradient is next to nothing, so that no digit of it is right in the plain model.
 
     print(report) gives the tables; `ok` is the verdict, `first_off` the layer that it names.
     """
@@ -128,6 +127,7 @@ class Report:
     uncalled: tuple[str, ...] = ()
     routing: tuple[Routing, ...] = ()
     apart: tuple[Apart, ...] = ()
+    rounding: tuple[str, ...] = ()
     tokens: Tokens | None = None
 
     @property
@@ -160,7 +160,7 @@ class Report:
             " to the size of float64's tensors",
             "",
             "each layer by itself, given what it gets in the plain model:",
-            tables.text(("module", "operators", *NUMBERS, "verdict"), self._rows(every_row), NUMBERS, ("operators",), width),
+            tables.text(("module", "operators", *NUMBERS, "verdict"), self._rows(every_row), NUMBERS, (), width),
             "",
             "end to end, each with its own inputs: outputs, and the gradients that come back to them:",
             tables.text(("module", *NUMBERS[:-1]), self._flow(every_row), NUMBERS, (), width),
@@ -168,13 +168,24 @@ class Report:
         ]  # fmt: skip
         if self.uncalled:
             lines.append(f"swapped, and not called: {', '.join(self.uncalled)}")
+        if self.rounding:
+            lines.append(
+                f"gradients that are rounding and nothing else, in the plain model too: {', '.join(self.rounding)}"
+            )
         lines += [*self._routed(), *([str(self.tokens)] if self.tokens else []), self.verdict]
         return "\n".join(lines)
 
     def _rows(self, every_row: bool) -> Iterator[tuple[str, ...]]:
         for name, layer in self._shown(self.layers, every_row):
             verdict = layer.verdict
-            yield name, ", ".join(layer.ops), *_pair(layer.forward), *_pair(layer.backward), f"{layer.excess:.2f}", verdict
+            yield (
+                name,
+                ", ".join(layer.ops),
+                *_pair(layer.forward),
+                *_pair(layer.backward),
+                f"{layer.excess:.2f}",
+                verdict,
+            )
 
     def _flow(self, every_row: bool) -> Iterator[tuple[str, ...]]:
         flowing = [layer for layer in self.layers if layer.flow and not layer.ops]
@@ -199,7 +210,7 @@ class Report:
         if not any(found.plain or found.patched or found.free for found in self.routing):
             return
         yield "routing differs, which is a jump and no error; the tables are with float64's choices:"
-        yield from map(str, self.routing)
+        yield from (str(found) for found in self.routing if found.plain or found.patched or found.free)
         for one in self.apart:
             yield (
                 f"  gradient of {one.parameter}: plain and patched {one.free:.2g} of its size apart,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,15 +13,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kernelmux.nn import modes
-from kernelmux.nn.check_report import Apart, Layer, Report, Routing, Tokens
+from kernelmux.nn.agreement import tokens
+from kernelmux.nn.check_report import Apart, Layer, Report, Routing
 from kernelmux.nn.module import Ours
 from kernelmux.nn.patching import Patch, patch
-from kernelmux.nn.verdicts import Error, Scale, error, sized
-from kernelmux.registry.dtypes import SHORT, UNIT
+from kernelmux.nn.verdicts import Error, errors_of, gradient_errors, scale_of, worst
+from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.modules import Modules
 
 Tensor = torch.Tensor
+NOTHING = Error("output", 0.0, 0.0, 0.0)  # of what has none
 MOST_APART = 3  # gradients to show where routers chose differently
 
 
@@ -33,8 +35,8 @@ def check_model(
     report = kernelmux.nn.check_model(model, tokens, labels=tokens)
     print(report); assert report.ok
 
-    inputs, named: what the model is called with. ops: as for `patch`. seed: of the gradients that are drawn. The model is
-    copied three times, in eval mode and without a cache, and stays as it is: one copy is patched, one is float64 throughout.
+    inputs, named: what the model is called with. ops: as for `patch`. seed: of the gradients that are drawn. The model
+    stays as it is. Three copies of it, in eval mode and without a cache, are compared: one is patched, one is in float64.
     A layer is a module that `patch` swapped, or that stands in a list of layers and holds one. By itself it gets the inputs
     that it has in the plain model, and a gradient that is drawn, so that it inherits no error; where modules choose (topk,
     argmax), all take the same choice. `kernelmux.nn.verdicts` says what is off. End to end the models start from their
@@ -79,14 +81,16 @@ class _Check:
         self.patched = copy.deepcopy(self.plain)
         self.patch: Patch = patch(self.patched, ops)
         if not self.patch.swapped:
-            raise ArgumentError(f"check_model(): model: expected one that patch() can swap modules of, got {self.patch}")
+            raise ArgumentError(
+                f"check_model(): model: expected one that patch() can swap modules of, got {self.patch}"
+            )
         self.exact = copy.deepcopy(self.plain).double()
         _configure(self.exact, "_experts_implementation", "eager")  # torch multiplies groups in fp32 at most
         self.ops: dict[str, list[str]] = {}
         for entry in self.patch.swapped:
             self.ops.setdefault(entry.path, []).append(entry.op)
         self.paths = [path for path, _ in model.named_modules() if path in self.ops or self._is_layer(path)]
-        self.scale = _scale(pytree.tree_leaves((inputs, named)), self.plain)
+        self.scale = scale_of(pytree.tree_leaves((inputs, named)), self.plain)
 
     def _is_layer(self, path: str) -> bool:
         parent = self.plain.get_submodule(path.rpartition(".")[0])
@@ -98,18 +102,21 @@ class _Check:
         exact = self._run(self.exact, None)
         plain, patched = self._run(self.plain, exact.choices), self._run(self.patched, exact.choices)
         layers = [self._layer(path, *found, exact, plain, patched) for path, found in alone.found.items()]
-        routing, apart = self._routing(exact, plain, patched)
+        errors = dict(gradient_errors([run.parameters for run in (exact, plain, patched)], self.scale))
+        rounding = tuple(name for name, found in errors.items() if found.noise)
+        routing, apart = self._routing(exact, plain, patched, rounding)
         parameter = next(iter(self.plain.parameters()))
         return Report(
             model=type(self.plain).__name__,
             dtype=SHORT.get(parameter.dtype, str(parameter.dtype)),
             device=str(parameter.device),
             swapped=len(self.ops),
-            layers=(*layers, self._whole(exact, plain, patched)),
+            layers=(*layers, self._whole(worst(errors.values()), exact, plain, patched)),
             uncalled=tuple(path for path in self.ops if path not in alone.found),
             routing=routing,
             apart=apart,
-            tokens=_tokens(exact.result, plain.result, patched.result),
+            rounding=rounding,
+            tokens=tokens(exact.result, plain.result, patched.result),
         )
 
     def _run(self, model: torch.nn.Module, held: modes.Choices | None) -> _Run:
@@ -137,19 +144,22 @@ class _Check:
 
     def _layer(self, path: str, forward: Error, backward: Error | None, *runs: _Run) -> Layer:
         module = self.plain.get_submodule(path)
-        flow = _worst(_errors([run.outputs.get(path, []) for run in runs], "output", self.scale))
+        flow = worst(errors_of([run.outputs.get(path, []) for run in runs], "output", self.scale))
         back = [[run.gradients.get(path, {})[i] for i in sorted(run.gradients.get(path, {}))] for run in runs]
         ops = tuple(self.ops.get(path, ()))
-        return Layer(path, type(module).__name__, ops, forward, backward, flow, _worst(_errors(back, "output", self.scale)))
+        return Layer(
+            path, type(module).__name__, ops, forward, backward, flow, worst(errors_of(back, "output", self.scale))
+        )
 
-    def _whole(self, *runs: _Run) -> Layer:
+    def _whole(self, backward: Error | None, *runs: _Run) -> Layer:
         """The model end to end: what it returns, but for numbers such as a loss, and the gradients of its parameters."""
-        forward = _worst(_errors([[x for x in _floats(run.result) if x.dim()] for run in runs], "output", self.scale))
-        found = list(_parameter_errors([run.parameters for run in runs], self.scale))
-        forward = forward or Error("output", 0.0, 0.0, 0.0)
-        return Layer("", type(self.plain).__name__, (), forward, _worst(found), forward, _worst(found))
+        forward = worst(errors_of([[x for x in _floats(run.result) if x.dim()] for run in runs], "output", self.scale))
+        forward = forward or NOTHING
+        return Layer("", type(self.plain).__name__, (), forward, backward, forward, backward)
 
-    def _routing(self, exact: _Run, plain: _Run, patched: _Run) -> tuple[tuple[Routing, ...], tuple[Apart, ...]]:
+    def _routing(
+        self, exact: _Run, plain: _Run, patched: _Run, rounding: tuple[str, ...]
+    ) -> tuple[tuple[Routing, ...], tuple[Apart, ...]]:
         """Where routers chose otherwise than float64's, and what follows from it if each model has its own way."""
         chosen: Any = exact.choices, plain.choices, patched.choices
         total: dict[str, int] = {}
@@ -165,7 +175,7 @@ class _Check:
             for path, count in total.items()
         )
         freely, held = _apart(*free), _apart(plain, patched)
-        most = sorted(freely, key=lambda name: -freely[name])[:MOST_APART]
+        most = sorted(freely.keys() - set(rounding), key=lambda name: -freely[name])[:MOST_APART]
         return found, tuple(Apart(name, freely[name], held.get(name, math.nan)) for name in most)
 
 
@@ -173,17 +183,20 @@ class _Alone:
     """Each layer by itself, in a pass of the plain model, whose inputs it gets. found: the worst errors by path."""
 
     def __init__(self, check: _Check) -> None:
-        self.check = check
         self.found: dict[str, tuple[Error, Error | None]] = {}
-        self._busy = False
-        self._modules = [dict(model.named_modules()) for model in (check.plain, check.patched, check.exact)]
-        self._where = [Modules(model) for model in (check.plain, check.patched, check.exact)]
+        models = (check.exact, check.plain, check.patched)
+        self._seed, self._busy = check.seed, False
+        self._modules = [dict(model.named_modules()) for model in models]
+        self._where = [Modules(model) for model in models]
         hooks = [
-            self._modules[0][path].register_forward_pre_hook(self._hook(path), with_kwargs=True) for path in check.paths
+            check.plain.get_submodule(path).register_forward_pre_hook(self._hook(path), with_kwargs=True)
+            for path in check.paths
         ]
         check.plain(*check.inputs, **check.named)
-        for hook in (*hooks, *self._where):
-            hook.remove() if hasattr(hook, "remove") else hook.close()
+        for hook in hooks:
+            hook.remove()
+        for where in self._where:
+            where.close()
 
     def _hook(self, path: str) -> Callable[..., None]:
         def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -191,26 +204,28 @@ class _Alone:
                 return
             self._busy = True
             try:
-                self._compare(path, args, kwargs)
+                forward, backward = self._compare(path, args, kwargs)
             finally:
                 self._busy = False
+            first, second = self.found.get(path, (None, None))  # of an earlier call
+            self.found[path] = worst([forward, first]) or forward, worst([backward, second])
 
         return before
 
-    def _compare(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        plain = _Call(self._modules[0][path], args, kwargs, modes.Choices(self._where[0].current))
-        patched, exact = (
-            _Call(models[path], args, kwargs, modes.Choices(where.current, plain.choices), exact=last)
-            for models, where, last in zip(self._modules[1:], self._where[1:], (False, True), strict=True)
-        )
-        given = [_gradient(x, self.check.seed + i).to(y.dtype) for i, (x, y) in enumerate(zip(exact.outputs, plain.outputs, strict=True))]
-        calls = (exact, plain, patched)
-        scale = _scale((*pytree.tree_leaves((args, kwargs)), *plain.outputs), self._modules[0][path])
-        forward = _worst(_errors([call.outputs for call in calls], "output", scale)) or Error("output", 0.0, 0.0, 0.0)
-        backward = _worst(_parameter_errors([call.backward(given) for call in calls], scale))
-        self.found[path] = tuple(  # type: ignore[assignment]
-            _worst([found for found in pair if found]) for pair in zip((forward, backward), self.found.get(path, (None, None)), strict=True)
-        )
+    def _compare(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Error, Error | None]:
+        (exact, plain, patched), choices = (modules[path] for modules in self._modules), None
+        calls = []
+        for module, where in ((plain, self._where[1]), (patched, self._where[2]), (exact, self._where[0])):
+            noted = modes.Choices(where.current, choices)
+            choices = choices or noted
+            calls.append(_Call(module, args, kwargs, noted, exact=module is exact))
+        calls.insert(0, calls.pop())
+        pairs = zip(calls[0].outputs, calls[1].outputs, strict=True)
+        given = [_gradient(x, self._seed + i).to(y.dtype) for i, (x, y) in enumerate(pairs)]
+        scale = scale_of((*pytree.tree_leaves((args, kwargs)), *calls[1].outputs), plain)
+        forward = worst(errors_of([call.outputs for call in calls], "output", scale)) or NOTHING
+        backward = dict(gradient_errors([call.backward(given) for call in calls], scale))
+        return forward, worst(backward.values())
 
 
 class _Call:
@@ -219,7 +234,6 @@ class _Call:
     def __init__(
         self, module: torch.nn.Module, args: Any, kwargs: Any, choices: modes.Choices, exact: bool = False
     ) -> None:
-        self.choices = choices
         self.wanted: dict[str, Tensor] = {}
         args, kwargs = pytree.tree_map(lambda x: self._own(x, exact), (args, kwargs))
         with ExitStack() as stack:
@@ -267,7 +281,7 @@ def _keeper(run: _Run, path: str) -> Callable[..., None]:
         gradients = run.gradients.setdefault(path, {})
         for i, x in enumerate(found):
             if x.requires_grad:
-                x.register_hook(lambda g, i=i: gradients.__setitem__(i, g.detach()))
+                x.register_hook(lambda g, i=i: gradients.__setitem__(i, g.detach()))  # type: ignore[no-untyped-call]
 
     return after
 
@@ -300,41 +314,6 @@ def _gradient(y: Tensor, seed: int) -> Tensor:
     return _noise(y, seed) + torch.nan_to_num(y.detach() / size)
 
 
-def _scale(tensors: Iterable[Any], module: torch.nn.Module) -> Scale:
-    """The coarsest dtype among tensors and parameters, and the longest sum that they may take part in."""
-    floats = [x for x in tensors if isinstance(x, Tensor) and x.is_floating_point() and x.dim()]
-    ids = [x for x in tensors if isinstance(x, Tensor) and not x.is_floating_point()]
-    weights = list(module.parameters())
-    units = [UNIT.get(x.dtype, 0.0) for x in (*floats, *weights)]
-    lengths = [n for x in (*floats, *weights) for n in x.shape] + [x.numel() // max(x.shape[-1], 1) for x in floats]
-    return Scale(max(units, default=UNIT[torch.float32]), max([*lengths, *(x.numel() for x in ids)], default=1))
-
-
-def _errors(lists: list[list[Tensor]], name: str, scale: Scale) -> Iterator[Error]:
-    """Of the tensors of float64, plain and patched; one that the patched model lacks is off."""
-    exact, plain, patched = lists
-    if len(patched) != len(exact):
-        yield Error(f"{name}: expected {len(exact)}, got {len(patched)}", 0.0, math.inf, math.inf)
-        return
-    for number, found in enumerate(zip(exact, plain, patched, strict=True)):
-        yield error(f"{name} {number}" if len(exact) > 1 else name, *found, scale)
-
-
-def _parameter_errors(found: list[dict[str, Tensor]], scale: Scale) -> Iterator[Error]:
-    """Of gradients by name; one that a model does not have is zero there."""
-    exact, plain, patched = found
-    whole = sized(exact.values(), scale)
-    for name in {**exact, **patched}:
-        like = exact.get(name, patched.get(name))
-        zero = torch.zeros_like(like)  # type: ignore[arg-type]
-        tensors = (given.get(name, zero) for given in (exact, plain, patched))
-        yield error(f"gradient of {name}", *tensors, whole)
-
-
-def _worst(errors: Iterable[Error]) -> Error | None:
-    return max(errors, key=lambda found: found.excess, default=None)
-
-
 def _apart(plain: _Run, patched: _Run) -> dict[str, float]:
     """How far the gradients of two models are apart, relative to those of the plain one."""
     found = {}
@@ -343,32 +322,3 @@ def _apart(plain: _Run, patched: _Run) -> dict[str, float]:
         if name in patched.parameters and size > 0:
             found[name] = float((patched.parameters[name].double() - g.double()).norm() / size)
     return found
-
-
-def _tokens(exact: Any, plain: Any, patched: Any) -> Tokens | None:
-    """How often the models have the same best token, of logits [..., V]; None for a model without."""
-    found = [getattr(result, "logits", None) for result in (exact, plain, patched)]
-    if not all(isinstance(x, Tensor) and x.dim() > 1 and x.shape[-1] > 1 for x in found):
-        return None
-    logits = [x.double().flatten(0, -2) for x in found]  # type: ignore[union-attr]
-    best = [x.argmax(-1) for x in logits]
-    top = logits[0].topk(2, -1).values
-    margin = top[:, 0] - top[:, 1]
-    sigma = [float((x - logits[0]).square().mean().sqrt()) for x in logits[1:]]
-    a, b = (torch.special.ndtr(-margin / (math.sqrt(2) * max(s, 1e-300))) for s in sigma)  # that a model swaps the two
-    apart = best[1] != best[2]
-    return Tokens(
-        places=len(margin),
-        plain_patched=_agreement(best[1], best[2]),
-        plain_exact=_agreement(best[1], best[0]),
-        patched_exact=_agreement(best[2], best[0]),
-        expected=float(((1 - a) * (1 - b) + a * b).mean()),
-        margin=float(margin.median()),
-        widest=float(margin[apart].max()) if bool(apart.any()) else 0.0,
-        error_plain=sigma[0],
-        error_patched=sigma[1],
-    )
-
-
-def _agreement(a: Tensor, b: Tensor) -> float:
-    return float((a == b).double().mean())
