@@ -167,7 +167,7 @@ def test_choices_of_another_run_are_taken_with_their_values_and_gradients():
         values.sum().backward()
         assert torch.equal(y.argmax(-1), torch.tensor([2, 0])) and torch.equal(indices, torch.tensor([[2], [0]]))
     assert torch.equal(values, torch.tensor([[1.0], [3.0]]))
-    assert torch.equal(y.grad, torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
+    assert y.grad is not None and torch.equal(y.grad, torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     assert modes.differing(first, second) == {"here": 2}
 
 
