@@ -41,7 +41,7 @@ def check_model(
     that it has in the plain model, and a gradient that is drawn, so that it inherits no error; where modules choose (topk,
     argmax), all take the same choice. `kernelmux.nn.verdicts` says what is off. End to end the models start from their
     loss, or from a gradient that is drawn. The patched copy runs on the backends that are chosen where this is called.
-    ArgumentError for what is no model, holds modules of kernelmux already, or has none that can be swapped.
+    ArgumentError for what is no model, holds modules of kernelmux already or none that can be swapped, and for a cache.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"check_model(): model: expected a torch.nn.Module, got {shown(model)}")
@@ -49,6 +49,9 @@ def check_model(
         raise ArgumentError(
             f"check_model(): model: expected one without kernelmux's modules, got one with {ours[0]}: undo its patch first"
         )
+    for name in ("use_cache", "past_key_values"):  # a layer that is called again would find its own keys there
+        if named.get(name):
+            raise ArgumentError(f"check_model(): {name}: expected a call without a cache, got {shown(named[name])}")
     with torch.enable_grad():
         return _Check(model, ops, seed, inputs, named).report()
 
@@ -105,11 +108,12 @@ class _Check:
         errors = dict(gradient_errors([run.parameters for run in (exact, plain, patched)], self.scale))
         rounding = tuple(name for name, found in errors.items() if found.noise)
         routing, apart = self._routing(exact, plain, patched, rounding)
-        parameter = next(iter(self.plain.parameters()))
+        tensors = [*self.plain.parameters(), *pytree.tree_leaves((self.inputs, self.named))]
+        first = next(x for x in tensors if isinstance(x, Tensor))
         return Report(
             model=type(self.plain).__name__,
-            dtype=SHORT.get(parameter.dtype, str(parameter.dtype)),
-            device=str(parameter.device),
+            dtype=SHORT.get(first.dtype, str(first.dtype)),
+            device=str(first.device),
             swapped=len(self.ops),
             layers=(*layers, self._whole(worst(errors.values()), exact, plain, patched)),
             uncalled=tuple(path for path in self.ops if path not in alone.found),
@@ -136,7 +140,8 @@ class _Check:
             hook.remove()
         where.close()
         outputs, gradients = _start(run.result, self.seed)
-        torch.autograd.backward(outputs, gradients)
+        if outputs:
+            torch.autograd.backward(outputs, gradients)
         run.result = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, run.result)
         run.parameters = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         model.zero_grad()
@@ -297,7 +302,7 @@ def _doubled(x: Any) -> Any:
 def _start(result: Any, seed: int) -> tuple[list[Tensor], list[Tensor | None]]:
     """Where a backward starts: at the loss, or at all outputs with gradients that are drawn."""
     loss = getattr(result, "loss", None)
-    if isinstance(loss, Tensor):
+    if isinstance(loss, Tensor) and loss.requires_grad:
         return [loss], [None]
     outputs = [x for x in _floats(result) if x.requires_grad]
     return outputs, [_noise(x, seed + i).to(x.dtype) for i, x in enumerate(outputs)]

@@ -186,6 +186,16 @@ def test_a_module_without_transformers_and_without_a_loss():
     assert report.tokens is None and [found.path for found in report.routing] == [""]
 
 
+def test_a_model_without_parameters_and_without_gradients():
+    report = check_model(torch.nn.Sequential(torch.nn.GELU(), torch.nn.Softmax(-1)), torch.randn(3, 8))
+    assert report.ok and report.dtype == "fp32" and all(layer.backward is None for layer in report.layers)
+
+
+def test_a_frozen_model_is_compared_forward():
+    report = checked(named("llama").requires_grad_(False))
+    assert report.ok and all(layer.backward is None for layer in report.layers) and "-" in str(report)
+
+
 def test_a_swapped_module_that_does_not_run_is_listed():
     model = Gated()
     model.unused = torch.nn.Linear(2, 2)
@@ -206,6 +216,8 @@ def test_wrong_arguments_are_named():
     kx.patch(model)
     with pytest.raises(kx.ArgumentError, match="without kernelmux's modules, got one with 0: undo its patch first"):
         check_model(model, torch.ones(1, 2))
+    with pytest.raises(kx.ArgumentError, match="use_cache: expected a call without a cache, got True"):
+        check_model(torch.nn.Linear(2, 2), torch.ones(1, 2), use_cache=True)
     with pytest.raises(kx.ArgumentError, match=r"expected one that patch\(\) can swap modules of, got Tanh"):
         check_model(torch.nn.Tanh(), torch.ones(1, 2))
 
