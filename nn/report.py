@@ -49,6 +49,11 @@ def _patterns(paths: Iterable[str]) -> list[str]:
     """Paths with * in place of the numbers of layers, and those of one parent together: layers.*.attn.{q_proj, k_proj}."""
     children: dict[str, dict[str, None]] = {}
     for path in paths:
-        parent, _, name = re.sub(r"(?<![^.])\d+(?![^.])", "*", path).rpartition(".")
+        parent, _, name = generic(path).rpartition(".")
         children.setdefault(parent and f"{parent}.", {})[name or "(the model)"] = None
     return [parent + (next(iter(n)) if len(n) == 1 else f"{{{', '.join(n)}}}") for parent, n in children.items()]
+
+
+def generic(path: str) -> str:
+    """A path with * in place of the numbers of layers."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)

@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   kernelmux support --device sm_90
   kernelmux support matmul --device sm_90
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
+  kernelmux check-model llama --dtype bf16
   kernelmux doctor
 """
 
@@ -37,6 +38,10 @@ PROVIDED = {
     "emulate": (
         "kernelmux.perf.emulated.emulate",
         "run one call on the emulator: sectors, bank conflicts, a picture of them",
+    ),
+    "check-model": (
+        "kernelmux.nn.check_command",
+        "compare a patched model with the plain one and float64, layer by layer",
     ),
 }
 

@@ -17,6 +17,7 @@ import torch
 from kernelmux import emulator
 from kernelmux.conformance import arguments as conformance
 from kernelmux.emulator import nvrtc, triton_driver
+from kernelmux.nn import check_command
 from kernelmux.perf import cli as perf
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.profile import cli as profile
@@ -38,6 +39,7 @@ PROGRAMS = {
     "perf.profile": profile.parser,
     "profile": profile.parser,
     "emulate": emulate.parser,
+    "check-model": check_command.parser,
     "registry": registry._parser,
 }
 PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"
@@ -63,7 +65,7 @@ def words(command: str) -> tuple[str, list[str]]:
         told.remove("--no-venv") if "--no-venv" in told else None
         return told[2], told[4:]
     if told[0] == "kernelmux":
-        return (told[1], told[2:]) if told[1:2] == ["emulate"] else ("registry", told[1:])
+        return (told[1], told[2:]) if told[1] in registry.PROVIDED else ("registry", told[1:])
     return told[2].removeprefix("kernelmux."), told[3:]
 
 

@@ -25,7 +25,7 @@ def test_the_snippets_run_and_print_what_the_page_shows(
     monkeypatch.setitem(sys.modules, "page", page)  # the compiler of torch imports where functions come from
     for number, snippet in enumerate(blocks("python"), 1):
         exec(compile(snippet, f"snippet {number} of using_in_a_model.md", "exec"), page.__dict__)
-    assert len(blocks("python")) == 13
+    assert len(blocks("python")) == 14
     assert capsys.readouterr().out.startswith(blocks("text")[0])
 
 
