@@ -10,10 +10,9 @@ import functools
 import inspect
 import re
 import types
-import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,8 +22,8 @@ from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
 from kernelmux.nn.decorators import around, plain
+from kernelmux.nn.fallback import tell, unsuited
 from kernelmux.nn.module import Ours, outside, unfit
-from kernelmux.registry import catalog
 
 ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
 # What "sdpa" ignores as well; a window that matters comes as a mask.
@@ -44,6 +43,13 @@ class LlamaRMSNorm(Ours):
         if not templates.known(type(module).forward, templates.RMS_NORM):
             return "its forward is none of those that are known to be rms_norm"
         return unfit(cls.op, weight=module.weight) or outside(cls.op, "eps", _eps(module))
+
+    def declined(self, hidden_states: torch.Tensor) -> str | None:
+        weight = cast(Any, self).weight
+        if problem := unsuited(hidden_states, weight):
+            return problem
+        same = hidden_states.dim() and hidden_states.shape[-1] == weight.shape[0]
+        return None if same else "its input has not as many columns as its weight"
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         module: Any = self
@@ -70,7 +76,13 @@ class LlamaMLP(Ours):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         module: Any = self
-        y: torch.Tensor = module.down_proj(kx.swiglu(module.gate_proj(x), module.up_proj(x)))
+        gate, up = module.gate_proj(x), module.up_proj(x)
+        if reason := unsuited(gate, up) or (None if gate.shape == up.shape else "its tensors have two shapes"):
+            tell(self.op, reason)
+            gated = module.act_fn(gate) * up
+        else:
+            gated = kx.swiglu(gate, up)
+        y: torch.Tensor = module.down_proj(gated)
         return y
 
 
@@ -143,7 +155,8 @@ def rotated(
     unsqueeze_dim: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """q and k [B, H, M, D] turned by angles [B, M, D] or [1, M, D], whose halves are equal."""
-    if unsqueeze_dim != 1:
+    if reason := _unturned(q, k, cos, sin, unsqueeze_dim):
+        tell("rope", reason)
         found: tuple[torch.Tensor, torch.Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
         return found
     half = cos.shape[-1] // 2
@@ -153,22 +166,33 @@ def rotated(
     return kx.rope(q, cos, sin), kx.rope(k, cos, sin)
 
 
+def _unturned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> str | None:
+    """What there is about a call that `rope` does not do, or None."""
+    if unsqueeze_dim != 1:
+        return f"its unsqueeze_dim is {unsqueeze_dim}"
+    if problem := unsuited(q, cos, sin) or unsuited(k, cos, sin):
+        return problem
+    if not q.dim() == k.dim() == cos.dim() + 1 == sin.dim() + 1 == 4:
+        return "its tensors have not the axes [B, H, M, D] and [B, M, D]"
+    one = cos.shape[0] == 1 or cos.shape[0] == q.shape[0] == k.shape[0]
+    same = cos.shape == sin.shape and cos.shape[1:] == (q.shape[2], q.shape[3]) == (k.shape[2], k.shape[3])
+    return None if one and same else "its angles are broadcast"
+
+
 class Table:
     """The table of attention functions of transformers with ours in place of "sdpa"."""
 
     def __init__(self, others: Any) -> None:
         self.others = others
-        self.dtypes = catalog.spec("attention").dtypes  # known before a compiler traces a call
 
     def get_interface(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The function of that name; ours may hand a call on to it."""
         otherwise: Callable[..., Any] = self.others.get_interface(name, default)
-        return functools.partial(attend, otherwise, self.dtypes) if name == "sdpa" else otherwise
+        return functools.partial(attend, otherwise) if name == "sdpa" else otherwise
 
 
 def attend(
     otherwise: Callable[..., Any],
-    dtypes: tuple[torch.dtype, ...],
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -181,8 +205,8 @@ def attend(
 ) -> tuple[torch.Tensor, Any]:
     """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
     whole = attention_mask is not None and is_stand_in(attention_mask)
-    if problem := _left_over(dtypes, query, value, None if whole else attention_mask, dropout, others):
-        _tell(problem)
+    if problem := _left_over(query, key, value, None if whole else attention_mask, dropout, others):
+        tell("attention", problem)
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         if whole:
             attention_mask, given["is_causal"] = None, True
@@ -194,15 +218,9 @@ def attend(
     return in_order(y, (0, 2, 1, 3)).transpose(1, 2).contiguous(), None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _tell(problem: str) -> None:
-    """A warning; of a compiled model when it is compiled."""
-    warnings.warn(f"kernelmux.patch: attention: a call is left to transformers: {problem}", stacklevel=3)
-
-
 def _left_over(
-    dtypes: tuple[torch.dtype, ...],
     query: torch.Tensor,
+    key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
     dropout: float,
@@ -213,8 +231,8 @@ def _left_over(
         return "it has a mask (padding, a window, or sequences in one row)"
     if dropout:
         return f"it has dropout {dropout}"
-    if query.dtype not in dtypes:
-        return f"its queries are {query.dtype}"
+    if problem := unsuited(query, key, value):
+        return problem
     if value.shape[-1] != query.shape[-1]:
         return f"its values have {value.shape[-1]} columns and its queries {query.shape[-1]}"
     odd = sorted(name for name, found in others.items() if found is not None and found is not False)

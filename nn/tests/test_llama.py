@@ -10,6 +10,7 @@ import torch
 import kernelmux as kx
 from kernelmux.nn import llama
 from kernelmux.nn.tests.counting import counted
+from kernelmux.registry import notices
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 
@@ -28,6 +29,11 @@ def made(kind="Llama", dtype=torch.float32, **options):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES | options)
     return getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(notices, "_told", set())
 
 
 @pytest.fixture
@@ -127,7 +133,7 @@ def test_a_cache_with_room_for_more_hides_what_is_not_there_yet(half, queries, k
     q = torch.randn(1, 4, queries, 8, generator=rng).bfloat16()
     k, v = torch.randn(2, 1, 2, keys, 8, generator=rng).bfloat16()
     module = half.model.layers[0].self_attn
-    ours, _ = llama.attend(sdpa, (torch.bfloat16,), module, q, k, v, None, scaling=0.3)
+    ours, _ = llama.attend(sdpa, module, q, k, v, None, scaling=0.3)
     near(
         ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=3 * 2**-9
     )  # both results, their weights
@@ -137,7 +143,7 @@ def test_a_padded_batch_goes_on_to_transformers_with_a_warning(half):
     padded = torch.ones_like(IDS).index_fill(1, torch.arange(3), 0)
     with torch.no_grad():
         logits = half(IDS, attention_mask=padded).logits
-        with kx.patch(half, "attention"), pytest.warns(UserWarning, match="left to transformers: it has a mask"):
+        with kx.patch(half, "attention"), pytest.warns(UserWarning, match="runs as before, because it has a mask"):
             assert torch.equal(half(IDS, attention_mask=padded).logits, logits)
 
 
