@@ -12,12 +12,12 @@ import re
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
 import kernelmux as kx
-from kernelmux.nn import templates
+from kernelmux.nn import gpt, templates
 from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
@@ -61,17 +61,19 @@ def _eps(module: Any) -> float:
 
 
 class LlamaMLP(Ours):
-    """gate_proj, up_proj, down_proj and silu: swiglu between the three layers, which stay what they are."""
+    """gate_proj, up_proj, down_proj and an activation: one operator between the layers, which stay what they are."""
 
     op = "swiglu"
 
     @classmethod
     def obstacle(cls, module: Any) -> str | None:
         if not templates.known(type(module).forward, templates.GATED_MLP):
-            return "its forward is none of those that are known to be swiglu"
+            return f"its forward is none of those that are known to be {cls.op}"
         name = type(module.act_fn).__name__
-        if name not in ("SiLU", "SiLUActivation"):
-            return f"its activation is {name}, expected SiLU"
+        if name not in ("SiLU", "SiLUActivation") and gpt.formula(module.act_fn) is None:
+            return f"its activation is {name}, expected SiLU or GELU"
+        if "forward" in vars(module.act_fn):
+            return "the forward of its activation is replaced on the instance, by a library or by hand"
         return unfit(cls.op, **{"gate_proj.weight": module.gate_proj.weight})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,9 +83,32 @@ class LlamaMLP(Ours):
             tell(self.op, reason)
             gated = module.act_fn(gate) * up
         else:
-            gated = kx.swiglu(gate, up)
+            gated = self.gated(gate, up)
         y: torch.Tensor = module.down_proj(gated)
         return y
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """The operator."""
+        return kx.swiglu(gate, up)
+
+
+class GemmaMLP(LlamaMLP):
+    """geglu in the place of swiglu; the formula of gelu belongs to the class."""
+
+    op = "geglu"
+    approximate: ClassVar[Any] = "tanh"
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return kx.geglu(gate, up, self.approximate)
+
+
+class GemmaMLPByErf(GemmaMLP):
+    """geglu with the exact gelu."""
+
+    approximate = "none"
+
+
+GEGLUS: dict[str | None, Any] = {"none": GemmaMLPByErf, "tanh": GemmaMLP}
 
 
 def rotary_obstacle(module: Any) -> str | None:
@@ -233,8 +258,12 @@ def _left_over(
         return f"it has dropout {dropout}"
     if problem := unsuited(query, key, value):
         return problem
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return "its tensors have not the axes [B, H, M, D]"
     if value.shape[-1] != query.shape[-1]:
-        return f"its values have {value.shape[-1]} columns and its queries {query.shape[-1]}"
+        return "its values have other columns than its queries"
+    if query.shape[1] % key.shape[1]:
+        return "its heads of queries are no multiple of those of keys"
     odd = sorted(name for name, found in others.items() if found is not None and found is not False)
     odd = [name for name in odd if name not in HARMLESS]
     return f"it has arguments without a counterpart: {', '.join(odd)}" if odd else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from typing import Any
 
@@ -263,18 +264,50 @@ def test_heads_and_angles_of_any_dtypes_are_turned(shape, dtype, angles):
         torch.testing.assert_close(mine, other, **near)
 
 
+def test_attention_goes_on_for_what_the_operator_does_not_take():
+    def otherwise(module, query, key, value, mask, scaling=None, is_causal=None, dropout=0.0):
+        return query + scaling, None
+
+    module = theirs.Module()
+    q, k = heads(torch.bfloat16)
+    narrow = torch.ones(2, 2, 3, 4, dtype=torch.bfloat16)
+    odd = {
+        "its input is fp64": (q.double(), k.double(), k.double()),
+        "its tensors are bf16 and fp32": (q, k, k.float()),
+        "its values have other columns than its queries": (q, k, narrow),
+        "its heads of queries are no multiple of those of keys": (q[:, :3], k, k),
+        "its tensors have not the axes [B, H, M, D]": (q[0], k[0], k[0]),
+    }
+    for reason, (query, key, value) in odd.items():
+        with pytest.warns(kx.FallbackWarning, match=re.escape(f"because {reason}\n")):
+            found, _ = llama.attend(otherwise, module, query, key, value, None, scaling=0.5)
+        assert torch.equal(found, query + 0.5)
+    assert by_torch() == len(odd)
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_llamas_norm_and_gated_layer_run_whatever_they_ran():
+def test_layers_of_transformers_run_whatever_they_ran():
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama", reason="bazel/requirements.lock has it")
     configuration = pytest.importorskip("transformers").LlamaConfig(
         hidden_size=8, intermediate_size=6, num_attention_heads=1
     )
-    modules = {"rms_norm": lambda: modeling.LlamaRMSNorm(8), "swiglu": lambda: modeling.LlamaMLP(configuration)}
-    for op, module in modules.items():
+    others = pytest.importorskip("transformers.pytorch_utils"), pytest.importorskip("transformers.activations")
+    gemma = pytest.importorskip("transformers.models.gemma.modeling_gemma")
+    by_gelu = modeling.LlamaConfig(hidden_size=8, intermediate_size=6, num_attention_heads=1, hidden_act="gelu")
+    modules = [
+        ("rms_norm", lambda: modeling.LlamaRMSNorm(8)),
+        ("rms_norm", lambda: gemma.GemmaRMSNorm(8)),
+        ("swiglu", lambda: modeling.LlamaMLP(configuration)),
+        ("geglu", lambda: modeling.LlamaMLP(by_gelu)),
+        ("linear", lambda: others[0].Conv1D(5, 8)),
+        ("gelu", others[1].NewGELUActivation),
+        ("gelu", others[1].GELUActivation),
+    ]
+    for op, module in modules:
         for dtype in (*FLOATS, torch.float64):
             plain, ours = patched(module, dtype, op)
             assert any([compare(plain, ours, x) for _, x in odd()])
-    assert {entry.operator for entry in kx.stats().entries if entry.source == "patch()"} == set(modules)
+    assert {entry.operator for entry in kx.stats().entries if entry.source == "patch()"} == {op for op, _ in modules}
 
 
 def test_operators_take_what_the_modules_believe():
