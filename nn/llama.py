@@ -260,6 +260,8 @@ def _left_over(
         return problem
     if not query.dim() == key.dim() == value.dim() == 4:
         return "its tensors have not the axes [B, H, M, D]"
+    if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[1:3] != value.shape[1:3]:
+        return "its queries, keys or values are broadcast"
     if value.shape[-1] != query.shape[-1]:
         return "its values have other columns than its queries"
     if query.shape[1] % key.shape[1]:

@@ -274,6 +274,7 @@ def test_attention_goes_on_for_what_the_operator_does_not_take():
     odd = {
         "its input is fp64": (q.double(), k.double(), k.double()),
         "its tensors are bf16 and fp32": (q, k, k.float()),
+        "its queries, keys or values are broadcast": (q, k[:1], k[:1]),
         "its values have other columns than its queries": (q, k, narrow),
         "its heads of queries are no multiple of those of keys": (q[:, :3], k, k),
         "its tensors have not the axes [B, H, M, D]": (q[0], k[0], k[0]),
