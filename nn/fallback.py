@@ -7,6 +7,7 @@ its graph has one of the two. A module of `kernelmux.nn` that a user makes has n
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -48,11 +49,12 @@ def tell(op: str, reason: str) -> None:
 def guarded(ours: Any, cls: Any) -> Callable[..., Any]:
     """The forward of ours for a module that had `cls`: that of `cls` where ours declines the call."""
 
-    @functools.wraps(ours.forward)
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
         if reason := ours.declined(self, *inputs, **named):
             tell(ours.op, reason)
             return cls.forward(self, *inputs, **named)
         return ours.forward(self, *inputs, **named)
 
-    return forward
+    # Code of its own: torch.compile keeps graphs by code, and a few of them for each.
+    own = types.FunctionType(forward.__code__.replace(), forward.__globals__, "forward", None, forward.__closure__)
+    return functools.update_wrapper(own, ours.forward)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn as theirs
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses import FakeTensorMode
 
 import kernelmux as kx
@@ -217,6 +218,24 @@ def test_a_graph_has_no_break_and_a_compiled_call_is_counted_when_it_is_compiled
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert ours(*map(mode.from_tensor, inputs)).shape == y.shape
+
+
+def test_a_compiler_that_meets_many_kinds_of_modules_one_by_one_keeps_a_graph_of_each():
+    named = [type(f"Named{i}", (theirs.Linear,), {}) for i in range(10)]
+    layers = theirs.ModuleList(cls(8, 8) for cls in named)
+    kx.patch(layers)
+
+    @torch._dynamo.disable(recursive=False)
+    def apart(x):
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    with torch.no_grad():
+        torch.compile(lambda x: apart(x + 1), backend=counter)(drawn((2, 8)))
+    assert counter.frame_count == 1 + len(named)
 
 
 def test_symbolic_trace_sees_torchs_modules():
