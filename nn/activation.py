@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import kernelmux as kx
+from kernelmux.nn.fallback import unsuited
 from kernelmux.nn.module import Ours, outside
 
 DIM = "dim: expected the number of an axis, got None (torch guesses it, and warns)"
@@ -25,6 +26,9 @@ class GELU(Ours, torch.nn.GELU):
     def obstacle(cls, module: Any) -> str | None:
         return outside(cls.op, "approximate", module.approximate)
 
+    def declined(self, input: torch.Tensor) -> str | None:
+        return unsuited(input)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         approximate: Any = self.approximate
         return kx.gelu(input, approximate)
@@ -42,6 +46,11 @@ class _AlongAxis(Ours):
     @classmethod
     def obstacle(cls, module: Any) -> str | None:
         return DIM if module.dim is None else None
+
+    def declined(self, input: torch.Tensor) -> str | None:
+        if self.dim is None:
+            return "its dim is None"
+        return unsuited(input) or (None if input.dim() else "its input has no axis")
 
 
 class Softmax(_AlongAxis, torch.nn.Softmax):

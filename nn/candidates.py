@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.nn import llama
+from kernelmux.nn import gpt, llama
 from kernelmux.nn.activation import GELU, LogSoftmax, Softmax
 from kernelmux.nn.classes import mixed
 from kernelmux.nn.linear import Linear
@@ -27,7 +27,7 @@ OF_TORCH: dict[type, Any] = {
     torch.nn.CrossEntropyLoss: CrossEntropyLoss,
     torch.nn.MaxPool2d: MaxPool2d,
 }
-OPS = tuple(sorted({ours.op for ours in OF_TORCH.values()} | {"rms_norm", "swiglu", "rope", "attention"}))
+OPS = tuple(sorted({ours.op for ours in OF_TORCH.values()} | {"rms_norm", "swiglu", "geglu", "rope", "attention"}))
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,8 @@ def class_for(module: torch.nn.Module, ops: frozenset[str]) -> type:
     for base, ours in OF_TORCH.items():
         if isinstance(module, base):
             return mixed(ours, cls)
-    if attends(module):
-        return llama.attention_class(cls, ops)
-    return mixed(llama.LlamaMLP if _is_mlp(module) else llama.LlamaRMSNorm, cls)
+    ours = _of_transformers(module)
+    return mixed(ours, cls) if ours else llama.attention_class(cls, ops)
 
 
 def _common(module: torch.nn.Module) -> str | None:
@@ -71,13 +70,22 @@ def _operators(module: torch.nn.Module, parent: torch.nn.Module | None) -> Itera
         if isinstance(module, base):
             yield ours.op, _of_torch(module, parent, base, ours)
             return
-    if _is_norm(module):
-        yield "rms_norm", llama.LlamaRMSNorm.obstacle(module)
-    elif _is_mlp(module):
-        yield "swiglu", llama.LlamaMLP.obstacle(module)
+    if ours := _of_transformers(module):
+        yield ours.op, ours.obstacle(module)
     elif attends(module):
         yield "rope", llama.rotary_obstacle(module)
         yield "attention", llama.attention_obstacle(module)
+
+
+def _of_transformers(module: Any) -> Any:
+    """Our class for a module that looks like one of those in transformers, other than attention; None for any other."""
+    if _is_norm(module):
+        return gpt.GemmaRMSNorm if gpt.is_gemma_norm(module) else llama.LlamaRMSNorm
+    if _is_mlp(module):
+        return llama.GEGLUS.get(gpt.formula(module.act_fn), llama.LlamaMLP)
+    if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
+        return gpt.Conv1D
+    return gpt.GELUS.get(gpt.formula(module))
 
 
 def _of_torch(module: Any, parent: torch.nn.Module | None, base: Any, ours: type[Ours]) -> str | None:

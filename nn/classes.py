@@ -10,9 +10,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from kernelmux.nn.fallback import guarded
+from kernelmux.nn.module import Ours
+
 
 class Swapped:
-    """Base of the classes made here. recipe: the function, and its arguments, that makes this class anew elsewhere."""
+    """Base of the classes made here, which tells a module that was swapped from one that a user made of ours.
+
+    recipe: the function, and its arguments, that makes this class anew elsewhere; the class before comes among them.
+    """
 
     recipe: tuple[Callable[..., type], tuple[Any, ...]]
 
@@ -35,5 +41,6 @@ def derived(ours: type, cls: type, recipe: tuple[Callable[..., type], tuple[Any,
 
 @cache
 def mixed(ours: Any, cls: Any) -> type:
-    """The class of a module that had `cls` and gets the forward of ours: ours itself where that extends `cls`."""
-    return ours if cls in ours.__bases__ else derived(ours, cls, (mixed, (ours, cls)))
+    """The class of a module that had `cls` and gets the forward of ours, for the calls that ours does not decline."""
+    members = {} if ours.declined is Ours.declined else {"forward": guarded(ours, cls)}
+    return derived(ours, cls, (mixed, (ours, cls)), **members)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import kernelmux as kx
+from kernelmux.nn.fallback import unsuited
 from kernelmux.nn.module import Ours, precision, unfit
 
 
@@ -34,6 +35,9 @@ class Linear(Ours, torch.nn.Linear):
     @classmethod
     def obstacle(cls, module: Any) -> str | None:
         return unfit(cls.op, weight=module.weight, bias=module.bias)
+
+    def declined(self, input: torch.Tensor) -> str | None:
+        return unsuited(input, self.weight)  # torch raises where the bias alone has another dtype
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return kx.linear(input, self.weight, self.bias, precision=precision(input.is_cuda))

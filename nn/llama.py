@@ -10,21 +10,20 @@ import functools
 import inspect
 import re
 import types
-import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 
 import kernelmux as kx
-from kernelmux.nn import templates
+from kernelmux.nn import gpt, templates
 from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
 from kernelmux.nn.decorators import around, plain
+from kernelmux.nn.fallback import tell, unsuited
 from kernelmux.nn.module import Ours, outside, unfit
-from kernelmux.registry import catalog
 
 ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
 # What "sdpa" ignores as well; a window that matters comes as a mask.
@@ -45,6 +44,13 @@ class LlamaRMSNorm(Ours):
             return "its forward is none of those that are known to be rms_norm"
         return unfit(cls.op, weight=module.weight) or outside(cls.op, "eps", _eps(module))
 
+    def declined(self, hidden_states: torch.Tensor) -> str | None:
+        weight = cast(Any, self).weight
+        if problem := unsuited(hidden_states, weight):
+            return problem
+        same = hidden_states.dim() and hidden_states.shape[-1] == weight.shape[0]
+        return None if same else "its input has not as many columns as its weight"
+
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         module: Any = self
         return kx.rms_norm(hidden_states, module.weight, _eps(module))
@@ -55,23 +61,54 @@ def _eps(module: Any) -> float:
 
 
 class LlamaMLP(Ours):
-    """gate_proj, up_proj, down_proj and silu: swiglu between the three layers, which stay what they are."""
+    """gate_proj, up_proj, down_proj and an activation: one operator between the layers, which stay what they are."""
 
     op = "swiglu"
 
     @classmethod
     def obstacle(cls, module: Any) -> str | None:
         if not templates.known(type(module).forward, templates.GATED_MLP):
-            return "its forward is none of those that are known to be swiglu"
+            return f"its forward is none of those that are known to be {cls.op}"
         name = type(module.act_fn).__name__
-        if name not in ("SiLU", "SiLUActivation"):
-            return f"its activation is {name}, expected SiLU"
+        if name not in ("SiLU", "SiLUActivation") and gpt.formula(module.act_fn) is None:
+            return f"its activation is {name}, expected SiLU or GELU"
+        if "forward" in vars(module.act_fn):
+            return "the forward of its activation is replaced on the instance, by a library or by hand"
         return unfit(cls.op, **{"gate_proj.weight": module.gate_proj.weight})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         module: Any = self
-        y: torch.Tensor = module.down_proj(kx.swiglu(module.gate_proj(x), module.up_proj(x)))
+        gate, up = module.gate_proj(x), module.up_proj(x)
+        if reason := unsuited(gate, up) or (None if gate.shape == up.shape else "its tensors have two shapes"):
+            tell(self.op, reason)
+            gated = module.act_fn(gate) * up
+        else:
+            gated = self.gated(gate, up)
+        y: torch.Tensor = module.down_proj(gated)
         return y
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """The operator."""
+        return kx.swiglu(gate, up)
+
+
+class GemmaMLP(LlamaMLP):
+    """geglu in the place of swiglu; the formula of gelu belongs to the class."""
+
+    op = "geglu"
+    approximate: ClassVar[Any] = "tanh"
+
+    def gated(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return kx.geglu(gate, up, self.approximate)
+
+
+class GemmaMLPByErf(GemmaMLP):
+    """geglu with the exact gelu."""
+
+    approximate = "none"
+
+
+GEGLUS: dict[str | None, Any] = {"none": GemmaMLPByErf, "tanh": GemmaMLP}
 
 
 def rotary_obstacle(module: Any) -> str | None:
@@ -143,7 +180,8 @@ def rotated(
     unsqueeze_dim: int = 1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """q and k [B, H, M, D] turned by angles [B, M, D] or [1, M, D], whose halves are equal."""
-    if unsqueeze_dim != 1:
+    if reason := _unturned(q, k, cos, sin, unsqueeze_dim):
+        tell("rope", reason)
         found: tuple[torch.Tensor, torch.Tensor] = otherwise(q, k, cos, sin, unsqueeze_dim)
         return found
     half = cos.shape[-1] // 2
@@ -153,22 +191,33 @@ def rotated(
     return kx.rope(q, cos, sin), kx.rope(k, cos, sin)
 
 
+def _unturned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> str | None:
+    """What there is about a call that `rope` does not do, or None."""
+    if unsqueeze_dim != 1:
+        return f"its unsqueeze_dim is {unsqueeze_dim}"
+    if problem := unsuited(q, cos, sin) or unsuited(k, cos, sin):
+        return problem
+    if not q.dim() == k.dim() == cos.dim() + 1 == sin.dim() + 1 == 4:
+        return "its tensors have not the axes [B, H, M, D] and [B, M, D]"
+    one = cos.shape[0] == 1 or cos.shape[0] == q.shape[0] == k.shape[0]
+    same = cos.shape == sin.shape and cos.shape[1:] == (q.shape[2], q.shape[3]) == (k.shape[2], k.shape[3])
+    return None if one and same else "its angles are broadcast"
+
+
 class Table:
     """The table of attention functions of transformers with ours in place of "sdpa"."""
 
     def __init__(self, others: Any) -> None:
         self.others = others
-        self.dtypes = catalog.spec("attention").dtypes  # known before a compiler traces a call
 
     def get_interface(self, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The function of that name; ours may hand a call on to it."""
         otherwise: Callable[..., Any] = self.others.get_interface(name, default)
-        return functools.partial(attend, otherwise, self.dtypes) if name == "sdpa" else otherwise
+        return functools.partial(attend, otherwise) if name == "sdpa" else otherwise
 
 
 def attend(
     otherwise: Callable[..., Any],
-    dtypes: tuple[torch.dtype, ...],
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -181,8 +230,8 @@ def attend(
 ) -> tuple[torch.Tensor, Any]:
     """Attention of [B, H, M, D] as [B, M, H, D]; what the operator has no counterpart for goes on, with a warning."""
     whole = attention_mask is not None and is_stand_in(attention_mask)
-    if problem := _left_over(dtypes, query, value, None if whole else attention_mask, dropout, others):
-        _tell(problem)
+    if problem := _left_over(query, key, value, None if whole else attention_mask, dropout, others):
+        tell("attention", problem)
         given = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
         if whole:
             attention_mask, given["is_causal"] = None, True
@@ -194,15 +243,9 @@ def attend(
     return in_order(y, (0, 2, 1, 3)).transpose(1, 2).contiguous(), None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _tell(problem: str) -> None:
-    """A warning; of a compiled model when it is compiled."""
-    warnings.warn(f"kernelmux.patch: attention: a call is left to transformers: {problem}", stacklevel=3)
-
-
 def _left_over(
-    dtypes: tuple[torch.dtype, ...],
     query: torch.Tensor,
+    key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
     dropout: float,
@@ -213,10 +256,16 @@ def _left_over(
         return "it has a mask (padding, a window, or sequences in one row)"
     if dropout:
         return f"it has dropout {dropout}"
-    if query.dtype not in dtypes:
-        return f"its queries are {query.dtype}"
+    if problem := unsuited(query, key, value):
+        return problem
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return "its tensors have not the axes [B, H, M, D]"
+    if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[1:3] != value.shape[1:3]:
+        return "its queries, keys or values are broadcast"
     if value.shape[-1] != query.shape[-1]:
-        return f"its values have {value.shape[-1]} columns and its queries {query.shape[-1]}"
+        return "its values have other columns than its queries"
+    if query.shape[1] % key.shape[1]:
+        return "its heads of queries are no multiple of those of keys"
     odd = sorted(name for name, found in others.items() if found is not None and found is not False)
     odd = [name for name in odd if name not in HARMLESS]
     return f"it has arguments without a counterpart: {', '.join(odd)}" if odd else None

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 import kernelmux as kx
+from kernelmux.nn.fallback import unsuited
 from kernelmux.nn.module import Ours, outside
+from kernelmux.registry.dtypes import SHORT
 
 
 class CrossEntropyLoss(Ours, torch.nn.CrossEntropyLoss):
@@ -37,6 +40,21 @@ class CrossEntropyLoss(Ours, torch.nn.CrossEntropyLoss):
             return "weight: expected None (the operator weighs all classes alike), got a tensor"
         smoothing = outside(cls.op, "label_smoothing", module.label_smoothing)
         return smoothing or outside(cls.op, "reduction", module.reduction)
+
+    def declined(self, input: torch.Tensor, target: torch.Tensor) -> str | None:
+        if self.weight is not None:
+            return "it has weights of classes"
+        if problem := unsuited(input):
+            return problem
+        if target.dtype != torch.int64:
+            found = (
+                "probabilities" if target.is_floating_point() else f"classes as {SHORT.get(target.dtype, target.dtype)}"
+            )
+            return f"its target holds {found}"
+        if isinstance(input, FakeTensor) and not torch.compiler.is_compiling():
+            return "its input is fake, and has no values to look at"
+        classes = input.shape[min(input.dim(), 2) - 1] if input.dim() else 0
+        return None if classes else "it has no classes"
 
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         if target.is_floating_point():

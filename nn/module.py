@@ -23,6 +23,10 @@ class Ours:
         """Why a module with these attributes cannot run on the operator: "eps: expected ..., got ...", or None."""
         return None
 
+    def declined(self, *inputs: Any, **named: Any) -> str | None:
+        """Why a call of a swapped module with these arguments of its forward runs as before (`fallback`), or None."""
+        return None
+
     def _check(self) -> None:
         """ArgumentError at construction for an argument that the operator cannot honour."""
         if problem := self.obstacle(self):

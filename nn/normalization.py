@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import kernelmux as kx
+from kernelmux.nn.fallback import unsuited
 from kernelmux.nn.module import Ours, outside, unfit
 
 AFFINE = "elementwise_affine: expected True (the operator multiplies by a weight), got False"
@@ -22,6 +23,7 @@ class RMSNorm(Ours, torch.nn.RMSNorm):
     """
 
     op = "rms_norm"
+    legal = 0.0, 1.0
 
     def __init__(
         self,
@@ -40,6 +42,9 @@ class RMSNorm(Ours, torch.nn.RMSNorm):
             return AFFINE
         return unfit(cls.op, weight=module.weight) or outside(cls.op, "eps", EPS if module.eps is None else module.eps)
 
+    def declined(self, x: torch.Tensor) -> str | None:
+        return _declined(self, x, EPS if self.eps is None else self.eps)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         eps = EPS if self.eps is None else self.eps
         return kx.rms_norm(_rows(x, self), self.weight.flatten(), eps).view(x.shape)
@@ -52,6 +57,7 @@ class LayerNorm(Ours, torch.nn.LayerNorm):
     """
 
     op = "layer_norm"
+    legal = 1e-12, 1.0
 
     def __init__(
         self,
@@ -71,9 +77,21 @@ class LayerNorm(Ours, torch.nn.LayerNorm):
             return AFFINE
         return unfit(cls.op, weight=module.weight, bias=module.bias) or outside(cls.op, "eps", module.eps)
 
+    def declined(self, input: torch.Tensor) -> str | None:
+        return _declined(self, input, self.eps)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         bias = None if self.bias is None else self.bias.flatten()
         return kx.layer_norm(_rows(input, self), self.weight.flatten(), bias, self.eps).view(input.shape)
+
+
+def _declined(module: Any, x: torch.Tensor, eps: float) -> str | None:
+    weight = module.weight
+    if weight is None:
+        return "it has no weight"
+    if not module.legal[0] <= eps <= module.legal[1]:
+        return "its eps is one that the operator does not take"
+    return unsuited(x, weight)  # torch raises where the bias alone has another dtype
 
 
 def _rows(x: torch.Tensor, module: RMSNorm | LayerNorm) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from kernelmux.nn.candidates import OPS, attends, candidates, class_for
 from kernelmux.nn.classes import mixed
-from kernelmux.nn.decoder import Decoder, is_decoder
+from kernelmux.nn.decoder import decoder_class
 from kernelmux.nn.module import Ours
 from kernelmux.nn.report import Entry, text
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, shown, unknown
@@ -93,10 +93,13 @@ def patch(model: torch.nn.Module, ops: str | Iterable[str] | None = None, *, mis
     with kernelmux.patch(model, ops=["rms_norm", "swiglu"]): ...
 
     Swapped are torch.nn.RMSNorm, LayerNorm, Linear, GELU, Softmax, LogSoftmax, MaxPool2d and CrossEntropyLoss, and in
-    models of transformers that are built like Llama the RMS norms, the gated layer (swiglu), the rotary embedding (rope)
-    and sdpa attention. ops: one of these operators, or several. Parameters, hooks, flags and the `state_dict` stay the same
-    objects under the same names. UnknownName for an operator that no module has. ArgumentError for what is no model, and
-    for an operator of `ops` that no module of this model can run on, with the reasons, unless missing_ok.
+    models of transformers that are built like Llama the RMS norms, the gated layer (swiglu, geglu), the rotary embedding
+    (rope) and sdpa attention, and GPT-2's Conv1D and the GELU of GPT-2 and BERT. ops: one of these operators, or several.
+    Parameters, hooks, flags and the `state_dict` stay the same objects under the same names. A call that an operator does
+    not take, such as one in float64, runs as before, with a FallbackWarning.
+
+    UnknownName for an operator that no module has. ArgumentError for what is no model, and for an operator of `ops` that no
+    module of this model can run on, with the reasons, unless missing_ok.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"patch(): model: expected a torch.nn.Module, got {shown(model)}")
@@ -121,9 +124,9 @@ def _decoders(model: torch.nn.Module, ours: set[str]) -> Iterator[tuple[str, Any
     layers = {path for path, module in model.named_modules() if attends(module)}
     for path, module in model.named_modules():
         own = {layer for layer in layers if layer.startswith(f"{path}." if path else "")}
-        if own and own <= ours and "forward" not in vars(module) and is_decoder(module):
+        if own and own <= ours and "forward" not in vars(module) and (decoder := decoder_class(module)):
             cls: Any = type(module)
-            yield path, module, cls, mixed(Decoder, cls)
+            yield path, module, cls, mixed(decoder, cls)
 
 
 def _walk(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.nn.Module | None]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
@@ -55,6 +56,31 @@ def _weight_before_rounding(self, hidden_states):  # type: ignore[no-untyped-def
     return (self.weight * hidden_states).to(input_dtype)
 
 
+def _one_more(self, x):  # type: ignore[no-untyped-def]
+    output = self._norm(x.float())
+    output = output * (1.0 + self.weight.float())
+    return output.type_as(x)
+
+
+def _norm(self, x):  # type: ignore[no-untyped-def]
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def _conv1d(self, x):  # type: ignore[no-untyped-def]
+    size_out = x.size()[:-1] + (self.nf,)  # noqa: RUF005
+    x = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+    x = x.view(size_out)
+    return x
+
+
+def _acts(self, input):  # type: ignore[no-untyped-def]
+    return self.act(input)
+
+
+def _new_gelu(self, input):  # type: ignore[no-untyped-def]
+    return 0.5 * input * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (input + 0.044715 * torch.pow(input, 3.0))))
+
+
 def _gated(self, x):  # type: ignore[no-untyped-def]
     down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
     return down_proj
@@ -78,6 +104,11 @@ def rotate_half(x: Any) -> Any:
     return torch.cat((-x2, x1), dim=-1)
 
 
+ACTS = (_acts,)  # a module around a function
+CONV1D = (_conv1d,)
+GEMMA_NORM = (_one_more,)
+GEMMA_NORM_INNER = (_norm,)
+NEW_GELU = (_new_gelu,)
 RMS_NORM = (_weight_after_rounding, _weight_before_rounding)
 GATED_MLP = (_gated, _gated_at_once)
 ROTARY = (_rotary,)

@@ -23,7 +23,7 @@ from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, config, cuda_driver, measured, requests, selection, tables, tuning
 from kernelmux.registry.errors import KernelmuxError, VariableWarning
-from kernelmux.registry.packages import PACKAGES, untested, version
+from kernelmux.registry.packages import PACKAGES, TESTED, untested, version
 
 PROBLEM = "! "
 EMULATED = "yes, emulated"
@@ -78,6 +78,8 @@ def _packages() -> Iterator[str]:
             if wrong
             else f"{name:<20} {_installed(module, found)}"
         )
+    tested = " to ".join(TESTED["transformers"])
+    yield f"{'transformers':<20} {version('transformers') or 'not installed'}; kernelmux.patch was tested with {tested}"
 
 
 def _wrong(module: str, version: str) -> str:

@@ -65,7 +65,10 @@ class EmulationWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A call ran, but not on the preferred backend, or under vmap once per example: the text gives the reason."""
+    """A call ran, but not on the preferred backend, under vmap once per example, or, in a patched module, as before.
+
+    The text gives the reason.
+    """
 
 
 class ShadowWarning(UserWarning):

@@ -1,7 +1,7 @@
 """What is said of a call that runs all the same, once per process.
 
-It is emulated, not run by the backend that was preferred, in a loop under vmap, or not deterministic where torch's flag
-wants a warning of that.
+It is emulated, not run by the backend that was preferred, in a loop under vmap, not run by a kernel at all in a module
+that `patch` swapped, or not deterministic where torch's flag wants a warning of that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from kernelmux.registry import determinism
 from kernelmux.registry.choice import Decision, Verdict
 from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning
 
+OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
 _told: set[tuple[str, str]] = set()  # operator and reason
 _emulating: set[str] = set()  # backends
 
@@ -42,6 +43,15 @@ def warn_varying(decision: Decision, chosen: Verdict) -> None:
 def warn_looped(op: str, reason: str) -> None:
     """One FallbackWarning for an operator that vmap runs once per example, and why, at the line of the user."""
     text = f"{op}: vmap runs one call per example of the batch, because {reason}\n  Said once."
+    _once((op, reason), text, FallbackWarning)
+
+
+def warn_left(op: str, reason: str) -> None:
+    """One FallbackWarning for an operator, and a reason why a call of a module that `patch` swapped runs as before."""
+    text = (
+        f"{op}: a call of a module that patch() swapped runs as before, because {reason}\n"
+        "  Said once; kernelmux.stats() counts further calls."
+    )
     _once((op, reason), text, FallbackWarning)
 
 
@@ -83,7 +93,7 @@ def _remedies(verdict: Verdict) -> str:
 
 
 def depth() -> int:
-    """How far up the line of the user is: past kernelmux.registry, its compiled functions, and torch."""
+    """How far up the line of the user is: past kernelmux.registry and kernelmux.nn, compiled functions, and torch."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and _inner(frame):
         depth, frame = depth + 1, frame.f_back
@@ -92,4 +102,4 @@ def depth() -> int:
 
 def _inner(frame: FrameType) -> bool:
     home = str(frame.f_globals.get("__name__", ""))
-    return (home.startswith(("kernelmux.registry.", "torch.")) and ".tests." not in home) or "_call" in frame.f_globals
+    return (home.startswith(OWN) and ".tests." not in home) or "_call" in frame.f_globals

@@ -21,8 +21,9 @@ PACKAGES = {
     "nvidia": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
 }
 
-# The oldest and the newest minor version that the CPU suites have passed on: `nox -s torch_versions`.
-TESTED = {"torch": ("2.11", "2.15")}
+# The oldest and the newest minor version that the CPU suites have passed on (`nox -s torch_versions`); of transformers,
+# whose modules `kernelmux.patch` swaps, those that the tests of kernelmux.nn have passed on.
+TESTED = {"torch": ("2.11", "2.15"), "transformers": ("5.23", "5.24")}
 
 
 def version(distribution: str) -> str:

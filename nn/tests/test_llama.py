@@ -9,7 +9,9 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn import llama
+from kernelmux.nn.decoder import Decoder
 from kernelmux.nn.tests.counting import counted
+from kernelmux.registry import notices
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 
@@ -28,6 +30,11 @@ def made(kind="Llama", dtype=torch.float32, **options):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES | options)
     return getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(notices, "_told", set())
 
 
 @pytest.fixture
@@ -127,7 +134,7 @@ def test_a_cache_with_room_for_more_hides_what_is_not_there_yet(half, queries, k
     q = torch.randn(1, 4, queries, 8, generator=rng).bfloat16()
     k, v = torch.randn(2, 1, 2, keys, 8, generator=rng).bfloat16()
     module = half.model.layers[0].self_attn
-    ours, _ = llama.attend(sdpa, (torch.bfloat16,), module, q, k, v, None, scaling=0.3)
+    ours, _ = llama.attend(sdpa, module, q, k, v, None, scaling=0.3)
     near(
         ours.float(), sdpa(module, q, k, v, None, scaling=0.3)[0].float(), bound=3 * 2**-9
     )  # both results, their weights
@@ -137,7 +144,7 @@ def test_a_padded_batch_goes_on_to_transformers_with_a_warning(half):
     padded = torch.ones_like(IDS).index_fill(1, torch.arange(3), 0)
     with torch.no_grad():
         logits = half(IDS, attention_mask=padded).logits
-        with kx.patch(half, "attention"), pytest.warns(UserWarning, match="left to transformers: it has a mask"):
+        with kx.patch(half, "attention"), pytest.warns(UserWarning, match="runs as before, because it has a mask"):
             assert torch.equal(half(IDS, attention_mask=padded).logits, logits)
 
 
@@ -181,14 +188,26 @@ def test_its_like_are_found_too(kind):
 
 
 def test_what_computes_something_else_is_left_alone():
-    model = made("Gemma")  # a norm with 1 + weight, a layer gated by gelu
+    model = made(hidden_act="relu")
     logits = model(IDS).logits
+    for layer in model.model.layers:
+        layer.post_attention_layernorm.__class__ = Doubled
     with kx.patch(model) as patch:
-        assert {(e.op, e.reason) for e in patch.left if e.op != "attention"} == {
-            ("rms_norm", "its forward is none of those that are known to be rms_norm"),
-            ("swiglu", "its activation is GELUTanh, expected SiLU"),
+        assert {(e.op, e.cls, e.reason) for e in patch.left} == {
+            ("rms_norm", "DoubledRMSNorm", "its forward is none of those that are known to be rms_norm"),
+            ("swiglu", "LlamaMLP", "its activation is ReLU, expected SiLU or GELU"),
         }
-        near(model(IDS).logits, logits)
+        assert (model(IDS).logits - logits).abs().max() > 0.01
+
+
+class Doubled(torch.nn.Module):
+    """A norm by its name and its attributes, and another by its code."""
+
+    def forward(self, hidden_states):
+        return 2 * hidden_states * self.weight
+
+
+Doubled.__name__ = "DoubledRMSNorm"
 
 
 def test_attention_that_makes_its_masks_is_left_alone():
@@ -217,15 +236,27 @@ def test_patched_layers_are_compiled_whole(half):
             assert torch.equal(half(IDS).logits, logits)
 
 
-def test_a_compiled_model_makes_no_mask_so_that_attention_stays_ours(half, monkeypatch):
-    kx.patch(half)
-    want = half(IDS).logits
+@pytest.mark.parametrize(
+    "kind", ["Llama", "Mistral", "Gemma", "Qwen3"]
+)  # Qwen3 looks masks up by the kinds of its layers
+def test_a_compiled_model_makes_no_mask_so_that_attention_stays_ours(kind, monkeypatch):
+    model = made(kind, dtype=torch.bfloat16, **({"sliding_window": None} if kind == "Mistral" else {}))
+    kx.patch(model)
+    want = model(IDS).logits
     called = counted(monkeypatch, "attention")
+    torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a call that is left to transformers says so
-        got = torch.compile(half, backend="aot_eager", fullgraph=True)(IDS).logits
+        got = torch.compile(model, backend="aot_eager", fullgraph=True)(IDS).logits
     assert torch.equal(got, want)
-    assert called
+    assert called["attention"] == 2
+
+
+def test_a_decoder_with_windows_in_some_layers_goes_on_making_its_masks():
+    kinds = ["full_attention", "sliding_attention"]
+    model = made("Qwen3", layer_types=kinds, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    with kx.patch(model) as patch:
+        assert "attention" in {entry.op for entry in patch.swapped} and not isinstance(model.model, Decoder)
 
 
 def test_a_compiled_model_keeps_the_masks_that_hide_something(half):

@@ -68,7 +68,8 @@ def test_modules_are_swapped_in_place_and_keep_their_parameters(model):
     modules, parameters, keys = list(model.modules()), list(model.parameters()), list(model.state_dict())
     patch = kx.patch(model)
     assert {entry.path for entry in patch.swapped} == {"layers.0", "layers.1", "norm", "rms", "named", "act"}
-    assert type(model.layers[0]) is nn.Linear and type(model.norm) is nn.LayerNorm and type(model.act) is nn.GELU
+    assert isinstance(model.layers[0], nn.Linear)
+    assert isinstance(model.norm, nn.LayerNorm) and isinstance(model.act, nn.GELU)
     assert all(a is b for a, b in zip(modules, model.modules(), strict=True))
     assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
     assert keys == list(model.state_dict())
@@ -134,7 +135,7 @@ def test_undo_gives_back_classes_and_bits(model):
 
 def test_the_end_of_a_with_takes_it_back_after_an_error_too(model):
     with pytest.raises(ZeroDivisionError), kx.patch(model):
-        assert type(model.act) is nn.GELU
+        assert isinstance(model.act, nn.GELU)
         1 / 0  # noqa: B018
     assert type(model.act) is torch.nn.GELU
 
@@ -144,7 +145,7 @@ def test_undo_refuses_where_a_class_was_changed_since(model):
     torch.nn.utils.parametrize.register_parametrization(model.layers[1], "weight", torch.nn.Identity())
     with pytest.raises(kx.KernelmuxError, match=r"layers\.1 is a ParametrizedLinear that was made since"):
         patch.undo()
-    assert type(model.layers[0]) is nn.Linear
+    assert isinstance(model.layers[0], nn.Linear)
     torch.nn.utils.parametrize.remove_parametrizations(model.layers[1], "weight")
     patch.undo()
     assert type(model.layers[0]) is torch.nn.Linear
@@ -169,9 +170,9 @@ def test_a_second_patch_adds_what_the_first_left_out(model):
     first = kx.patch(model, "rms_norm")
     second = kx.patch(model)
     assert reasons(second)["rms", "rms_norm"] == "it is one of kernelmux's already"
-    assert type(model.norm) is nn.LayerNorm
+    assert isinstance(model.norm, nn.LayerNorm)
     second.undo()
-    assert type(model.norm) is torch.nn.LayerNorm and type(model.rms) is nn.RMSNorm
+    assert type(model.norm) is torch.nn.LayerNorm and isinstance(model.rms, nn.RMSNorm)
     first.undo()
     assert type(model.rms) is torch.nn.RMSNorm
 
@@ -200,7 +201,7 @@ def test_an_optimizer_made_before_goes_on_working(model):
 def test_a_single_module_is_a_model_too():
     module = torch.nn.Linear(4, 4)
     assert str(kx.patch(module)) == "Linear: 1 module swapped\n  linear        1 Linear  (the model)"
-    assert type(module) is nn.Linear
+    assert isinstance(module, nn.Linear)
 
 
 def test_the_text_lists_everything_by_kind(model):

@@ -1,6 +1,7 @@
 """`kernelmux doctor`, and the other commands, on machines that lack something: what is missing is said, the rest works."""
 
 import os
+import sys
 from importlib import metadata
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_package_that_is_installed_and_cannot_be_imported_is_a_problem(module,
     monkeypatch.setattr(doctor, "PACKAGES", {module: ("torch",)})
     packages = section("packages")
     assert packages.problems == 1
-    assert packages.lines[-1] == f"! torch {metadata.version('torch')}: cannot be imported: {text}"
+    assert packages.lines[-2] == f"! torch {metadata.version('torch')}: cannot be imported: {text}"
 
 
 def test_a_torch_that_is_newer_than_what_was_tested_is_no_problem_and_said(monkeypatch):
@@ -68,9 +69,22 @@ def test_a_torch_that_is_newer_than_what_was_tested_is_no_problem_and_said(monke
     assert section("packages").problems == 0
 
 
+@pytest.mark.parametrize("found", ["5.24.1", ""])
+def test_the_versions_of_transformers_that_were_tested_are_said_and_it_is_not_imported(found, monkeypatch):
+    versions = packages.version
+    monkeypatch.setattr(doctor, "version", lambda name: found if name == "transformers" else versions(name))
+    monkeypatch.setitem(packages.TESTED, "transformers", ("5.23", "5.24"))
+    monkeypatch.setitem(sys.modules, "transformers", None)  # an import would raise
+    (line,) = [line for line in section("packages").lines if line.startswith("transformers ")]
+    assert (
+        line.split() == f"transformers {found or 'not installed'}; kernelmux.patch was tested with 5.23 to 5.24".split()
+    )
+    assert section("packages").problems == 0
+
+
 def test_a_package_that_is_not_installed_is_no_problem(monkeypatch):
     monkeypatch.setattr(doctor, "PACKAGES", {"nowhere_to_be_found": ("nowhere-to-be-found",)})
-    assert section("packages").lines[-1] == f"{'nowhere-to-be-found':<20} not installed"
+    assert f"{'nowhere-to-be-found':<20} not installed" in section("packages").lines
 
 
 def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
