@@ -139,8 +139,8 @@ class Axis:
 class Output:
     """A fresh tensor, contiguous or, where the argument `order` is dense and channels-last, channels-last as that one.
 
-    One that is empty, expanded, overlapping, has gaps, or is contiguous as well gives a contiguous output. Each stride of an
-    output with an `order` is that of a new tensor, those too of axes of one element and of tensors of none.
+    One that is empty, expanded, overlapping, has gaps, or is contiguous as well gives a contiguous output. Each stride
+    of an output with an `order` is that of a new tensor, those too of axes of one element and of tensors of none.
 
     like: the tensor argument whose dtype it has, unless `dtype` is another one or a rule that says which. dims: as for
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
