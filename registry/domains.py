@@ -63,7 +63,7 @@ class Index:
 
     def wrong(self, x: torch.Tensor, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> torch.Tensor:
         """Which of them point nowhere."""
-        outside = (x < 0) | (x >= axes[self.axis])
+        outside: torch.Tensor = (x < 0) | (x >= axes[self.axis])
         for name in self.extra:
             outside = outside & (x != arguments[name])
         return outside

@@ -106,7 +106,7 @@ def of_norm(op: str, rows: torch.Tensor, eps: float) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_smallest_eps_gives_the_answer_of_the_reference(op: str, variant: str, dtype: torch.dtype) -> None:
     made = of_norm(op, ROWS, 1e-20)
-    values = {name: v.to(dtype) if isinstance(v, torch.Tensor) else v for name, v in made.items()}
+    values: dict[str, Any] = {n: v.to(dtype) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
     call = catalog.spec(op).bind(**values)
     for got, want in zip(ran(op, variant, values), call.spec.evaluate(call), strict=True):
         largest = want.abs().amax(-1, keepdim=True)
