@@ -77,7 +77,7 @@ def pool(item: Scalar) -> list[Any]:
     elif item.type is float:
         low, high = item.range or (NUMBERS[-1], -NUMBERS[-1])
         values += [low, high, low + 0.3 * (high - low)] if item.range else NUMBERS
-        values = [float(v) for v in values if v is not None and (not item.range or low <= v <= high)]
+        values = [float(v) for v in values if v is not None and not item.expected(v)]
     return [v for i, v in enumerate(values) if v != item.default and v not in values[:i]]
 
 

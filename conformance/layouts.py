@@ -109,6 +109,14 @@ def _channels_last(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | N
     return (n, c, h, w), 0
 
 
+def _channels_last_with_gaps(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
+    """Some channels of images that have more: torch calls them channels-last, `Output.order` does not."""
+    if len(shape) != 4 or shape[1] < 2 or max(shape[2:]) < 2:
+        return None
+    n, h, w, c = contiguous_strides((shape[0], *shape[2:], shape[1] + 3))
+    return (n, c, h, w), 0
+
+
 def _every_second(shape: tuple[int, ...], size: int) -> tuple[Strides, int] | None:
     return (tuple(2 * s for s in contiguous_strides(shape)), 0) if shape and shape[-1] > 1 else None
 
@@ -196,4 +204,5 @@ LAYOUTS = (
     LayoutRule("every axis expanded", _expanded_everywhere, same=False),
     LayoutRule("sliding windows", _windows, same=False),
     LayoutRule("channels last", _channels_last),
+    LayoutRule("channels last with gaps", _channels_last_with_gaps),
 )

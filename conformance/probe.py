@@ -28,6 +28,7 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import DeterminismWarning, FallbackWarning
+from kernelmux.registry.memory_order import strides_of
 from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
 
@@ -94,7 +95,7 @@ class Judge:
             raise Failed(message if isinstance(message, str) else message())
 
     def well_formed(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Number, shape, dtype and device of the outputs are the spec's, and each is contiguous."""
+        """Number, shape, dtype and device of the outputs are the spec's, and each is contiguous; of images every stride."""
         call = self.trial.call
         self._are_tensors(outputs)
         for output, got in zip(call.spec.outputs, outputs, strict=True):
@@ -106,10 +107,8 @@ class Judge:
             self.require(got.device == call.device, f"{output.name}: expected it on {call.device}, got {got.device}")
             form = output.memory_format(call)
             kind = str(form).removeprefix("torch.").removesuffix("_format").replace("_", "-")
-            self.require(
-                got.is_contiguous(memory_format=form),
-                f"{output.name}: expected a {kind} tensor, got strides {got.stride()}",
-            )
+            lies = got.stride() == strides_of(shape, form) if output.order else got.is_contiguous(memory_format=form)
+            self.require(lies, f"{output.name}: expected a {kind} tensor, got strides {got.stride()}")
 
     def accurate(self, outputs: Sequence[torch.Tensor], poison: Sequence[torch.Tensor] | None = None) -> None:
         """Every output is within its bound of the reference (integers: equal)."""

@@ -17,7 +17,8 @@ class CrossEntropyLoss(Ours, torch.nn.CrossEntropyLoss):
     """torch.nn.CrossEntropyLoss on `cross_entropy`: input [N, C, ...] or [C], target [N, ...] or [] of classes (int64).
 
     The loss is fp32 whatever the dtype of the input; torch rounds it to that dtype. ArgumentError at construction for
-    weights of classes, and in a call for a target of probabilities.
+    weights of classes, and in a call for a target of probabilities. A target that is no class is NaN in the loss, and in
+    its row of the gradient, where torch raises or ends the process; with KERNELMUX_CHECK=1 it is an ArgumentError.
     """
 
     op = "cross_entropy"

@@ -55,11 +55,8 @@ def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
 def outside(op: str, name: str, value: Any) -> str | None:
     """What is wrong with a scalar that the operator limits to a range or to choices, or None."""
     (item,) = [found for found in catalog.spec(op).inputs if isinstance(found, Scalar) and found.name == name]
-    if item.choices and value not in item.choices:
-        return f"{name}: expected one of {', '.join(map(repr, item.choices))}, got {shown(value)}"
-    if item.range and not item.range[0] <= value <= item.range[1]:
-        return f"{name}: expected {item.range[0]} <= {name} <= {item.range[1]}, got {shown(value)}"
-    return None
+    legal = item.expected(value)
+    return f"{name}: expected {legal}, got {shown(value)}" if legal else None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

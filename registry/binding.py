@@ -206,12 +206,8 @@ def _number(spec: OpSpec, item: Scalar, value: Any) -> Any:
     if item.type is float and not abs(found) <= LARGEST:
         legal = f"a finite number that fp32 can hold, at most {LARGEST:.3g} in magnitude"
         raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
-    if item.choices and found not in item.choices:
-        choices = ", ".join(map(repr, item.choices))
-        raise ArgumentError(f"{spec.name}: {item.name}: expected one of {choices}, got {shown(value)}")
-    if item.range and not item.range[0] <= found <= item.range[1]:
-        legal = f"{item.range[0]} <= {item.name} <= {item.range[1]}"
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
+    if wanted := item.expected(found):
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {wanted}, got {shown(value)}")
     return found
 
 

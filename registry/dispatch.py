@@ -16,6 +16,7 @@ from kernelmux.registry import (
     autocast,
     autograd,
     catalog,
+    checked,
     determinism,
     failures,
     inline,
@@ -223,7 +224,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     fn = implementation.fn
     if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
         fn = replay.Replayed(fn)
-    fn = ranges.named(fn, f"{bound.spec.name}[{chosen.name}]")
+    fn = ranges.named(checked.looking(bound, fn), f"{bound.spec.name}[{chosen.name}]")
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
     if wanted and not home.composite and autograd.differentiable(bound.spec):
         rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))

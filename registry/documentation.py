@@ -28,8 +28,9 @@ def _output(output: Output) -> str:
 
 
 def form(output: Output) -> str:
-    """The dtype and the shape of an output."""
-    return f"{_dtype(output)}, {_shape(output)}"
+    """The dtype and the shape of an output, and how it lies where that is not always contiguous."""
+    order = f", channels-last where {output.order} is, else contiguous" if output.order else ""
+    return f"{_dtype(output)}, {_shape(output)}{order}"
 
 
 def _dtype(output: Output) -> str:

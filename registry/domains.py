@@ -59,8 +59,18 @@ class Index:
         found = x - turn * length if length else torch.full_like(x, others[0] if others else 0)
         for i, value in enumerate(others):
             found = torch.where(turn % (OFTEN * len(others)) == OFTEN * (i + 1) - 1, value, found)
-        inside = (x >= 0) & (x < length) | torch.isin(x, torch.tensor(others, dtype=x.dtype, device=x.device))
-        return torch.where(inside, x, found)
+        return torch.where(self.wrong(x, call.axes, call.scalars), found, x)
+
+    def wrong(self, x: torch.Tensor, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> torch.Tensor:
+        """Which of them point nowhere."""
+        outside: torch.Tensor = (x < 0) | (x >= axes[self.axis])
+        for name in self.extra:
+            outside = outside & (x != arguments[name])
+        return outside
+
+    def expected(self, name: str, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+        """What each may be, for an error."""
+        return " or ".join([f"0 <= {name} < {axes[self.axis]}", *(f"{n} = {arguments[n]}" for n in self.extra)])
 
 
 class Count:
@@ -70,8 +80,19 @@ class Count:
         self.axes = axes
 
     def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
-        most = math.prod(call.axes[axis] for axis in self.axes)
-        return torch.where((x >= 0) & (x <= most), x, torch.remainder(x.long(), most + 1).to(x.dtype))
+        found = torch.remainder(x.long(), self._most(call.axes) + 1).to(x.dtype)
+        return torch.where(self.wrong(x, call.axes, call.scalars), found, x)
+
+    def wrong(self, x: torch.Tensor, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> torch.Tensor:
+        """Which of them are no such number."""
+        return (x < 0) | (x > self._most(axes))
+
+    def expected(self, name: str, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+        """What each may be, for an error."""
+        return f"0 <= {name} <= {self._most(axes)}"
+
+    def _most(self, axes: Mapping[str, Any]) -> int:
+        return math.prod(axes[axis] for axis in self.axes)
 
 
 @dataclass(frozen=True)

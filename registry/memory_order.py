@@ -9,7 +9,10 @@ torch copies such a tensor element by element: [4, 32, 4096, 128] in bf16 takes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from math import gcd
+from operator import mul
 
 import torch
 
@@ -31,6 +34,21 @@ def format_of(x: torch.Tensor) -> torch.memory_format:
     """channels_last for images [N C H W] that lie so without gaps, where that is not contiguous as well."""
     last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if last else torch.contiguous_format
+
+
+def strides_of(shape: Sequence[int], form: torch.memory_format) -> tuple[int, ...]:
+    """Those of a new tensor: an axis of one element, or a tensor of none, leaves others that are as contiguous."""
+    if form == torch.channels_last:
+        _, c, h, w = shape
+        return h * w * c, 1, w * c, c
+    steps = accumulate((max(n, 1) for n in reversed(shape[1:])), mul, initial=1)
+    return tuple(steps)[::-1] if shape else ()
+
+
+def fresh(x: torch.Tensor, form: torch.memory_format) -> torch.Tensor:
+    """x in that format with the strides of a new tensor: a copy, or x itself where it has them already."""
+    x = x.contiguous(memory_format=form)
+    return x if x.stride() == strides_of(x.shape, form) else x.clone(memory_format=form)
 
 
 def laid(x: torch.Tensor, wanted: Order) -> torch.Tensor:

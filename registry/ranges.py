@@ -9,7 +9,6 @@ are off, nothing is added to any call. A bound call has one if it was bound whil
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from kernelmux.registry import selection
-from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry import requests, selection
 
 VARIABLE = "KERNELMUX_NVTX"
 _C: Any = torch._C
@@ -49,10 +47,7 @@ def _change(step: int) -> None:
 
 def on() -> bool:
     """Whether calls have ranges; ArgumentError for a value of KERNELMUX_NVTX other than 0 and 1."""
-    text = os.environ.get(VARIABLE, "")
-    if text not in ("", "0", "1"):
-        raise ArgumentError(f"{VARIABLE}: expected 0 or 1, got {shown(text)}")
-    return _open > 0 or text == "1"
+    return requests.flag(VARIABLE) or _open > 0
 
 
 def named(fn: Callable[..., Any], label: str) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ PREFIX = "KERNELMUX_"
 # Every variable that a part of kernelmux reads, beside those of one operator each. The last is that of the build.
 VARIABLES = (
     "KERNELMUX_BACKEND", "KERNELMUX_CONFIG", "KERNELMUX_CACHE_DIR", "KERNELMUX_SHADOW_DIR", "KERNELMUX_NVTX",
-    "KERNELMUX_PYTHON",
+    "KERNELMUX_CHECK", "KERNELMUX_PYTHON",
 )  # fmt: skip
 Names = str | Sequence[str]
 
@@ -69,6 +69,14 @@ def _listed(names: object) -> list[str]:
     if isinstance(names, str):  # the name of a plugin may hold a comma by mistake, and its error says so
         return [names] if names in registered.backends() else [n.strip() for n in names.split(",")]
     return list(names) if isinstance(names, Sequence) and not isinstance(names, bytes | bytearray) else []
+
+
+def flag(variable: str) -> bool:
+    """Whether a variable of the environment that is 0 or 1 is 1; ArgumentError for another value."""
+    text = os.environ.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise ArgumentError(f"{variable}: expected 0 or 1, got {shown(text)}")
+    return text == "1"
 
 
 def check_operator(op: object) -> None:

@@ -89,7 +89,7 @@ def spread(form: Form, shape: Sequence[int]) -> Form | None:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar argument: type float, int, bool or str; choices or an inclusive range limit it.
+    """A scalar argument: type float, int, bool or str; choices or an inclusive range limit it, `also` are values beside it.
 
     optional: None is a value as well; the spec's `normalise` says what it stands for. trials: values that the suite
     tries besides the default: zero, negative, large and small ones, and some that are no power of two. length: of a tuple
@@ -106,6 +106,7 @@ class Scalar:
     default: Any = REQUIRED
     choices: tuple[Any, ...] = ()
     range: tuple[float, float] | None = None
+    also: tuple[Any, ...] = ()
     optional: bool = False
     trials: tuple[Any, ...] = ()
     length: int | None = None
@@ -117,6 +118,15 @@ class Scalar:
     def varies(self) -> bool:
         """Whether a graph of torch.compile takes every value of it, as of a length."""
         return self.type is int and (self.length is None or self.extent)
+
+    def expected(self, value: Any) -> str | None:
+        """What a value of the right type should be that is none of the choices, or outside of the range; else None."""
+        if self.choices and value not in self.choices:
+            return f"one of {', '.join(map(repr, self.choices))}"
+        if self.range and not self.range[0] <= value <= self.range[1] and value not in self.also:
+            beside = "".join(f" or {self.name} = {v}" for v in self.also)
+            return f"{self.range[0]} <= {self.name} <= {self.range[1]}{beside}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,9 @@ class Axis:
 @dataclass(frozen=True)
 class Output:
     """A fresh tensor, contiguous or, where the argument `order` is dense and channels-last, channels-last as that one.
+
+    One that is empty, expanded, overlapping, has gaps, or is contiguous as well gives a contiguous output. Each stride
+    of an output with an `order` is that of a new tensor, those too of axes of one element and of tensors of none.
 
     like: the tensor argument whose dtype it has, unless `dtype` is another one or a rule that says which. dims: as for
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error

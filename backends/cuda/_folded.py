@@ -14,6 +14,7 @@ from kernelmux.backends.cuda._im2col import Walked
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._pixels import VECTOR, copied
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
+from kernelmux.registry.memory_order import fresh
 from kernelmux.registry.windows import Fold, SideBySide
 
 
@@ -64,4 +65,4 @@ def unfolded(matrix: torch.Tensor, f: Fold, c: Convolution) -> torch.Tensor:
     filters, channels, rows, columns = c.shape
     lines: torch.Tensor = matrix.view(filters, rows, -1)[..., : columns * f.channels]
     pixels = lines.view(filters, rows, columns, f.channels)[..., :channels]
-    return pixels.permute(0, 3, 1, 2).contiguous(memory_format=c.order)
+    return fresh(pixels.permute(0, 3, 1, 2), c.order)

@@ -24,6 +24,7 @@ from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.batching import merged
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
+from kernelmux.registry.memory_order import fresh
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import InVectors
 
@@ -259,7 +260,7 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
     n, o, rows, columns = c.shape
     images = matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2)
     if c.last or images.is_contiguous() or n > MOST_MATRICES:
-        return images.contiguous(memory_format=c.order)
+        return fresh(images, c.order)
     return transpose_batch(matrix.view(n, rows * columns, -1)[..., :o]).view(c.shape)
 
 

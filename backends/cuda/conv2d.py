@@ -24,7 +24,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import PIXELS, Pair, windows
 
 Maybe = torch.Tensor | None
@@ -61,7 +61,7 @@ def implicit_gemm_folded(
 ) -> torch.Tensor:
     c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
     if 0 in c.shape:
-        return x.new_empty(c.shape)
+        return fresh(x.new_empty(c.shape), c.order)
     fold = _folded.fold_of(c.w, x.shape[1])
     images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
     epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
@@ -75,7 +75,7 @@ def implicit_gemm_tma(
 ) -> torch.Tensor:
     c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
     if 0 in c.shape:
-        return x.new_empty(c.shape)
+        return fresh(x.new_empty(c.shape), c.order)
     images, kernels = ready(x, apart=spacing(*weight.shape[1:])), ready(weight)
     epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
     lie = layout(images), layout(kernels)

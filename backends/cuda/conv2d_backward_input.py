@@ -21,7 +21,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
@@ -64,7 +64,7 @@ def implicit_gemm_tma(
 ) -> torch.Tensor:
     c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
     if 0 in c.shape:
-        return grad_out.new_empty(c.shape)
+        return fresh(grad_out.new_empty(c.shape), c.order)
     images, kernels = ready(grad_out, apart=spacing(len(weight), *weight.shape[2:])), ready(weight)
     lie, sides = (layout(images), layout(kernels)), (backwards(c.h), backwards(c.w))
     made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, PLAIN.ending, multiprocessors(grad_out))
@@ -76,7 +76,7 @@ def implicit_gemm_phases(
 ) -> torch.Tensor:
     c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
     if 0 in c.shape:
-        return grad_out.new_empty(c.shape)
+        return fresh(grad_out.new_empty(c.shape), c.order)
     images = ready(grad_out)
     return _phases.implicit_gemm_phases(c._replace(image=layout(images)), multiprocessors(grad_out)).run(images, weight)
 

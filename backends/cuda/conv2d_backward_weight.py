@@ -23,7 +23,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
 
 SOURCE = Source(__file__)
@@ -59,7 +59,7 @@ def implicit_gemm_folded(
 ) -> torch.Tensor:
     c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
-        return x.new_zeros(c.shape)
+        return fresh(x.new_zeros(c.shape), c.order)
     places = ready(grad_out, dense=True)
     fold = _folded.fold_of(c.w, x.shape[1])
     images, axes = _folded.lines_of(x, c.w, fold), (c.h, _folded.walk(c.w))
@@ -73,7 +73,7 @@ def implicit_gemm_tma(
 ) -> torch.Tensor:
     c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
     if grad_out.numel() == 0 or x.numel() == 0:
-        return x.new_zeros(c.shape)
+        return fresh(x.new_zeros(c.shape), c.order)
     places, images = ready(grad_out, dense=True), ready(x, apart=spacing(x.shape[1], *kernel))
     lie = layout(places), layout(images)
     made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, c.h, c.w, PLAIN.ending, multiprocessors(x))

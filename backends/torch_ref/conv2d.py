@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
 from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.windows import Pair, windows
 
@@ -20,15 +20,17 @@ _precision: Any = torch._C._get_fp32_precision_getter
 def plain(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation).contiguous(memory_format=format_of(x))
+    return fresh(F.conv2d(x, weight, bias, stride, padding, dilation), format_of(x))
 
 
 def exact(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    if not (x.numel() and weight.numel()):
-        return _of_nothing(x, weight, bias, windows(weight.shape, stride, padding, dilation))
-    return convolution(x, weight, bias, stride, padding, dilation).contiguous(memory_format=format_of(x))
+    if x.numel() and weight.numel():
+        y = convolution(x, weight, bias, stride, padding, dilation)
+    else:
+        y = _of_nothing(x, weight, bias, windows(weight.shape, stride, padding, dilation))
+    return fresh(y, format_of(x))
 
 
 def convolution(

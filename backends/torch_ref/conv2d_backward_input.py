@@ -7,7 +7,7 @@ from kernelmux.backends.torch_ref._conditions import USUAL, filled
 from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
 
 
@@ -15,7 +15,7 @@ def plain(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
     found = F.conv_transpose2d(grad_out, weight, None, stride, padding, output_padding, 1, dilation)
-    return found.contiguous(memory_format=format_of(grad_out))
+    return fresh(found, format_of(grad_out))
 
 
 def exact(
@@ -23,10 +23,11 @@ def exact(
 ) -> torch.Tensor:
     if grad_out.numel() and weight.numel():
         found = convolution(grad_out, weight, None, stride, padding, dilation, output_padding)
-        return found.contiguous(memory_format=format_of(grad_out))
-    over = windows(weight.shape, stride, padding, dilation)
-    lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
-    return zeros((len(grad_out), weight.shape[1], *lengths), grad_out, weight)
+    else:
+        over = windows(weight.shape, stride, padding, dilation)
+        lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
+        found = zeros((len(grad_out), weight.shape[1], *lengths), grad_out, weight)
+    return fresh(found, format_of(grad_out))
 
 
 VARIANTS = {

@@ -10,7 +10,7 @@ from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair
 
 SIDE = 2**16  # filters or channels: cuDNN finds no way to compute a gradient of millions
@@ -21,17 +21,18 @@ def plain(
 ) -> torch.Tensor:
     shape = (grad_out.shape[1], x.shape[1], *kernel)
     found: torch.Tensor = conv2d_weight(x, shape, grad_out, stride, padding, dilation)  # type: ignore[no-untyped-call]
-    return found.contiguous(memory_format=format_of(x))
+    return fresh(found, format_of(x))
 
 
 def exact(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
     shape = (grad_out.shape[1], x.shape[1], *kernel)
-    if not (grad_out.numel() and x.numel()):
-        return zeros(shape, x, grad_out)
-    found = _in_parts(grad_out, x, kernel, stride, padding, dilation)
-    return found.contiguous(memory_format=format_of(x))
+    if grad_out.numel() and x.numel():
+        found = _in_parts(grad_out, x, kernel, stride, padding, dilation)
+    else:
+        found = zeros(shape, x, grad_out)
+    return fresh(found, format_of(x))
 
 
 def _in_parts(grad_out: torch.Tensor, x: torch.Tensor, *window: Pair) -> torch.Tensor:

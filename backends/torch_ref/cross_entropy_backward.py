@@ -16,7 +16,7 @@ def plain(
     label_smoothing: float,
     reduction: str,
 ) -> torch.Tensor:
-    counts, wrong, safe = safe_targets("cross_entropy_backward", logits, target, ignore_index)
+    counts, wrong, safe = safe_targets(logits, target, ignore_index)
     logs, known = logits - lse[:, None], safe.masked_fill(~counts, ignore_index)
     kind = ("none", "mean", "sum").index(reduction)
     grad = torch.ops.aten.nll_loss_backward(grad_loss, logs, known, None, kind, ignore_index, counts.sum().float())
@@ -33,7 +33,7 @@ def exact(
     label_smoothing: float,
     reduction: str,
 ) -> torch.Tensor:
-    counts, wrong, safe = safe_targets("cross_entropy_backward", logits, target, ignore_index)
+    counts, wrong, safe = safe_targets(logits, target, ignore_index)
     p = (logits.float() - lse[:, None]).exp()
     if label_smoothing:
         p = p - label_smoothing / logits.shape[-1]

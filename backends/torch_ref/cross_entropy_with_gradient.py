@@ -3,11 +3,8 @@
 import torch
 
 from kernelmux.backends.torch_ref import cross_entropy, cross_entropy_backward
-from kernelmux.backends.torch_ref._targets import safe_targets
 from kernelmux.registry import tracing
 from kernelmux.registry.backend import Implementation
-
-NAME = "cross_entropy_with_gradient"
 
 
 def plain(
@@ -15,12 +12,12 @@ def plain(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     options = (target, ignore_index, label_smoothing, reduction)
     if tracing.transformed():  # autograd takes no leaves of one's own there
-        found = torch.func.vjp(lambda z: cross_entropy.loss_of(NAME, z.float(), *options), logits)
+        found = torch.func.vjp(lambda z: cross_entropy.loss_of(z.float(), *options), logits)
         return found[0], found[1](torch.ones_like(found[0]))[0].detach().contiguous()
     further = torch.is_grad_enabled() and logits.requires_grad
     with torch.inference_mode(False), torch.enable_grad():
         x = logits if further else (logits.clone() if logits.is_inference() else logits.detach()).requires_grad_()
-        loss = cross_entropy.loss_of(NAME, x.float(), *options)
+        loss = cross_entropy.loss_of(x.float(), *options)
         (grad,) = torch.autograd.grad(loss, x, torch.ones_like(loss), retain_graph=further)
     return loss if further else loss.detach(), grad.contiguous()
 
@@ -28,7 +25,6 @@ def plain(
 def exact(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    safe_targets(NAME, logits, target, ignore_index)  # for an error of its own
     options = (ignore_index, label_smoothing, reduction)
     loss, lse = cross_entropy.exact(logits, target, *options)
     return loss, cross_entropy_backward.exact(torch.ones_like(loss), logits, target, lse, *options).detach()

@@ -5,7 +5,7 @@ from math import prod
 import torch
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.windows import Pair
 
@@ -15,12 +15,11 @@ def plain(
 ) -> torch.Tensor:
     form, shape = format_of(index), (*grad_out.shape[:-2], *size)
     images = torch.empty(shape, dtype=grad_out.dtype, device=grad_out.device, memory_format=form)
-    at = (
-        index.long() if index.is_cuda else index.long().clamp(0, prod(size) - 1)
-    )  # on a CPU torch writes wherever it says
+    if not index.is_cuda:  # torch's kernel for a GPU looks at windows by itself
+        grad_out, index = _own(grad_out, index, size, kernel, stride, padding)
     backward = torch.ops.aten.max_pool2d_with_indices_backward
-    found: torch.Tensor = backward(grad_out, images, kernel, stride, padding, (1, 1), False, at)
-    return found.contiguous(memory_format=form)
+    found: torch.Tensor = backward(grad_out, images, kernel, stride, padding, (1, 1), False, index.long())
+    return fresh(found, form)
 
 
 def exact(
@@ -29,22 +28,23 @@ def exact(
     """The images themselves are not read: only their shape counts."""
     form, shape = format_of(index), (*grad_out.shape[:-2], *size)
     images = torch.empty(shape, dtype=torch.float32, device=grad_out.device, memory_format=form)
-    own = _within(index, size, kernel, stride, padding)
-    grad = torch.where(own, grad_out.float(), 0)
-    at = torch.where(own, index, 0).long()  # on a CPU torch writes wherever an index says
+    grad, at = _own(grad_out.float(), index, size, kernel, stride, padding)
     found: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
-        grad, images, kernel, stride, padding, (1, 1), False, at
+        grad, images, kernel, stride, padding, (1, 1), False, at.long()
     )
-    return found.to(grad_out.dtype).contiguous(memory_format=form)
+    return fresh(found.to(grad_out.dtype), form)
 
 
-def _within(index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> torch.Tensor:
-    """Whether each index [... OH OW] lies in its own window: torch adds wherever in the image one says."""
+def _own(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both [... OH OW], with 0 where an index lies outside of its own window: on a CPU torch adds wherever one says."""
     h, w = index.div(size[1], rounding_mode="floor"), index.remainder(size[1])
     oh, ow = (torch.arange(n, device=index.device) for n in index.shape[-2:])
     down, right = h - (oh[:, None] * stride[0] - padding[0]), w - (ow * stride[1] - padding[1])
     rows = (down >= 0) & (down < kernel[0]) & (h >= 0) & (h < size[0])
-    return rows & (right >= 0) & (right < kernel[1])
+    own = rows & (right >= 0) & (right < kernel[1])
+    return torch.where(own, grad_out, 0), torch.where(own, index, 0)
 
 
 def _sums(grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, *rest: Pair) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,8 +141,10 @@ def _wrong_scalars(item: Scalar | Axis, value: Any, trial: Trial) -> Iterator[tu
     if item.choices:
         yield "not one of the choices", "nonsense"
     if item.range:
-        yield "below the range", item.range[0] - 1
-        yield "above the range", item.range[1] + 1
+        below, above = item.range
+        real = item.type is float
+        yield "below the range", math.nextafter(below, -math.inf) if real else below - 1
+        yield "above the range", math.nextafter(above, math.inf) if real else above + 1
     if item.length:
         yield "one too many", (1,) * (item.length + 1)
         yield "a bool among them", (*(1,) * (item.length - 1), True)

@@ -218,7 +218,7 @@ X = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16)
 REFUSED = {
     "RMSNorm: elementwise_affine: expected True": lambda: nn.RMSNorm(8, elementwise_affine=False),
     "LayerNorm: elementwise_affine: expected True": lambda: nn.LayerNorm(8, elementwise_affine=False),
-    "RMSNorm: eps: expected 0.0 <= eps <= 1.0, got 2.0": lambda: nn.RMSNorm(8, eps=2.0),
+    "RMSNorm: eps: expected 1e-20 <= eps <= 1.0 or eps = 0.0, got 2.0": lambda: nn.RMSNorm(8, eps=2.0),
     "LayerNorm: eps: expected 1e-12 <= eps <= 1.0, got 0.0": lambda: nn.LayerNorm(8, eps=0.0),
     "RMSNorm: weight: expected dtype one of fp32, fp16, bf16, got": lambda: nn.RMSNorm(8, dtype=torch.float64),
     "Linear: weight: expected dtype one of": lambda: nn.Linear(2, 2, dtype=torch.float64),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from kernelmux.registry.cost import Cost
@@ -52,7 +50,7 @@ SPEC = OpSpec(
         Tensor("grad_total", "... N", like="grad_y", doc="gradient of the sum"),
         Tensor("total", "... N", like="grad_y", doc="the sum, as the forward call returned it"),
         Tensor("weight", "N", like="grad_y"),
-        replace(rms_norm.EPS, doc="as in the forward call"),
+        rms_norm.EPS_BACKWARD,
     ),
     outputs=(
         Output("grad_x", like="total", doc="the gradient of the input and of the residual alike"),

@@ -108,8 +108,8 @@ REDUCTION = Scalar(
 CLASSES = Constraint("V >= 1", lambda v: v["V"] >= 1)
 TARGET = Tensor(
     "target", "M", dtypes=(torch.int64,), domain=Index("V", ("ignore_index",)),
-    doc="a class for each row; one that is none is an ArgumentError where torch computes on a CPU, and NaN in the loss of"
-    " its row elsewhere",
+    doc="a class for each row; one that is none gives NaN in the loss of its row, which counts, and in the gradient of that"
+    " row; with KERNELMUX_CHECK=1 an ArgumentError",
 )  # fmt: skip
 
 

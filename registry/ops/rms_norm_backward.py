@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from kernelmux.registry.cost import Cost
@@ -50,7 +48,7 @@ SPEC = OpSpec(
         Tensor("grad_out", "... N", doc="gradient of the output of rms_norm"),
         Tensor("x", "... N", like="grad_out"),
         Tensor("weight", "N", like="grad_out"),
-        replace(rms_norm.EPS, doc="as in the forward call"),
+        rms_norm.EPS_BACKWARD,
     ),
     outputs=(Output("grad_x", like="x"), Output("grad_weight", like="weight")),
     reference=reference,

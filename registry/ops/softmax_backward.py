@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
+from kernelmux.registry.ops import softmax
 from kernelmux.registry.spec import (
     Axis,
     BatchInvariant,
@@ -16,7 +18,6 @@ from kernelmux.registry.spec import (
     NoGradient,
     OpSpec,
     Output,
-    Scalar,
     SpecialValues,
     Tensor,
 )
@@ -64,7 +65,7 @@ SPEC = OpSpec(
         Tensor("grad_out", "...", doc="gradient of the output of softmax; at least one axis"),
         Tensor("y", "...", like="grad_out", doc="the output of softmax; the formula takes any values"),
         Axis("axis", of="y", default=-1, doc="as in the forward call"),
-        Scalar("scale", float, 1.0, trials=(0.0, -0.5, 0.3, -3.0, 1e-3, 1e4), doc="as in the forward call"),
+        replace(softmax.SCALE, trials=(0.0, -0.5, 0.3, -3.0, 1e-3, 1e4), doc="as in the forward call"),
     ),
     outputs=(Output("grad_x", like="y"),),
     derive=lambda a, axes: {"N": a["y"].shape[a["axis"]]},

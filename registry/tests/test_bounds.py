@@ -192,8 +192,8 @@ def test_every_scalar_has_trials_that_the_spec_accepts(op):
             continue
         assert item.trials, item.name
         numbers = [n for v in item.trials for n in (v if item.length and isinstance(v, tuple) else (v,))]
-        assert all(isinstance(v, item.type) and (not item.choices or v in item.choices) for v in numbers)
-        assert not item.range or all(item.range[0] <= v <= item.range[1] for v in numbers)
+        assert all(isinstance(v, item.type) for v in numbers)
+        assert not any(item.expected(v) for v in numbers)
         if item.type is float:  # zero if it may be, something that is no power of two
             assert 0.0 in item.trials or (item.range and item.range[0] > 0)
             assert any(math.frexp(v)[0] not in (0.0, 0.5, -0.5) for v in item.trials)

@@ -11,6 +11,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
+from kernelmux.registry.memory_order import fresh
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
 NUMBERS = 1024  # of a program that copies line by line
@@ -59,7 +60,7 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 def channels_first(x: torch.Tensor) -> torch.Tensor:
     """Channels-last images without gaps as contiguous ones: themselves where they are both."""
     if x.is_contiguous() or not x.numel():
-        return x.contiguous()
+        return fresh(x, torch.contiguous_format)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _plan(x.get_device(), len(x), x.shape[1], x.shape[2] * x.shape[3], False)(y, x)
     return y

@@ -42,7 +42,7 @@ from kernelmux.backends.triton.conv2d._specialised import (
     strided,
     walk,
 )
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import Window
 
@@ -242,4 +242,4 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
             sums = x.new_empty((shares, out.numel()), dtype=torch.float32)
             launch(sums, g, right)
             finish(sums, out)
-    return out[:, : shape[1]].contiguous(memory_format=format_of(x))
+    return fresh(out[:, : shape[1]], format_of(x))
