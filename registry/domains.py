@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,10 +46,14 @@ class Positive:
 
 @dataclass(frozen=True)
 class Index:
-    """Integers that point into an axis, from 0 to its length - 1, or one of the values of the scalars `extra`."""
+    """Integers that point into an axis, from 0 to its length - 1, or one of the values of the scalars `extra`.
+
+    used: from the arguments of a call which of them it looks at, where not at all: in the others anything may stand.
+    """
 
     axis: str
     extra: tuple[str, ...] = ()
+    used: Callable[[Mapping[str, Any]], torch.Tensor] | None = None
 
     def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
         length, others = call.axes[self.axis], [call.scalars[name] for name in self.extra]
@@ -59,14 +63,15 @@ class Index:
         found = x - turn * length if length else torch.full_like(x, others[0] if others else 0)
         for i, value in enumerate(others):
             found = torch.where(turn % (OFTEN * len(others)) == OFTEN * (i + 1) - 1, value, found)
-        return torch.where(self.wrong(x, call.axes, call.scalars), found, x)
+        every: torch.Tensor = replace(self, used=None).wrong(x, call.axes, call.scalars)
+        return torch.where(every, found, x)
 
     def wrong(self, x: torch.Tensor, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> torch.Tensor:
         """Which of them point nowhere."""
         outside: torch.Tensor = (x < 0) | (x >= axes[self.axis])
         for name in self.extra:
             outside = outside & (x != arguments[name])
-        return outside
+        return outside & self.used(arguments) if self.used else outside
 
     def expected(self, name: str, axes: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
         """What each may be, for an error."""

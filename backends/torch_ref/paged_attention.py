@@ -8,22 +8,20 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.backends.torch_ref._conditions import filled
-from kernelmux.backends.torch_ref._values import first_wrong
 from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned
-from kernelmux.registry.errors import ArgumentError
 
 
 def plain(
     q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:  # fmt: skip
-    """Entries of the table that nothing may stand in are looked at first: on a GPU they would end the process."""
+    """Entries of the table that are no page are read as page 0: on a GPU they would end the process."""
     groups, slots = k_pages.shape[1], page_table.shape[1] * k_pages.shape[2]
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)
-    beyond, wrong = _impossible(lengths, slots), _unknown(used, k_pages.shape[0])
+    beyond, wrong = (lengths < 0) | (lengths > slots), (used < 0) | (used >= k_pages.shape[0])
     k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
     y = F.scaled_dot_product_attention(torch.unflatten(q, 1, (groups, -1)), k, v, reached[:, None, None], scale=scale)
     y = y.flatten(1, 2).masked_fill((lengths == 0)[:, None, None], 0.0)
@@ -39,8 +37,7 @@ def exact(
         return zeros(q.shape, q, k_pages, v_pages)
     reached = torch.arange(slots, device=q.device) < lengths[:, None]  # [B, L * S]
     used = torch.where(reached[:, :: k_pages.shape[2]], page_table, 0)  # behind them anything may stand
-    beyond = _impossible(lengths, slots)
-    wrong = _unknown(used, k_pages.shape[0])
+    beyond, wrong = (lengths < 0) | (lengths > slots), (used < 0) | (used >= k_pages.shape[0])
     k, v = (x[used.masked_fill(wrong, 0)].transpose(1, 2).flatten(2, 3) for x in (k_pages, v_pages))  # [B, G, L * S, D]
     hidden = ~reached[:, None, None]
     s = torch.unflatten(q, 1, (groups, -1)).float() @ k.float().mT
@@ -52,24 +49,6 @@ def exact(
     # A weight of 0 would not hide a NaN in a slot that was never written.
     y = p.to(q.dtype) @ v.masked_fill(hidden.mT, 0.0)
     return y.flatten(1, 2).masked_fill((wrong.any(1) | beyond)[:, None, None], torch.nan).contiguous()
-
-
-def _unknown(used: torch.Tensor, pages: int) -> torch.Tensor:
-    """Which entries are no page; ArgumentError on a CPU."""
-    wrong = (used < 0) | (used >= pages)
-    if found := first_wrong(wrong, used):
-        place = f" at {found[1]}" if found[1] else ""
-        raise ArgumentError(f"paged_attention: page_table: expected 0 <= page < {pages}, got {found[0]}{place}")
-    return wrong
-
-
-def _impossible(lengths: torch.Tensor, slots: int) -> torch.Tensor:
-    """Which lengths are none of a sequence in so many slots; ArgumentError on a CPU."""
-    wrong = (lengths < 0) | (lengths > slots)
-    if found := first_wrong(wrong, lengths):
-        place = f" at {found[1]}" if found[1] else ""
-        raise ArgumentError(f"paged_attention: lengths: expected 0 <= length <= {slots}, got {found[0]}{place}")
-    return wrong
 
 
 VARIANTS = {

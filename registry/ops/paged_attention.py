@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,6 +91,14 @@ def _case(q: str, pages: str, table: str, more: str = "", **options: Any) -> Cas
     return Case(text.strip(), **options)
 
 
+def reached(arguments: Mapping[str, Any]) -> torch.Tensor:
+    """Which entries of the table [B, L] are of pages that hold keys of their sequence."""
+    table, lengths = arguments["page_table"], arguments["lengths"]
+    first = torch.arange(table.shape[1], device=table.device) * arguments["k_pages"].shape[2]
+    found: torch.Tensor = first < lengths[:, None]
+    return found
+
+
 INTEGERS = (torch.int32,)
 
 SPEC = OpSpec(
@@ -107,9 +116,9 @@ SPEC = OpSpec(
             "page_table",
             "B L",
             dtypes=INTEGERS,
-            domain=Index("P"),
+            domain=Index("P", used=reached),
             doc="the pages of a sequence in order; entries behind the last one that it reaches are not looked at; one that"
-            " is no page is an ArgumentError where torch computes on a CPU, and gives its sequence NaN elsewhere",
+            " is no page gives its sequence NaN; with KERNELMUX_CHECK=1 it is an ArgumentError",
         ),
         Tensor(
             "lengths",

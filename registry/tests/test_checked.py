@@ -59,6 +59,21 @@ def test_all_examples_of_vmap_are_looked_at(backend: str) -> None:
         run(LOGITS.expand(2, 3, 9), torch.stack([RIGHT, WRONG]))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pages_and_lengths_are_looked_at_as_far_as_a_sequence_reaches(backend: str) -> None:
+    q, pages = torch.ones(2, 1, 64).half(), torch.ones(3, 1, 16, 64).half()
+
+    def run(table: list[list[int]], lengths: list[int]) -> torch.Tensor:
+        of = (torch.tensor(table, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32))
+        return kx.paged_attention(q, pages, pages, *of, backend=backend)
+
+    assert run([[0, 2], [1, 7]], [32, 16]).isfinite().all()
+    with pytest.raises(ArgumentError, match=r"page_table: expected 0 <= page_table < 3, got 7 in row 1, column 1"):
+        run([[0, 2], [1, 7]], [32, 17])
+    with pytest.raises(ArgumentError, match=r"lengths: expected 0 <= lengths <= 32, got 33 in row 0"):
+        run([[0, 2], [1, 1]], [33, 17])
+
+
 def test_off_nothing_is_added_to_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = catalog.spec("cross_entropy")
     assert isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked.Looking)
