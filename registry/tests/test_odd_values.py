@@ -156,3 +156,23 @@ def test_coefficients_beyond_the_dtype_give_the_sum_of_fp32(op: str, variant: st
     x = torch.tensor([0.0, 0.125, -0.25, 0.5]).to(dtype)
     for name in "abc":
         agree(op, variant, {"x": x, **dict.fromkeys("abcd", 0.0), name: large}, relative=2.0**-7)
+
+
+@pytest.mark.parametrize("op", ["attention", "attention_backward", "paged_attention"])
+@pytest.mark.parametrize("scale", [1e30, -1e4])
+def test_a_scale_of_which_weights_keep_no_fraction_is_refused(op: str, scale: float) -> None:
+    case = catalog.spec(op).cases[0]
+    tensors = catalog.spec(op).untouched(case, torch.float16)
+    for backend in BACKENDS:
+        with pytest.raises(ArgumentError, match=rf"{op}: scale: expected -1024\.0 <= scale <= 1024\.0, got"):
+            dispatch.function(op)(**tensors, scale=scale, backend=backend)
+
+
+@pytest.mark.parametrize(("op", "variant"), variants("attention_backward"))
+@pytest.mark.parametrize("scale", [1024.0, -1024.0])
+def test_one_key_has_all_the_weight_whatever_the_scale(op: str, variant: str, scale: float) -> None:
+    q, k = torch.full((1, 1, 3, 64), 2.0).half(), torch.full((1, 1, 1, 64), 0.5).half()
+    y, lse = dispatch.outputs("attention", q, k, k, scale=scale, backend="torch_ref")
+    found = ran(op, variant, {"grad_out": q, "q": q, "k": k, "v": k, "y": y, "lse": lse, "scale": scale})
+    for got, want in zip(found, (0.0, 0.0, 6.0), strict=True):
+        assert (got - want).abs().max() <= 0.01, variant
