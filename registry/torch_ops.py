@@ -291,7 +291,7 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
 
 
 def _stacked(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The outputs of all examples. Nothing turns autocast off below vmap, which refuses to stack 16 bits it does not use."""
+    """The outputs of all examples. Below vmap autocast stays on; it refuses to stack other 16 bits than its own."""
     dtype = outputs[0].dtype
     if torch._C._is_any_autocast_enabled() and dtype.is_floating_point and dtype.itemsize < 4:  # type: ignore[attr-defined]
         return torch.stack([y.float() for y in outputs]).to(dtype)

@@ -35,12 +35,11 @@ ROUTES = (FUNCTION, FUNCTION, FUNCTION, OPERATOR, OPERATOR, WHICH, EXPLAIN, BIND
 KEYWORDS = ("unheard_of", "dim", "input", "out", "_others", "backends", "self")
 
 
-@dataclass(frozen=True)
 class Draw:
     """Choices made of whole numbers. integer: one from the first to the second, both included; wild: odd things too."""
 
-    integer: Callable[[int, int], int]
-    wild: bool = False
+    def __init__(self, integer: Callable[[int, int], int], wild: bool = False) -> None:
+        self.integer, self.wild = integer, wild
 
     def pick(self, values: Sequence[Any]) -> Any:
         """One of the values, which need neither hash nor equality."""
@@ -53,9 +52,14 @@ class Draw:
     def boolean(self) -> bool:
         return self.integer(0, 1) == 1
 
-    def some(self, values: Sequence[Any], most: int) -> list[Any]:
+    def evenly(self, values: Sequence[Any]) -> Any:
+        """One of the values, each as often."""
+        return self.pick(values)
+
+    def some(self, values: Sequence[Any], most: int, unique: bool = False) -> list[Any]:
         """Up to so many of the values."""
-        return [self.pick(values) for _ in range(self.integer(0, most))]
+        found = [self.pick(values) for _ in range(self.integer(0, most))]
+        return list(dict.fromkeys(found)) if unique else found
 
 
 @dataclass
@@ -113,7 +117,7 @@ def _axes(draw: Draw, spec: OpSpec) -> dict[str, Any]:
     axes: dict[str, Any] = {}
     for _ in range(12):
         axes = {
-            letter: tuple(draw.some((0, 1, 2, 3, 5), 2)) if letter == "..." else draw.pick(LENGTHS)
+            letter: tuple(draw.some((0, 1, 2, 3, 5), 2)) if letter == "..." else draw.evenly(LENGTHS)
             for letter in letters
         }
         if all(_allows(c, {**usual, **axes}) for c in spec.constraints if not _asks(c, spec)):
@@ -213,11 +217,11 @@ def draft(draw: Draw, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
     if any(isinstance(i, Scalar) and i.fit for i in spec.scalars) and not draw.rarely(8):
         _fit(spec, arguments)
     _make_lawful(spec, arguments, strays=draw.rarely(8))
-    around = draw.some(WILD_SURROUNDINGS if draw.wild else SURROUNDINGS, 2) if draw.boolean() else []
+    around = draw.some(WILD_SURROUNDINGS if draw.wild else SURROUNDINGS, 2, unique=True) if draw.boolean() else []
     spare = draw.pick(KEYWORDS) if draw.wild else KEYWORDS[0]
-    missing = draw.pick((*arguments, spare)) if draw.rarely(30) else ""
+    missing = draw.evenly((*arguments, spare)) if draw.rarely(30) else ""
     route = draw.pick(ROUTES) if draw.wild else FUNCTION
-    return Draft(spec, arguments, _backend(draw, able), list(dict.fromkeys(around)), notes, missing, route)
+    return Draft(spec, arguments, _backend(draw, able), around, notes, missing, route)
 
 
 def _fit(spec: OpSpec, arguments: dict[str, Any]) -> None:

@@ -27,13 +27,16 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import PAUSE, duration
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, machines
+from kernelmux.registry.errors import KernelmuxError
 
 BASELINE = "torch_ref"
 EMULATED = 50  # one call in so many is made for a backend whose kernels are emulated
 PATIENCE = 120.0  # seconds without a call that ends: the process hangs
+IMPORTS = 120.0  # seconds until the first call, beside that
 ROOM = 4 * 2**30  # bytes that a process may ask for beside what torch takes: beyond it torch says that there are none
 PART = 50  # calls between two reports of a process
 SHOWN = 10  # causes that are printed
+METHOD = "spawn"  # how a process begins: with nothing of this one
 PARALLEL_FROM = 1000  # fewer calls are done before a second process has imported torch
 OK, FAILED = 0, 1
 
@@ -64,15 +67,15 @@ def made(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[
     emulated = [name for name in emulated if not registered.unavailable(name, torch.device("cpu"))]
     if rng.randrange(EMULATED) == 0 and emulated:
         able = (rng.choice(sorted(emulated)),)
-    return calls.draft(calls.Draw(rng.randint, wild=True), tuple(ops), able), able
+    with warnings.catch_warnings(action="ignore"):  # of torch's prototypes
+        return calls.draft(calls.Draw(rng.randint, wild=True), tuple(ops), able), able
 
 
 def one(seed: int, index: int, ops: Sequence[str]) -> tuple[Verdict, calls.Draft]:
     """Make the call of that number; of a bad one the smallest that is bad in the same way."""
-    with warnings.catch_warnings(action="ignore"):  # of torch's prototypes, and of the emulator
-        draft, able = made(seed, index, ops)
-        verdict = judge.judge(draft, able)
-        return verdict, judge.smallest(draft, able, verdict) if verdict.bad else draft
+    draft, able = made(seed, index, ops)
+    verdict = judge.judge(draft, able)
+    return verdict, judge.smallest(draft, able, verdict) if verdict.bad else draft
 
 
 # --- worker processes ---------------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class Worker:
 
     def __init__(self, seed: int, indices: range, ops: Sequence[str]) -> None:
         self.seed, self.ops, self.indices = seed, ops, indices
-        self._context = multiprocessing.get_context("spawn")
+        self._context: Any = multiprocessing.get_context(METHOD)
         self.start()
 
     def start(self) -> None:
@@ -121,7 +124,7 @@ class Worker:
         self.process = self._context.Process(target=_work, args=given, daemon=True)
         self.process.start()
         theirs.close()
-        self.seen, self.since = -1, time.monotonic() + PATIENCE  # the imports take a while
+        self.seen, self.since = -1, time.monotonic() + IMPORTS
         self.reported = 0
 
     def read(self, found: Found) -> bool:
@@ -147,7 +150,7 @@ class Worker:
         self.process.kill()
         self.process.join()
         if index < 0:
-            raise RuntimeError(f"a process of --fuzz did not start: {reason}")
+            raise KernelmuxError(f"--fuzz: a process did not start: {reason}")
         at = self.indices.index(index)
         draft = repr(made(self.seed, index, self.ops)[0])
         found.counts[UNTYPED] += 1

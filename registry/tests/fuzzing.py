@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,10 +16,27 @@ from kernelmux.registry.signature import Call, Output
 from kernelmux.registry.spec import exact_arguments
 
 
+class Drawn(calls.Draw):
+    """Choices that hypothesis makes, and shrinks."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__(lambda low, high: int(draw(st.integers(low, high))))
+        self.draw = draw
+
+    def boolean(self) -> bool:
+        return bool(self.draw(st.booleans()))
+
+    def evenly(self, values: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(values))
+
+    def some(self, values: Sequence[Any], most: int, unique: bool = False) -> list[Any]:
+        return list(self.draw(st.lists(st.sampled_from(values), max_size=most, unique=unique)))
+
+
 @st.composite
 def drafts(draw: Any, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
     """A call of the public function of one of the operators, made for these backends."""
-    return calls.draft(calls.Draw(lambda low, high: int(draw(st.integers(low, high)))), ops, able)
+    return calls.draft(Drawn(draw), ops, able)
 
 
 def bits(x: Any) -> Any:

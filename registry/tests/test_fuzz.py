@@ -83,10 +83,10 @@ def fuzz(ops: tuple[str, ...], able: tuple[str, ...], calls: int) -> Counter[str
 def test_calls_of_the_baseline(op):
     share = CALLS // len(OPS) * (3 if op in SELDOM else 1)
     seen = fuzz((op,), ("torch_ref",), share)
-    assert seen["ran"] > share / SELDOM.get(op, 10) and seen["ArgumentError"] > share / 20, seen
+    assert seen["ran"] > share / SELDOM.get(op, 10) and seen["ArgumentError"] > share / 40, seen
 
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_calls_on_the_emulator(name):
     seen = fuzz(OPS, (name,), EMULATED_CALLS)
-    assert seen["ran"] > EMULATED_CALLS / 5 and seen["ArgumentError"], seen
+    assert seen["ran"] > EMULATED_CALLS / 10 and seen["ArgumentError"], seen

@@ -37,6 +37,17 @@ def test_an_unknown_keyword_gets_the_name_that_was_meant(op, given, meant):
             catalog.spec(op).bind(**given)
 
 
+def test_no_keyword_is_taken_for_a_name_of_pythons():
+    x = torch.ones(2, 3)
+    for ask in (
+        lambda: kx.add(x, x, self=x),
+        lambda: kx.which("add", x, x, self=x),
+        lambda: kx.bind("add", (x, x), self=x),
+    ):
+        with pytest.raises(TypeError, match=r"add\(\) got an unexpected keyword argument 'self'"):
+            ask()
+
+
 def test_without_a_name_that_is_like_it_the_error_lists_them():
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'keepdim': it takes x, axis, scale, backend$"):
         dispatch.function("softmax")(X, keepdim=True)

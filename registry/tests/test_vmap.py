@@ -89,6 +89,24 @@ def test_images_of_a_batch_may_lie_in_any_order(at, way):
         torch.testing.assert_close(found, torch.stack([run({**rest, **own})[0] for own in drawn]))
 
 
+@pytest.mark.parametrize("op", ["polynomial", "softmax", "rms_norm"])
+def test_a_function_over_no_example_has_the_shapes_of_one(op):
+    x = torch.empty(0, 4)
+    given = (x, torch.empty(0, 4)) if op == "rms_norm" else (x,)
+    assert torch.vmap(lambda *own: getattr(kx, op)(*own, backend="torch_ref"))(*given).shape == (0, 4)
+    assert torch.vmap(lambda x: kx.polynomial(x, backend="torch_ref"))(torch.empty(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("lower", [torch.float16, torch.bfloat16])
+def test_a_loop_under_autocast_keeps_dtypes(lower):
+    weights = WEIGHTS.to(torch.float16 if lower == torch.bfloat16 else torch.bfloat16)
+    x = X.to(weights.dtype)
+    run = torch.vmap(lambda w: torch.ops.kernelmux.rms_norm(x, w, backend="torch_ref"))
+    with torch.autocast("cpu", lower):
+        found = run(weights)
+    assert torch.equal(found, torch.stack([kx.rms_norm(x, w, backend="torch_ref") for w in weights]))
+
+
 NOT_OF_EXAMPLES = [
     ("softmax", {}, torch.zeros(SIZE), "softmax: axis: expected a tensor with at least one axis for x with 0 axes"),
     ("reduce_sum", {"axis": -2}, torch.ones(SIZE, 4), "expected -1 <= axis < 1 for x with 1 axes, got -2"),
