@@ -293,7 +293,7 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
 def _stacked(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """The outputs of all examples. Below vmap autocast stays on; it refuses to stack other 16 bits than its own."""
     dtype = outputs[0].dtype
-    if torch._C._is_any_autocast_enabled() and dtype.is_floating_point and dtype.itemsize < 4:  # type: ignore[attr-defined]
+    if torch._C._is_any_autocast_enabled() and dtype.is_floating_point and dtype.itemsize < 4:
         return torch.stack([y.float() for y in outputs]).to(dtype)
     return torch.stack(tuple(outputs))
 

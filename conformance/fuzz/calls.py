@@ -25,6 +25,7 @@ from kernelmux.registry.spec import (
     Tensor,
 )
 
+LAZY = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 LENGTHS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 SURROUNDINGS = ("autocast", "inference", "no_grad", "float64", "use", "default", "autocast fp16")
 WILD_SURROUNDINGS = (*SURROUNDINGS, "fake", "meta", "deterministic", "strict")
@@ -95,7 +96,7 @@ def described(value: Any) -> str:
     try:
         if isinstance(value, torch.Tensor):
             kind = type(value).__name__
-            if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+            if isinstance(value, LAZY):
                 return kind
             strides = (
                 f" {value.stride()}" if value.layout == torch.strided and not value.is_nested else f" {value.layout}"
@@ -127,8 +128,9 @@ def _axes(draw: Draw, spec: OpSpec) -> dict[str, Any]:
 
 def _usual(item: Scalar | Axis) -> Any:
     """The default of a scalar as constraints see it."""
-    several = isinstance(item, Scalar) and item.length and item.default not in (None, REQUIRED)
-    return (item.default,) * item.length if several and not isinstance(item.default, tuple) else item.default
+    if not (isinstance(item, Scalar) and item.length) or item.default in (None, REQUIRED):
+        return item.default
+    return item.default if isinstance(item.default, tuple) else (item.default,) * item.length
 
 
 def _allows(constraint: Constraint, known: dict[str, Any]) -> bool:

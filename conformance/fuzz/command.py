@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -30,7 +31,7 @@ from kernelmux.registry import catalog, machines
 from kernelmux.registry.errors import KernelmuxError
 
 BASELINE = "torch_ref"
-EMULATED = 50  # one call in so many is made for a backend whose kernels are emulated
+EMULATED = 20  # one call in so many is made for a backend whose kernels are emulated
 PATIENCE = 120.0  # seconds without a call that ends: the process hangs
 IMPORTS = 120.0  # seconds until the first call, beside that
 ROOM = 4 * 2**30  # bytes that a process may ask for beside what torch takes: beyond it torch says that there are none
@@ -98,6 +99,7 @@ def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence
             pipe.send((found.counts, found.bad))
             found = Found()
     pipe.close()
+    os._exit(0)  # Python would let Triton print what it did not free
 
 
 def _limit_memory() -> None:

@@ -139,7 +139,7 @@ def _batched(draft: Draft) -> list[str]:
 
 
 def _counts(x: torch.Tensor) -> bool:
-    lazy = isinstance(x, torch.nn.parameter.UninitializedTensorMixin)
+    lazy = isinstance(x, calls.LAZY)
     return not lazy and not x.is_nested and x.dim() > 0
 
 

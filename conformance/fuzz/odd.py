@@ -98,7 +98,7 @@ class Wrapped(torch.Tensor):
         return f"Wrapped {list(self.shape)}"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         given = [a.held if isinstance(a, Wrapped) else a for a in args]
         made = func(*given, **(kwargs or {}))
         wrap = isinstance(made, torch.Tensor) and type(made) is torch.Tensor
@@ -109,7 +109,7 @@ class Refusing(Wrapped):
     """One that takes no operator at all."""
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return NotImplemented
 
 

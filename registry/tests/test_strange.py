@@ -17,6 +17,8 @@ from kernelmux.registry.errors import ArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # masked tensors are a prototype; emulated backends
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
+WRONG: Any = None
+ODD: Any = (np.int64(-1), Fraction(1, 2))  # an axis and a factor
 PLAIN, OPS = "torch_ref", torch.ops.kernelmux
 KERNELS = ["torch_ref", "triton", "cuda"]
 
@@ -195,7 +197,7 @@ def test_what_torch_says_in_a_fake_mode_before_the_call_is_bound():
         with torch.autocast("cpu"), pytest.raises(ArgumentError, match="matmul: a: expected a fake tensor"):
             kx.matmul(X, y, backend=PLAIN)
         with pytest.raises(ArgumentError, match=r"log_softmax: x: expected a torch.Tensor"):
-            kx.log_softmax(None, backend=PLAIN)
+            kx.log_softmax(WRONG, backend=PLAIN)
         with pytest.raises(ArgumentError, match="silu: x: expected a fake tensor"):
             torch.vmap(lambda x: OPS.silu(x, backend=PLAIN))(X)
 
@@ -229,7 +231,7 @@ def test_scalars_are_checked_where_torch_watches(backend):
         for axis, text in ((1j, "expected an int, got 1j"), (None, "expected an int"), ("0", "expected an int")):
             with pytest.raises(ArgumentError, match=f"softmax: axis: {text}"):
                 run(lambda x, axis=axis: kx.softmax(x, axis, backend=backend), x)
-        got = run(lambda x: kx.softmax(x, np.int64(-1), Fraction(1, 2), backend=backend), x)
+        got = run(lambda x: kx.softmax(x, *ODD, backend=backend), x)
         assert got.shape == x.shape
 
 
