@@ -139,7 +139,9 @@ def _classes(op: str, given: Tensors) -> KernelmuxError | None:
     )
 
 
-OPERANDS = re.compile("^(Multiple dispatch failed|unsupported operand type)|not supported between instances of")
+OPERANDS = re.compile(
+    "^(Multiple dispatch failed|unsupported operand type|no implementation found for)|not supported between instances of"
+)
 CAUSES: Mapping[str, Callable[[str, Tensors], KernelmuxError | None]] = {
     "Please convert all Tensors to FakeTensors": _fake,
     "Mixing fake modes": _modes,

@@ -227,7 +227,8 @@ def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backe
     moved, reason = _batch(spec, given, example, info.batch_size)
     if reason:
         notices.warn_looped(spec.name, reason)
-        result = _looped(spec, given, backend) if info.batch_size else _of_none(given, example)
+        computes = info.batch_size and example.device.type != "meta"
+        result = _looped(spec, given, backend) if computes else _hollow(given, example, info.batch_size)
     else:
         result = operator(spec.name)(*moved, backend=backend)
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
@@ -298,9 +299,9 @@ def _stacked(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(tuple(outputs))
 
 
-def _of_none(given: Given, example: Call) -> Any:
-    """The outputs of no example."""
-    made = [y.new_empty((0, *y.shape)) for y in autograd.hollow(example)]
+def _hollow(given: Given, example: Call, size: int) -> Any:
+    """The outputs of so many examples without values: of none, or without memory."""
+    made = [y.new_empty((size, *y.shape)) for y in autograd.hollow(example)]
     return _followed(example.spec, made, [value for _, value, _ in given])
 
 

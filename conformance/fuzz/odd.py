@@ -85,7 +85,7 @@ class Wrapped(torch.Tensor):
     held: torch.Tensor
 
     def __new__(cls, inner: torch.Tensor) -> Wrapped:
-        made: Wrapped = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Wrapped = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
         )
         made.held = inner
@@ -125,6 +125,11 @@ def _freed(x: torch.Tensor) -> torch.Tensor:
 def _inference(x: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         return x.clone()
+
+
+def _masked(x: torch.Tensor) -> Any:
+    """With elements: torch's softmax of a MaskedTensor without any ends the process."""
+    return torch.masked.masked_tensor(x, torch.ones_like(x, dtype=torch.bool)) if x.numel() else None
 
 
 def _overlapping(x: torch.Tensor) -> torch.Tensor:
@@ -182,7 +187,7 @@ STRANGE: Mapping[str, Form] = {
 WILD: Mapping[str, Form] = {
     **{name: form for name, form in STRANGE.items() if name != "vast"},
     "vast on meta": lambda x: _vast(x, "meta"),
-    "masked": lambda x: torch.masked.masked_tensor(x, torch.ones_like(x, dtype=torch.bool)),
+    "masked": _masked,
     "wrapped": lambda x: Wrapped(x),
     "refusing": lambda x: Refusing(x),
     "inference": _inference,

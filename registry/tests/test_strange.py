@@ -182,6 +182,12 @@ def test_what_torch_says_under_vmap(run):
                 torch.vmap(lambda x, y: run(x, y, backend=PLAIN), in_dims)(X if in_dims == 0 else X[0], odd)
 
 
+def test_classes_that_do_not_know_one_another():
+    masked = torch.masked.masked_tensor(X[0], X[0] > 0)
+    with pytest.raises(UnsupportedError, match=r"rms_norm: weight: .*MaskedTensor"):
+        kx.rms_norm(X.as_subclass(Sub), masked, backend=PLAIN)
+
+
 @pytest.mark.parametrize("around", [torch.no_grad, lambda: torch.autocast("cpu")])
 def test_the_operator_of_torch_refuses_a_nested_tensor(around):
     nested = torch.nested.nested_tensor([X[:2], X], layout=torch.jagged)

@@ -97,6 +97,14 @@ def test_a_function_over_no_example_has_the_shapes_of_one(op):
     assert torch.vmap(lambda x: kx.polynomial(x, backend="torch_ref"))(torch.empty(0)).shape == (0,)
 
 
+def test_examples_without_memory_are_not_computed_one_by_one():
+    x = torch.empty(1, 3, device="meta").expand(2**40, 3)
+    found, index = (
+        torch.vmap(lambda x, op=op: op(x))(x) for op in (torch.ops.kernelmux.reduce_sum, torch.ops.kernelmux.argmax)
+    )
+    assert found.shape == index.shape == (2**40,) and found.is_meta and index.dtype == torch.int64
+
+
 @pytest.mark.parametrize("lower", [torch.float16, torch.bfloat16])
 def test_a_loop_under_autocast_keeps_dtypes(lower):
     weights = WEIGHTS.to(torch.float16 if lower == torch.bfloat16 else torch.bfloat16)
