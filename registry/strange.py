@@ -139,6 +139,15 @@ def _classes(op: str, given: Tensors) -> KernelmuxError | None:
     )
 
 
+def _axes(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for more axes than a library takes that torch calls: oneDNN's gelu has 12."""
+    name, x = max(given.items(), key=lambda pair: pair[1].dim())
+    return UnsupportedError(
+        f"{op}: {name}: expected as many axes as torch's own operator takes, got {x.dim()}: flatten some of them, or use a"
+        f" backend with kernels"
+    )
+
+
 OPERANDS = re.compile(
     "^(Multiple dispatch failed|unsupported operand type|no implementation found for)|not supported between instances of"
 )
@@ -146,6 +155,7 @@ CAUSES: Mapping[str, Callable[[str, Tensors], KernelmuxError | None]] = {
     "Please convert all Tensors to FakeTensors": _fake,
     "Mixing fake modes": _modes,
     "Could not run '": _without_memory,
+    "dimensions are invalid": _axes,
     "setStorage: sizes": _without_memory,
     "kernelmux.": _without_memory,
     "Creating a new Tensor subclass": _classes,

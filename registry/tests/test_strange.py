@@ -182,6 +182,11 @@ def test_what_torch_says_under_vmap(run):
                 torch.vmap(lambda x, y: run(x, y, backend=PLAIN), in_dims)(X if in_dims == 0 else X[0], odd)
 
 
+def test_more_axes_than_torchs_own_operator_takes():
+    with pytest.raises(UnsupportedError, match="gelu: x: expected as many axes as torch's own operator takes, got 64"):
+        kx.gelu(X.reshape((1,) * 62 + (3, 4)), backend=PLAIN)
+
+
 def test_classes_that_do_not_know_one_another():
     masked = torch.masked.masked_tensor(X[0], X[0] > 0)
     with pytest.raises(UnsupportedError, match=r"rms_norm: weight: .*MaskedTensor"):
