@@ -223,7 +223,10 @@ def draft(draw: Draw, ops: tuple[str, ...], able: tuple[str, ...]) -> Draft:
     spare = draw.pick(KEYWORDS) if draw.wild else KEYWORDS[0]
     missing = draw.evenly((*arguments, spare)) if draw.rarely(30) else ""
     route = draw.pick(ROUTES) if draw.wild else FUNCTION
-    return Draft(spec, arguments, _backend(draw, able), around, notes, missing, route)
+    backend = _backend(draw, able)
+    if route in (OPERATOR, MAPPED_OPERATOR) and isinstance(backend, list | tuple) and backend and not draw.rarely(10):
+        backend = ",".join(map(str, backend))  # the operator of torch takes a text alone
+    return Draft(spec, arguments, backend, around, notes, missing, route)
 
 
 def _fit(spec: OpSpec, arguments: dict[str, Any]) -> None:

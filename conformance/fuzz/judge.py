@@ -121,7 +121,8 @@ def _bind(draft: Draft) -> Any:
 
 def _mapped(way: Callable[[Draft], Any]) -> Callable[[Draft], Any]:
     def run(draft: Draft) -> Any:
-        names = _batched(draft)
+        if not (names := _batched(draft)):
+            return way(draft)
 
         def one(*own: Any) -> Any:
             return way(replace(draft, arguments={**draft.arguments, **dict(zip(names, own, strict=True))}))
