@@ -66,9 +66,13 @@ def _trials(probe: Probe) -> Iterator[Trial]:
 
 def _apart(probe: Probe, name: str) -> str:
     """Why a way is not asked, or ""."""
-    if probe.brief and name not in BRIEF:
-        return "asked of torch_ref and on a GPU: without one the graph is the same"
-    return patched.missing(probe.spec.name) if name == "patch" else ""
+    if name == "patch" and (lack := patched.missing(probe.spec.name)):
+        return lack
+    return (
+        "asked of torch_ref and on a GPU: without one the graph is the same"
+        if probe.brief and name not in BRIEF
+        else ""
+    )
 
 
 def _arguments(trial: Trial) -> dict[str, Any]:
