@@ -25,6 +25,8 @@ examples:
   python -m kernelmux.conformance --backend cuda/tiled --check layout  one variant, one check, all operators
   python -m kernelmux.conformance --impl mine.py:softmax --op softmax  one function from any file
   python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
+  python -m kernelmux.conformance --check integration                  programs of torch: vmap, compile, export, patch
+  python -m kernelmux.conformance --fuzz 100000 --seed 1               random calls of the public functions
   python -m kernelmux.conformance --list                               what would run
 
 Without a GPU the CUDA and Triton kernels run on the emulator, with all of its checks.
@@ -124,6 +126,12 @@ def _instead(made: Any) -> None:
     mutants = "test the suite itself: run it on kernels that are broken on purpose"
     made.add_argument("--mutants", action="store_true", help=mutants)
     made.add_argument("--list", action="store_true", help="name checks and items; runs nothing")
+    fuzz = (
+        "make N random calls, right and wrong, on the CPU: each returns what its spec says or raises an error of ours"
+    )
+    made.add_argument("--fuzz", type=terminal.positive, metavar="N", help=fuzz)
+    only = "make the call of this number again, with the --seed and --op of the run"
+    made.add_argument("--fuzz-only", type=terminal.count, metavar="INDEX", help=only)
 
 
 def options_of(args: argparse.Namespace) -> Options:
@@ -141,6 +149,9 @@ def options_of(args: argparse.Namespace) -> Options:
         dtypes.parse(name)
     if args.matrix is not None:
         _check_matrix(chosen, args.matrix)
+        return chosen
+    if args.fuzz or args.fuzz_only is not None:
+        _check_fuzz(chosen, args)
         return chosen
     if chosen.mutants:
         _check_mutants(chosen)
@@ -205,6 +216,21 @@ def _check_mutants(chosen: Options) -> None:
             raise ArgumentError(
                 f"--mutants: {name} cannot be combined with it; --op and --check choose among the mutants"
             )
+    plan.check_names(chosen)
+
+
+def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:
+    """Calls are drawn for every backend that can run here, in every shape and dtype."""
+    for name, given in (
+        ("--backend", chosen.backends),
+        ("--check", chosen.checks),
+        ("--case", chosen.cases),
+        ("--dtype", chosen.dtypes),
+        ("--tier", args.tier),
+        ("--minutes", args.minutes),
+    ):
+        if given:
+            raise ArgumentError(f"--fuzz: expected no selection but --op, got {name}")
     plan.check_names(chosen)
 
 

@@ -21,6 +21,7 @@ from kernelmux.conformance import (
     causes,
     expected,
     gpus,
+    integration,
     leftovers,
     matrix,
     mutation,
@@ -210,7 +211,15 @@ def _write(chosen: Options, found: Found, whole: bool) -> None:
     asked = report.asked(chosen, found.outcomes)
     head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}{asked and f'; {asked}'}"
     table = board.markdown(board.of(found.outcomes))
-    text = "\n\n".join([f"## {head}", *found.tested.failures, table, matrix.markdown(found.outcomes)])
+    programs = integration.markdown(found.outcomes)
+    parts = [
+        f"## {head}",
+        *found.tested.failures,
+        table,
+        *([programs] if programs else []),
+        matrix.markdown(found.outcomes),
+    ]
+    text = "\n\n".join(parts)
     html = page.html(chosen, found.outcomes, found.tested, head)
     report.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole)
 
@@ -223,6 +232,8 @@ def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
         if chosen.verbose:
             matrix.show(console, found.outcomes)
         board.show(console, board.of(found.outcomes))
+        if chosen.verbose or integration.CHECK in chosen.checks:
+            integration.show(console, found.outcomes)
         if asked := report.asked(chosen, found.outcomes):
             console.print(asked, style="dim", highlight=False)
         causes.show(console, chosen, found.outcomes, str(path))

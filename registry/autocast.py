@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn import UninitializedBuffer, UninitializedParameter
 
+from kernelmux.registry import strange
 from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
 
@@ -45,7 +46,8 @@ def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     dtype = target(spec, values, device)
     if dtype is None:
         return values
-    return tuple(v.to(dtype) if _eligible(v) else v for v in values)
+    with strange.Told(spec, values):
+        return tuple(v.to(dtype) if _eligible(v) else v for v in values)
 
 
 def _eligible(value: Any) -> bool:

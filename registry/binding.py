@@ -77,12 +77,12 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
             f"{spec.name}: {item.name}: expected a tensor with values, got a {type(value).__name__}: the first call of its"
             f" lazy module, or materialize(), gives it some"
         )
-    if not strided(value):
-        got = "a nested tensor" if value.is_nested else str(value.layout)
-        raise ArgumentError(f"{spec.name}: {item.name}: expected a strided tensor, got {got}")
+    inner = tracing.innermost(value)
+    if not strided(inner):
+        raise ArgumentError(f"{spec.name}: {item.name}: {lacking(inner)}")
     _check_dtype(spec, item, value.dtype, arguments)
-    if problem := unreadable(value):
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {value.numel()} elements in memory, got {problem}")
+    if problem := lacking(inner):
+        raise ArgumentError(f"{spec.name}: {item.name}: {problem}")
 
 
 def _check_dtype(spec: OpSpec, item: Tensor, dtype: torch.dtype, arguments: dict[str, Any]) -> None:
@@ -114,6 +114,14 @@ def _dtypes(found: Mapping[str, torch.dtype]) -> str:
 def strided(x: torch.Tensor) -> bool:
     """Whether x has strides: it is neither nested nor sparse."""
     return not x.is_nested and x.layout == torch.strided
+
+
+def lacking(x: torch.Tensor) -> str | None:
+    """What is wrong with a tensor for every operator: it has no strides, or no memory behind it. None if nothing is."""
+    if not strided(x):
+        return f"expected a strided tensor, got {'a nested tensor' if x.is_nested else x.layout}"
+    problem = unreadable(x)
+    return f"expected {x.numel()} elements in memory, got {problem}" if problem else None
 
 
 def unreadable(x: torch.Tensor) -> str | None:

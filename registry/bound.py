@@ -93,7 +93,8 @@ class BoundCall:
         self._fixed = tuple(None if i in self._at else v for i, v in enumerate(values))
         for i, value in plan.scalars:
             self._fixed = (*self._fixed[:i], value, *self._fixed[i + 1 :])
-        type(self).__call__ = self._compiled([values[i] for i in self._at])  # type: ignore[method-assign]
+        with tracing.plain(plan.device):  # inside of autocast no call is like this one: torch's operators would cast
+            type(self).__call__ = self._compiled([values[i] for i in self._at])  # type: ignore[method-assign]
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         """What the public function returns."""

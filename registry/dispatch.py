@@ -181,7 +181,7 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     from kernelmux.registry import torch_ops
 
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    if any(x.is_nested for x in tensors):
+    if not tensors or any(x.is_nested for x in tensors):
         return None  # binding says what is wrong
     device = tensors[0].device
     if any(x.is_meta for x in tensors) and not tracing.traces():
@@ -190,12 +190,12 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
         wanted = autograd.differentiable(spec) and torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not wanted:
             return partial(torch_ops.shapes, spec)
-        return partial(torch_ops.call, spec, backend=selection.written(spec.name, argument))
+        return partial(torch_ops.checked, spec, backend=selection.written(spec.name, argument))
     request = selection.requested(spec.name, argument)
     first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
-    if first and registered.composite(first[0]):
+    if first and registered.composite(first[0]) and not tracing.without_examples(tensors):
         return None
-    return partial(torch_ops.call, spec, backend=selection.written(spec.name, argument))
+    return partial(torch_ops.checked, spec, backend=selection.written(spec.name, argument))
 
 
 def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> list[str]:

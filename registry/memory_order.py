@@ -16,6 +16,8 @@ from operator import mul
 
 import torch
 
+from kernelmux.registry import tracing
+
 Order = tuple[int, ...]  # axes from the outermost in memory to the innermost
 WORTH = 1 << 22  # bytes; what is smaller torch copies in a few microseconds, which the views here take on the host
 WIDE = ((16, torch.complex128), (8, torch.int64), (4, torch.int32))  # bytes of an element; nothing is computed with it
@@ -31,8 +33,13 @@ def order(x: torch.Tensor) -> Order | None:
 
 
 def format_of(x: torch.Tensor) -> torch.memory_format:
-    """channels_last for images [N C H W] that lie so without gaps, where that is not contiguous as well."""
-    last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    """channels_last for images [N C H W] that lie so without gaps, where that is not contiguous as well.
+
+    Of an example of vmap torch does not say how it lies: its results are contiguous.
+    """
+    if x.dim() != 4 or x.is_contiguous() or tracing.mapped(x):
+        return torch.contiguous_format
+    last = x.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if last else torch.contiguous_format
 
 

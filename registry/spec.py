@@ -246,7 +246,7 @@ class OpSpec:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(i.name, kind, default=i.default) for i in self.inputs])
 
-    def given(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def given(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Every argument of a call in order, defaults filled in; TypeError where they do not fit the signature."""
         if others := [name for name in kwargs if name not in self.signature.parameters]:
             raise keywords.unexpected(self.name, others, self.signature.parameters)

@@ -7,6 +7,7 @@ torch.export trace, their own errors pass as they are: they look at them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
+from kernelmux.registry import binding, tracing
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, cut
 from kernelmux.registry.spec import OpSpec
 
@@ -44,13 +46,23 @@ def tell(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> None:
         raise found from error
 
 
+def check_memory(spec: OpSpec, values: tuple[Any, ...]) -> None:
+    """ArgumentError for a tensor without strides or memory: a dispatch mode that prints one which was freed faults."""
+    pairs = zip(spec.inputs, values, strict=False)
+    if found := _without_memory(spec.name, {i.name: v for i, v in pairs if isinstance(v, torch.Tensor)}):
+        raise found
+
+
 def _typed(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> KernelmuxError | None:
     if torch.compiler.is_compiling() or TracingContext.try_get() is not None:
         return None
-    given = {i.name: v for i, v in zip(spec.inputs, values, strict=False) if isinstance(v, torch.Tensor)}
+    pairs = zip(spec.inputs, values, strict=False)
+    given = {i.name: tracing.innermost(v) for i, v in pairs if isinstance(v, torch.Tensor)}
     if type(error).__name__ in DATA:
         return _data(error, spec.name, given)
     text = str(error)
+    if isinstance(error, TypeError) and OPERANDS.search(text):
+        return _refused(spec.name, given)
     return next((of(spec.name, given) for begin, of in CAUSES.items() if text.startswith(begin)), None)
 
 
@@ -78,7 +90,13 @@ def _modes(op: str, given: Tensors) -> KernelmuxError | None:
 
 
 def _refused(op: str, given: Tensors) -> KernelmuxError | None:
-    """The error for a class of tensors whose `__torch_dispatch__` knows none of the operators that would run."""
+    """The error for a class of tensors whose `__torch_dispatch__` knows none of the operators that would run.
+
+    That of FakeTensor knows none of a subclass in memory.
+    """
+    fakes = [name for name, x in given.items() if isinstance(x, FakeTensor)]
+    if fakes or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return _fake(op, given) if len(fakes) < len(given) else None
     odd = {name: x for name, x in given.items() if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__}
     if not odd:
         return None
@@ -102,10 +120,48 @@ def _inference(op: str, given: Tensors) -> KernelmuxError | None:
     )
 
 
+def _without_memory(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for a tensor that no operator here takes, where torch has met it first."""
+    problems = ((name, binding.lacking(x)) for name, x in given.items())
+    return next((ArgumentError(f"{op}: {name}: {problem}") for name, problem in problems if problem), None)
+
+
+def _classes(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for subclasses of which torch makes no result: of several classes, or in inference mode."""
+    odd = {name: x for name, x in given.items() if type(x) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)}
+    told = ", ".join(f"{name} of {type(x).__module__}.{type(x).__qualname__}" for name, x in odd.items())
+    return (
+        UnsupportedError(
+            f"{op}: {', '.join(odd)}: expected plain tensors, or those of one class outside of inference mode, got {told}"
+        )
+        if odd
+        else None
+    )
+
+
+def _axes(op: str, given: Tensors) -> KernelmuxError | None:
+    """The error for more axes than a library takes that torch calls: oneDNN's gelu has 12."""
+    name, x = max(given.items(), key=lambda pair: pair[1].dim())
+    return UnsupportedError(
+        f"{op}: {name}: expected as many axes as torch's own operator takes, got {x.dim()}: flatten some of them, or use a"
+        f" backend with kernels"
+    )
+
+
+OPERANDS = re.compile(
+    "^(Multiple dispatch failed|unsupported operand type|no implementation found for)|not supported between instances of"
+)
 CAUSES: Mapping[str, Callable[[str, Tensors], KernelmuxError | None]] = {
     "Please convert all Tensors to FakeTensors": _fake,
     "Mixing fake modes": _modes,
-    "Multiple dispatch failed": _refused,
+    "Could not run '": _without_memory,
+    "dimensions are invalid": _axes,
+    "setStorage: sizes": _without_memory,
+    "kernelmux.": _without_memory,
+    "Creating a new Tensor subclass": _classes,
+    "Cannot set version_counter for inference tensor": lambda op, given: (
+        _classes(op, given) or _without_memory(op, given)
+    ),
     "Inference tensors cannot be saved for backward": _inference,
 }
 

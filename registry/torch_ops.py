@@ -26,6 +26,7 @@ from kernelmux.registry.spec import OpSpec
 
 NAMESPACE = "kernelmux"
 LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+PLAIN = (type(None), bool, int, float, str)  # scalars that torch takes as they are
 KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
 INTS = (int, torch.SymInt)
 
@@ -55,7 +56,7 @@ def _registered(op: str) -> Callable[..., Any]:
     LIBRARY.impl(op, partial(_run, spec), "CompositeExplicitAutograd")
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, partial(shapes, spec), lib=LIBRARY)
-    torch.library.register_vmap(name, partial(_vmap, spec), lib=LIBRARY)
+    torch.library.register_vmap(name, partial(_mapped, spec), lib=LIBRARY)
     LIBRARY.impl(op, partial(_told, spec), "Autograd")
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
         LIBRARY.impl(op, partial(_autocast, spec, key, device), key)
@@ -121,6 +122,15 @@ def taken(item: Tensor | Scalar | Axis, value: Any) -> Any:
     return (value,) * item.length if item.extent or isinstance(value, torch.SymInt) else value
 
 
+def checked(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+    """The operator of torch on arguments of the public function, which takes scalars that torch's own parser does not."""
+    with tracing.untraced():
+        bound = _bound(spec, values).arguments
+    pairs = zip(spec.inputs, values, strict=True)
+    given = (v if isinstance(i, Tensor) or type(v) in PLAIN else bound[i.name] for i, v in pairs)
+    return call(spec, *given, backend=backend)
+
+
 def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
     found = autograd.hollow(_bound(spec, _complete(spec, values)))
@@ -136,6 +146,8 @@ def _bound(spec: OpSpec, values: Sequence[Any]) -> Call:
 
 def _told(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
+    if torch._C._len_torch_dispatch_stack():
+        strange.check_memory(spec, values)
     try:
         return _differentiable(spec, *values, backend=backend)
     except Exception as error:
@@ -218,11 +230,18 @@ def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
 
 def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    with torch._C._ExcludeDispatchKeyGuard(keys):
+    with strange.Told(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
         return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
 
 
 Given = list[tuple[Tensor | Scalar | Axis, Any, "int | None"]]  # each argument, and the axis that vmap maps over
+
+
+def _mapped(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
+    """What `_vmap` gives; what torch says of the class of a tensor is an error of ours."""
+    strange.check_memory(spec, values)
+    with strange.Told(spec, values):
+        return _vmap(spec, info, in_dims, *values, backend=backend)
 
 
 def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
@@ -232,7 +251,8 @@ def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backe
     moved, reason = _batch(spec, given, example, info.batch_size)
     if reason:
         notices.warn_looped(spec.name, reason)
-        result = _looped(spec, given, backend) if info.batch_size else _of_none(given, example)
+        computes = info.batch_size and example.device.type != "meta"
+        result = _looped(spec, given, backend) if computes else _hollow(given, example, info.batch_size)
     else:
         result = operator(spec.name)(*moved, backend=backend)
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
@@ -291,13 +311,21 @@ def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
     calls = ({**dict(enumerate(shared)), **dict(zip(mapped, own, strict=True))} for own in examples)
     found = [operator(spec.name)(*values.values(), backend=backend) for values in calls]
     if isinstance(found[0], tuple):
-        return tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
-    return torch.stack(found)
+        return tuple(_stacked(outputs) for outputs in zip(*found, strict=True))
+    return _stacked(found)
 
 
-def _of_none(given: Given, example: Call) -> Any:
-    """The outputs of no example."""
-    made = [y.new_empty((0, *y.shape)) for y in autograd.hollow(example)]
+def _stacked(outputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The outputs of all examples. Below vmap autocast stays on; it refuses to stack other 16 bits than its own."""
+    dtype = outputs[0].dtype
+    if torch._C._is_any_autocast_enabled() and dtype.is_floating_point and dtype.itemsize < 4:
+        return torch.stack([y.float() for y in outputs]).to(dtype)
+    return torch.stack(tuple(outputs))
+
+
+def _hollow(given: Given, example: Call, size: int) -> Any:
+    """The outputs of so many examples without values: of none, or without memory."""
+    made = [y.new_empty((size, *y.shape)) for y in autograd.hollow(example)]
     return _followed(example.spec, made, [value for _, value, _ in given])
 
 

