@@ -98,10 +98,18 @@ def with_scalars(case: Case, values: dict[str, Any]) -> Case:
     return replace(case, text=" ".join(words), inputs="normal")
 
 
+def together(spec: OpSpec, case: Case, values: dict[str, Any]) -> Case:
+    """The case with these values of optional scalars, without those that exclude one another."""
+    made = with_scalars(case, values)
+    fits = {i.name: i.fit for i in spec.scalars if isinstance(i, Scalar) and i.optional and i.fit and i.name in values}
+    changed = {name: fit(made.shapes, made.scalars) for name, fit in fits.items()}
+    return with_scalars(made, changed) if changed else made
+
+
 def varied(spec: OpSpec, case: Case, turn: int) -> Case:
     """The case with other values of the scalars that it leaves to their defaults."""
     pools = {i.name: pool(i) for i in spec.scalars if isinstance(i, Scalar) and i.name not in case.scalars}
-    return with_scalars(case, {name: values[turn % len(values)] for name, values in pools.items() if values})
+    return together(spec, case, {name: values[turn % len(values)] for name, values in pools.items() if values})
 
 
 def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:

@@ -45,7 +45,7 @@ def otherwise(probe: Probe, trial: Trial) -> Trial:
         own = trial.values[probe.spec.inputs.index(item)]
         others = [v for v in (item.default, *generate.pool(item)) if v not in (own, None, REQUIRED)]
         values |= {item.name: others[0]} if others else {}
-    case = generate.with_scalars(resize.case_of(probe, trial), values)
+    case = generate.together(probe.spec, resize.case_of(probe, trial), values)
     if not values or generate.permitted(probe.spec, case, trial.dtype) is None:
         return trial
     made = probe.make(case, trial.dtype, trial.seed)

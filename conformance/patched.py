@@ -135,7 +135,7 @@ def pairs(op: str, device: torch.device, seed: int) -> Iterator[Pair]:
     rng = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=rng).to(device)
+        return torch.randn(shape, generator=rng, device="cpu").to(device)  # a default device is in force
 
     if op in OF_TRANSFORMERS:
         yield _of_transformers(op, draw)

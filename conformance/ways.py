@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ FUNCTION, OPERATOR = "function", "operator"
 
 def way(op: str, kind: str, backend: str) -> Run:
     """The public function (FUNCTION) or the operator of torch (OPERATOR) on a backend."""
-    run, visible = dispatch.function(op) if kind == FUNCTION else torch_ops.operator(op), catalog.spec(op).visible
+    spec = catalog.spec(op)
+    run = dispatch.function(op) if kind == FUNCTION else torch_ops.operator(op)
+    taken = {item.name: partial(torch_ops.taken, item) for item in spec.scalars} if kind == OPERATOR else {}
 
     def call(values: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-        result = run(**values, backend=backend)
-        return (result if isinstance(result, tuple) else (result,))[:visible]
+        given = {name: taken[name](value) if name in taken else value for name, value in values.items()}
+        result = run(**given, backend=backend)
+        return (result if isinstance(result, tuple) else (result,))[: spec.visible]
 
     return call
 

@@ -23,7 +23,6 @@ class RMSNorm(Ours, torch.nn.RMSNorm):
     """
 
     op = "rms_norm"
-    legal = 0.0, 1.0
 
     def __init__(
         self,
@@ -57,7 +56,6 @@ class LayerNorm(Ours, torch.nn.LayerNorm):
     """
 
     op = "layer_norm"
-    legal = 1e-12, 1.0
 
     def __init__(
         self,
@@ -89,9 +87,14 @@ def _declined(module: Any, x: torch.Tensor, eps: float) -> str | None:
     weight = module.weight
     if weight is None:
         return "it has no weight"
-    if not module.legal[0] <= eps <= module.legal[1]:
+    if _beyond(module.op, eps):
         return "its eps is one that the operator does not take"
     return unsuited(x, weight)  # torch raises where the bias alone has another dtype
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _beyond(op: str, eps: float) -> bool:
+    return outside(op, "eps", eps) is not None
 
 
 def _rows(x: torch.Tensor, module: RMSNorm | LayerNorm) -> torch.Tensor:

@@ -48,7 +48,7 @@ def run(probe: Probe) -> None:
     trial = next(filter(_longer, found), found[0])
     for name in WAYS:
         noted = trial.changed(name)
-        if reason := _apart(probe, name):
+        if reason := _apart(probe, trial, name):
             probe.skip(noted, reason)
             continue
         with probe.judge(noted) as judge, probe.environment(grad=True):
@@ -64,10 +64,12 @@ def _trials(probe: Probe) -> Iterator[Trial]:
                 yield trial
 
 
-def _apart(probe: Probe, name: str) -> str:
+def _apart(probe: Probe, trial: Trial, name: str) -> str:
     """Why a way is not asked, or ""."""
     if name == "patch" and (lack := patched.missing(probe.spec.name)):
         return lack
+    if name == "patch" and not registered.composite(probe.backend) and autograd.lacking(trial.call, probe.backend):
+        return "its backend has no gradient, which a module wants"
     return (
         "asked of torch_ref and on a GPU: without one the graph is the same"
         if probe.brief and name not in BRIEF

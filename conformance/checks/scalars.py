@@ -50,7 +50,7 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
     Not every call tells one value from another (softmax over one column does not), so those that do are preferred.
     """
     values = {**others, name: value}
-    made = (generate.with_scalars(case, values) for case in probe.small_cases(LEAST) if case.inputs == "normal")
+    made = (generate.together(probe.spec, case, values) for case in probe.small_cases(LEAST) if case.inputs == "normal")
     fitting = list(islice((case for case in made if _fits(probe, case)), CANDIDATES))
     if not fitting or (probe.options.cases and not any(_asked(c, name, value) for c in probe.cases)):
         return
@@ -93,7 +93,7 @@ def _empty(case: Case) -> bool:
 
 def _telling(probe: Probe, case: Case, values: dict[str, Any]) -> bool:
     """Whether each of the values gives another result than its default would, beyond the bound."""
-    return all(_differs(probe, case, name) for name in values)
+    return all(_differs(probe, case, name) for name in values if case.scalars[name] is not None)
 
 
 def _differs(probe: Probe, case: Case, name: str) -> bool:

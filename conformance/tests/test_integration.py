@@ -45,10 +45,6 @@ def test_a_sound_operator_is_equal_in_every_way(op):
 def test_what_is_not_asked_has_a_reason():
     _, cells = judged("matmul")
     assert str(cells["patch"]) == "no module" and cells["vmap"].equal
-    outcome, cells = judged(
-        "cross_entropy_backward"
-    )  # torch differentiates the baseline, and cannot trace what that reads
-    assert outcome.status == "passed" and "no gradient" in str(cells["compile"])
 
 
 @pytest.mark.parametrize("backend", ["triton", "cuda"])

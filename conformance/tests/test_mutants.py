@@ -105,5 +105,5 @@ def test_the_members_that_one_check_catches_are_there() -> None:
 def test_every_check_of_variants_has_a_mutant() -> None:
     caught = {m.check for m in POPULATION if m.check}
     without = {"compile_only", "graphs", "streams", "devices"}  # need a compiler or a GPU
-    without |= {"gradients", "torch"}  # judge what stands between a kernel and torch: test_autograd_checks.py
+    without |= {"gradients", "torch", "integration"}  # judge what stands between a kernel and torch: tests of their own
     assert caught | without == {n for n in catalogue.names() if catalogue.check(n).about == "variant"}

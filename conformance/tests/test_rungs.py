@@ -68,7 +68,7 @@ def test_what_is_asked_of_a_verified_variant(
 def test_only_a_whole_run_with_a_limit_of_time_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments.torch.cuda, "is_available", lambda: False)
     known = ledger.verified()
-    assert "softmax/cuda/registers" in known
+    assert len(known) > 50
     for given in ([], ["-n", "2"], ["--tier", "smoke"], ["--tier", "ci", "--minutes", "3"]):
         assert chosen(given).verified == known
     for given in (["--tier", "ci"], ["--op", "softmax"], ["--backend", "cuda"], ["--check", "exact"], ["--seed", "0"]):

@@ -157,8 +157,8 @@ CAUSAL = Scalar(
     doc="query i sees the keys up to i + N - M: the last query sees all, and with M > N the first M - N see none",
 )  # fmt: skip
 SCALE = Scalar(
-    "scale", float, None, optional=True, range=(-1024.0, 1024.0), trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
-    doc="None stands for 1/sqrt(D), else -1024 to 1024; scaled scores beyond 2^27, of which fp32 keeps no fraction, are"
+    "scale", float, None, optional=True, range=(-128.0, 128.0), trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
+    doc="None stands for 1/sqrt(D), else -128 to 128; scaled scores beyond 2^24, of which fp32 keeps no fraction, are"
     " undefined",
 )  # fmt: skip
 WINDOW = Scalar(
