@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +17,7 @@ from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, doctor, explanation, requests, selection, terminal
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, hint
 from kernelmux.registry.machines import machine
 from kernelmux.registry.support import support_matrix
 
@@ -28,6 +30,7 @@ EXAMPLES = """examples:
   kernelmux support matmul --device sm_90
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
+  kernelmux conformance --op softmax --backend triton
   kernelmux doctor
 """
 
@@ -43,6 +46,14 @@ PROVIDED = {
         "kernelmux.nn.check_command",
         "compare a patched model with the plain one and float64, layer by layer",
     ),
+}
+# Programs of other parts, which end the process in ways of their own: run as `python -m` runs them.
+PROGRAMS = {
+    "conformance": ("kernelmux.conformance", "every backend against the specs; --check, --fuzz, --matrix"),
+    "perf": ("kernelmux.perf", "time every backend and report against the roofline"),
+    "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's"),
+    "profile": ("kernelmux.perf.profile", "where the time of an operator or of a script goes"),
+    "docs": ("kernelmux.docs", "write the generated pages, in a checkout"),
 }
 
 
@@ -76,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
     support.add_argument("--device", default=None, help=DEVICE)
     commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
-    for name, (_, text) in PROVIDED.items():
+    for name, (_, text) in (PROVIDED | PROGRAMS).items():
         commands.add_parser(name, help=text, add_help=False)
     return parser
 
@@ -86,7 +97,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in PROVIDED:
         return int(import_module(PROVIDED[words[0]][0]).main(words[1:]))
+    if words and words[0] in PROGRAMS:
+        return terminal.run("kernelmux", lambda: _program(words[0], words[1:]))
+    if not words:
+        _parser().print_help()
+        return terminal.OK
+    names = (*COMMANDS, *PROVIDED, *PROGRAMS)
+    if words[0] not in names and not words[0].startswith("-"):
+        _parser().error(f"expected a command, got {words[0]!r}: {hint(words[0], names)}there are {', '.join(names)}")
     return terminal.run("kernelmux", lambda: _run(_parser().parse_args(words)))
+
+
+def _program(name: str, words: list[str]) -> int:
+    module = PROGRAMS[name][0]
+    if find_spec(module) is None:
+        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {module}")
+    sys.argv = [f"kernelmux {name}", *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return terminal.OK  # all of them end in SystemExit
 
 
 def _run(options: argparse.Namespace) -> int:

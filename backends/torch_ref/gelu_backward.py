@@ -10,4 +10,7 @@ def gelu_backward(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -> 
     return grad_x.contiguous()
 
 
-VARIANTS = {"plain": Implementation(fn=gelu_backward, idea="torch.ops.aten.gelu_backward")}
+# In bf16 on a CPU oneDNN computes it, and refuses a gradient whose rows overlap (torch 2.13).
+VARIANTS = {
+    "plain": Implementation(fn=gelu_backward, idea="torch.ops.aten.gelu_backward", layout={"grad_out": "contiguous"})
+}

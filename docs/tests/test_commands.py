@@ -65,6 +65,8 @@ def words(command: str) -> tuple[str, list[str]]:
         told.remove("--no-venv") if "--no-venv" in told else None
         return told[2], told[4:]
     if told[0] == "kernelmux":
+        if told[1] in registry.PROGRAMS:
+            return registry.PROGRAMS[told[1]][0].removeprefix("kernelmux."), told[2:]
         return (told[1], told[2:]) if told[1] in registry.PROVIDED else ("registry", told[1:])
     return told[2].removeprefix("kernelmux."), told[3:]
 

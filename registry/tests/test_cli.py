@@ -65,11 +65,36 @@ def test_mistakes_are_explained(capsys, arguments, text):
     assert code == 2 and text in err and len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [(), ("nothing",), ("explain", "softmax"), ("list", "--all")])
+@pytest.mark.parametrize("arguments", [("nothing",), ("explain", "softmax"), ("list", "--all")])
 def test_wrong_words_take_one_line(capsys, arguments):
     with pytest.raises(SystemExit) as end:
         cli.main(list(arguments))
     assert end.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_no_words_are_a_question_for_help(capsys):
+    code, out, _ = run(capsys)
+    assert code == 0 and all(name in out for name in (*cli.PROVIDED, *cli.PROGRAMS))
+
+
+def test_a_command_that_is_nearly_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["conformanc"])
+    assert 'did you mean "conformance"?' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", cli.PROGRAMS)
+def test_programs_of_other_parts_are_commands(name):
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmux", name, "--no-such-flag"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "--no-such-flag" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_command_of_a_checkout_alone(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    code, _, err = run(capsys, "docs")
+    assert code == 2 and "docs: expected a checkout of kernelmux" in err
 
 
 def test_the_version(capsys):
