@@ -1,5 +1,6 @@
 """torch.vmap beyond what the check `integration` asks of every operator; gradients that are the same in every way."""
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -12,7 +13,7 @@ import kernelmux as kx
 from kernelmux.conformance import ways
 from kernelmux.conformance.ways import FUNCTION, OPERATOR
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cases, catalog, notices
+from kernelmux.registry import cases, catalog, dispatch, notices
 from kernelmux.registry.errors import ArgumentError, FallbackWarning, UnsupportedError
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
@@ -279,3 +280,12 @@ def test_sums_of_nothing_stay_in_the_graph(op, shapes, scalars):
         assert found.keys() == shapes.keys()
         for name, grad in found.items():
             assert grad is not None and grad.shape == shapes[name] and (name == "bias" or not grad.any())
+
+
+@pytest.mark.parametrize("op", ["argmax", "reduce_max", "reduce_min", "reduce_sum"])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_reductions_keep_the_axes_of_the_example(op, axis, keepdim):
+    x = torch.randn(3, 2, 4, 5)
+    run = functools.partial(dispatch.function(op), axis=axis, keepdim=keepdim, backend="torch_ref")
+    assert torch.equal(torch.vmap(run)(x), torch.stack([run(example) for example in x]))
