@@ -110,8 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _program(name: str, words: list[str]) -> int:
     module = PROGRAMS[name][0]
-    if find_spec(module) is None:
-        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {module}")
+    part = ".".join(module.split(".")[:2])
+    if find_spec(part) is None:
+        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {part}")
     sys.argv = [f"kernelmux {name}", *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     return terminal.OK  # all of them end in SystemExit

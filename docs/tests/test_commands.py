@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -193,3 +194,10 @@ def test_the_space_of_the_page_on_tuning_is_one() -> None:
     names: dict[str, Any] = {"Space": Space, "persistent_rule": dict, "key": str, "refusal": str}
     exec(compile(code, "tuning.md", "exec"), names)
     assert names["SPACE"].variant == "persistent"
+
+
+@pytest.mark.parametrize("name", registry.PROGRAMS)
+def test_programs_of_other_parts_are_commands(name: str) -> None:
+    asked = [sys.executable, "-m", "kernelmux", name, "--no-such-flag"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--no-such-flag" in done.stderr and len(done.stderr.splitlines()) == 1
