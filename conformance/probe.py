@@ -182,6 +182,11 @@ class Probe:
         return registered.folder(self.backend) if self.variant else None
 
     @property
+    def usual(self) -> str:
+        """The last variant of the backend, which stands for all in checks of what torch does around a call."""
+        return list(registered.variants(self.backend, self.spec.name))[-1]
+
+    @property
     def conditions(self) -> list[str]:
         """What the variant declares, in words."""
         return [c.text for c in self._implementation.requires] if self._implementation else []

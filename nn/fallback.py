@@ -34,6 +34,12 @@ def unsuited(x: torch.Tensor | Proxy, *others: torch.Tensor | None) -> str | Non
     return f"its input is on {x.device.type}"
 
 
+def misfit(x: torch.Tensor, weight: torch.Tensor) -> str | None:
+    """The same for a norm of rows, whose weight has an element for each column."""
+    same = x.dim() and x.shape[-1] == weight.shape[0]
+    return unsuited(x, weight) or (None if same else "its input has not as many columns as its weight")
+
+
 def _cast(x: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether autocast gives both one dtype."""
     return other.dtype in FLOATS and (x.is_cpu or x.is_cuda) and torch.is_autocast_enabled(x.device.type)

@@ -9,7 +9,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn import templates
-from kernelmux.nn.fallback import unsuited
+from kernelmux.nn.fallback import misfit, unsuited
 from kernelmux.nn.module import Ours, outside, precision, unfit
 
 
@@ -86,10 +86,7 @@ class GemmaRMSNorm(Ours):
         weight = cast(Any, self).weight
         if x.dtype != torch.float32 or weight.dtype != torch.float32:
             return "its weight plus 1 is one of fp32 alone"
-        if problem := unsuited(x, weight):
-            return problem
-        same = x.dim() and x.shape[-1] == weight.shape[0]
-        return None if same else "its input has not as many columns as its weight"
+        return misfit(x, weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         module: Any = self

@@ -22,7 +22,7 @@ from kernelmux.nn.attention import attention, in_order
 from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
 from kernelmux.nn.decorators import around, plain
-from kernelmux.nn.fallback import tell, unsuited
+from kernelmux.nn.fallback import misfit, tell, unsuited
 from kernelmux.nn.module import Ours, outside, unfit
 
 ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
@@ -45,11 +45,7 @@ class LlamaRMSNorm(Ours):
         return unfit(cls.op, weight=module.weight) or outside(cls.op, "eps", _eps(module))
 
     def declined(self, hidden_states: torch.Tensor) -> str | None:
-        weight = cast(Any, self).weight
-        if problem := unsuited(hidden_states, weight):
-            return problem
-        same = hidden_states.dim() and hidden_states.shape[-1] == weight.shape[0]
-        return None if same else "its input has not as many columns as its weight"
+        return misfit(hidden_states, cast(Any, self).weight)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         module: Any = self

@@ -55,7 +55,7 @@ def named_model(
     known = {*inspect.signature(config_class).parameters, *getattr(config_class, "attribute_map", ())}
     masked = config_class in transformers.MODEL_FOR_MASKED_LM_MAPPING
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-    transformers.logging.set_verbosity_error()  # it has advice on the tokens of a model that nobody trained
+    transformers.logging.set_verbosity_error()  # advice on the tokens of a model with random weights
     torch.manual_seed(seed)
     try:
         configured = config_class(**{key: value for key, value in sizes.items() if key in known} | dict(config))
