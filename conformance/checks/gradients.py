@@ -15,7 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.judge import Judge
+from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import autograd, catalog, dispatch, gradient, numerics
 from kernelmux.registry import backend as registered

@@ -17,7 +17,8 @@ from torch._dynamo.exc import UserError
 from kernelmux.conformance import patched, ways
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.integration import NO_GRADIENT, STATIC, WAYS
-from kernelmux.conformance.probe import Failed, Judge, Probe
+from kernelmux.conformance.judge import Failed, Judge
+from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.conformance.ways import FUNCTION, OPERATOR, Tensors
 from kernelmux.registry import autograd, numerics

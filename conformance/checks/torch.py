@@ -13,7 +13,8 @@ import torch
 from torch.library import opcheck
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.judge import Judge
+from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import autograd, dispatch, torch_ops
 from kernelmux.registry.dtypes import computes
