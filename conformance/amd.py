@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kernelmux.conformance import budgets
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers import amdgcn
 from kernelmux.emulator.compilers.launch_log import Launch, Recipe

@@ -12,8 +12,8 @@ import torch
 
 from kernelmux.conformance import nearby
 from kernelmux.conformance.interleaving import Living
-from kernelmux.conformance.judge import Judge
 from kernelmux.conformance.layouts import contiguous_strides, laid_out
+from kernelmux.conformance.probe import Judge
 from kernelmux.conformance.trials import same_bits
 from kernelmux.registry import dispatch
 

@@ -10,10 +10,9 @@ from typing import Any
 from kernelmux.conformance import budget, contrast, failures, origins, rungs
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.budget import Share
-from kernelmux.conformance.judge import Enough
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
-from kernelmux.conformance.probe import MUTANTS, Probe
+from kernelmux.conformance.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct

@@ -13,8 +13,7 @@ import torch
 from kernelmux import emulator
 from kernelmux.conformance import failures
 from kernelmux.conformance.huge import TooLarge, Virtual
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch, numerics
 

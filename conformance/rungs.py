@@ -20,6 +20,11 @@ def superseded(op: str, backend: str, variant: str) -> bool:
     return variant not in _picked(op, backend)
 
 
+def last(op: str, backend: str) -> str:
+    """The last rung, which stands for all in checks of what torch does around a call."""
+    return list(registered.variants(backend, op))[-1]
+
+
 @cache
 def _picked(op: str, backend: str) -> frozenset[str]:
     """The variants that are the default of their backend for some case; the last one is, whatever it takes."""

@@ -13,8 +13,7 @@ import torch
 
 from kernelmux.conformance import ambience, origins
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Failed, Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.registry import autocast, determinism, dispatch
 from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import UnsupportedError

@@ -10,8 +10,7 @@ import torch
 
 from kernelmux.conformance import layouts, trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf, sm
 from kernelmux.registry.errors import ArgumentError, UnsupportedError

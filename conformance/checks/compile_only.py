@@ -12,8 +12,7 @@ from kernelmux import emulator
 from kernelmux.conformance import amd, budgets, trials
 from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry import autograd, dispatch
 from kernelmux.registry.backend import Backend
 

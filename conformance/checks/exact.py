@@ -10,8 +10,7 @@ import torch
 
 from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import UNIT

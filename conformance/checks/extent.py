@@ -14,9 +14,8 @@ from kernelmux import emulator
 from kernelmux.conformance import generate, huge, resize
 from kernelmux.conformance import partial as some_blocks
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Failed, Judge
 from kernelmux.conformance.partial import Unsuitable
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.backend import Backend

@@ -13,8 +13,7 @@ import torch
 
 from kernelmux.conformance import generate
 from kernelmux.conformance.check import SPEC, Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial, computed
 from kernelmux.registry import catalog, gradient
 from kernelmux.registry.cases import Case

@@ -6,8 +6,7 @@ import torch
 
 from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
 

@@ -13,9 +13,8 @@ import torch
 from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard, Guarded, haloed, poison_left
-from kernelmux.conformance.judge import Judge
 from kernelmux.conformance.layouts import LAYOUTS, LayoutRule, Strides
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 
 Tensors = Sequence[torch.Tensor]

@@ -16,10 +16,9 @@ from kernelmux.conformance import partial as some_blocks
 from kernelmux.conformance.alone import alone
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.huge import FAR
-from kernelmux.conformance.judge import Judge
 from kernelmux.conformance.layouts import Strides
 from kernelmux.conformance.partial import Unsuitable
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.backend import Backend

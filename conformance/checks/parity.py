@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch, numerics
 from kernelmux.registry.backend import Backend, Implementation

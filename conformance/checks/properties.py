@@ -14,8 +14,7 @@ import torch
 
 from kernelmux.conformance import huge, nearby, resize
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered

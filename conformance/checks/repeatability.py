@@ -19,8 +19,7 @@ import torch
 from kernelmux import emulator
 from kernelmux.conformance import generate, nearby
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.cases import TIERS, Case
 

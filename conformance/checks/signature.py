@@ -10,8 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import dispatch
 from kernelmux.registry.dtypes import computes

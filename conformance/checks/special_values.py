@@ -16,8 +16,7 @@ import torch
 
 from kernelmux.conformance import generate, nearby, resize, trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry.dtypes import SHORT, smallest
 from kernelmux.registry.numerics import ErrorModel

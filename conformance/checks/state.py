@@ -21,9 +21,8 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.endurance import many
 from kernelmux.conformance.explained import EARLIER
 from kernelmux.conformance.interleaving import PAUSE, side_by_side
-from kernelmux.conformance.judge import Failed, Judge
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial, bits, computed, same_bits
 from kernelmux.registry import dispatch
 

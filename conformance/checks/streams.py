@@ -10,8 +10,7 @@ import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard
-from kernelmux.conformance.judge import Failed, Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
 

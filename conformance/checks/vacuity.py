@@ -15,8 +15,7 @@ import torch
 
 from kernelmux.conformance import trials
 from kernelmux.conformance.check import SPEC, Check
-from kernelmux.conformance.judge import Judge
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import numerics
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance.judge import Enough
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import autograd, catalog, dispatch, torch_ops
 from kernelmux.registry import backend as registered
 

@@ -3,9 +3,8 @@
 import pytest
 
 from kernelmux.conformance.checks import selection as check
-from kernelmux.conformance.judge import Enough
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dispatch, requests, scope, selection
 from kernelmux.registry.errors import UnsupportedError

@@ -11,9 +11,8 @@ from unittest.mock import patch
 import torch
 
 from kernelmux.conformance import trials
-from kernelmux.conformance.judge import Enough
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Implementation
