@@ -19,7 +19,7 @@ from kernelmux.emulator import themes
 from kernelmux.emulator.themes import INK, PAPER, RULE
 
 INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "kernelmux",  # identifiers that do not change from run to run
