@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
     options = parser.parse_args(arguments)
+    if lack := terminal.missing(("matplotlib",)):
+        return terminal.say("docs", lack, terminal.USAGE)
     return terminal.run("docs", lambda: _run(options.check, options.pictures))
 
 

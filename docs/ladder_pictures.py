@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.docs import drawing
+from kernelmux.emulator.themes import GREY
 from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.emulator.tracing.drawing.svg import BLUE, PLAIN, YELLOW
 from kernelmux.perf.emulated import emulate
+from kernelmux.perf.report import figures
 from kernelmux.registry import backend as registered
 
 IMAGES = Path(__file__).parent / "images"
@@ -22,8 +23,7 @@ CALLS = {  # small enough to take seconds, large enough to fill a tile of every 
     "conv2d": "x=1x16x16x16:bf16 weight=64x16x3x3:bf16 padding=1",
 }
 SECONDS = 120.0  # that one launch may take
-WIDTH, NAME, PANEL, ROW, TOP = 960, 170, 190, 30, 84  # pixels
-STYLE = f"text{{font-size:12px}}.rail{{fill:{PLAIN.pale}}}.global{{fill:{BLUE.fill}}}.shared{{fill:{YELLOW.fill}}}"
+WIDTH, HEAD, ROW, THICK = 10.0, 0.85, 0.3, 0.55  # inches: the whole, above and below the rows, a row; a bar, in rows
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Rung:
 
 
 PANELS = (
-    ("requests", "requests to global memory", "global"),
-    ("read", "bytes read", "global"),
-    ("written", "bytes written", "global"),
-    ("passes", "passes over shared memory", "shared"),
+    ("requests", "requests to global memory", BLUE.fill),
+    ("read", "bytes read", BLUE.fill),
+    ("written", "bytes written", BLUE.fill),
+    ("passes", "passes over shared memory", YELLOW.fill),
 )
 
 
@@ -71,31 +71,26 @@ def _rung(variant: str, trace: Trace) -> Rung:
 
 def picture(op: str, shape: str, rungs: Sequence[Rung]) -> str:
     """The counts as SVG text: a line per rung, a panel per count."""
-    height, title = TOP + ROW * len(rungs) + 14, f"{op} {shape}: what each rung asks of memory"
-    parts = [
-        '<text class="grey" x="16" y="47">counted on the emulator; bytes are those of 32-byte sectors</text>',
-        *(part for i, rung in enumerate(rungs) for part in _line(i, rung, rungs)),
-        *(f'<text class="grey" x="{_left(k)}" y="{TOP - 10}">{name}</text>' for k, (_, name, _) in enumerate(PANELS)),
-    ]
-    return drawing.picture(WIDTH, height, 16, title, STYLE, parts)
+    names = [rung.name for rung in rungs]
+    with figures.blank(WIDTH, HEAD + ROW * len(rungs)) as figure:
+        title = f"{op} {shape}: what each rung asks of memory"
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+        for axes, (field, shown, colour) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS, strict=True):
+            counts = [getattr(rung, field) for rung in rungs]
+            most = max(counts) or 1
+            rail = axes.barh(names, most, THICK, color=PLAIN.pale)
+            axes.barh(names, counts, THICK, color=colour)
+            axes.bar_label(rail, map(short, counts), padding=4)
+            axes.set_title(shown, loc="left", fontsize=9, color=GREY)
+            axes.set(xlim=(0, 1.35 * most), ylim=(len(rungs) - 0.5, -0.5), xticks=[])
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+        told = "counted on the emulator; bytes are those of 32-byte sectors"
+        figure.supxlabel(told, x=0.01, ha="left", fontsize=9, color=GREY)
+        return figures.svg(figure)
 
 
-def _left(panel: int) -> int:
-    return NAME + panel * (PANEL + 8)
-
-
-def _line(number: int, rung: Rung, rungs: Sequence[Rung]) -> Iterator[str]:
-    y = TOP + number * ROW
-    yield f'<text x="16" y="{y + 16}">{rung.name}</text>'
-    for k, (field, _, kind) in enumerate(PANELS):
-        value, most = getattr(rung, field), max(getattr(other, field) for other in rungs) or 1
-        length = (PANEL - 66) * value / most
-        yield f'<rect class="rail" x="{_left(k)}" y="{y + 4}" width="{PANEL - 66}" height="16" rx="2"/>'
-        yield f'<rect class="{kind}" x="{_left(k)}" y="{y + 4}" width="{length:.1f}" height="16" rx="2"/>'
-        yield f'<text x="{_left(k) + PANEL - 60}" y="{y + 16}">{_short(value)}</text>'
-
-
-def _short(value: int) -> str:
+def short(value: int) -> str:
     """Three digits: 16,384 is 16.4 k."""
     return f"{value / 1e6:.3g} M" if value >= 1e6 else f"{value / 1e3:.3g} k" if value >= 1e3 else str(value)
 

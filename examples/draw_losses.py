@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.themes import BACKENDS, FAINT, MORE, PAPER, themed
-from kernelmux.perf.report.picture import STYLE
+from kernelmux.emulator.themes import BACKENDS, FAINT, MORE
+from kernelmux.perf.report import figures
 
 PICTURE = Path(__file__).parents[1] / "docs/images/losses.svg"
 SAME = ("steps", "batch", "length", "seed")  # what runs have in common whose losses should agree
@@ -50,23 +49,16 @@ def compared(runs: list[dict[str, Any]]) -> None:
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
     """The losses of all runs; below, if there are several, their distance from the first run. In light and dark."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     several = len(runs) > 1
-    drawn = StringIO()
-    with pyplot.rc_context(STYLE | {"axes.prop_cycle": pyplot.cycler(color=COLOURS)}):
-        size = (7.0, 5.0 if several else 3.2)
-        figure, axes = pyplot.subplots(1 + several, 1, figsize=size, sharex=True, squeeze=False, layout="constrained")
-        _losses(axes[0][0], runs)
+    with figures.blank(7.0, 5.0 if several else 3.2) as figure:
+        axes = figure.subplots(1 + several, 1, sharex=True, squeeze=False)[:, 0]
+        for each in axes:
+            each.set_prop_cycle(color=COLOURS)
+        _losses(axes[0], runs)
         if several:
-            _distances(axes[1][0], runs)
-        axes[-1][0].set_xlabel("step")
-        figure.savefig(drawn, format="svg", facecolor=PAPER, metadata={"Date": None})
-        pyplot.close(figure)
-    path.write_text(themed(drawn.getvalue()), encoding="utf-8")
+            _distances(axes[1], runs)
+        axes[-1].set_xlabel("step")
+        path.write_text(figures.svg(figure), encoding="utf-8")
 
 
 def _losses(axes: Any, runs: list[dict[str, Any]]) -> None:

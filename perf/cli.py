@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from kernelmux.perf import aa, brief, budget, command, front, plan
+from kernelmux.perf import aa, brief, budget, command, front, machine, plan
 from kernelmux.perf.against import command as against
 from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
@@ -273,6 +273,8 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
     if args.update is not None:
         return command.update(console, Path(args.update))
     options = options_of(args, began)
+    if not args.list and (lack := machine.unknown(options.device)):
+        console.print(lack, style="yellow", markup=False, soft_wrap=True)
     if args.against is not None:
         return against.run(console, options, args, _told(words))
     if args.rounds or args.all:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime
 import platform
-import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from kernelmux.perf.json_form import SPARSE
-from kernelmux.registry.packages import version
+from kernelmux.registry.packages import not_installed, version
 
 PACKAGES = (
     "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark",
@@ -50,7 +52,7 @@ def describe(device: str) -> Machine:
 
 def _gpu() -> Machine:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    told = _smi()
+    told = _told(str(properties.uuid))
     return Machine(
         name=properties.name,
         kind="cuda",
@@ -65,15 +67,39 @@ def _gpu() -> Machine:
     )
 
 
-def _smi() -> dict[str, str]:
-    """Driver, clock and power as nvidia-smi reports them; nothing where it is missing."""
-    fields = ("driver_version", "clocks.sm", "power.limit")
+def unknown(device: str) -> str | None:
+    """What a record of this device would lack, and what to install; None if nothing is missing."""
+    lack = not_installed("pynvml", "nvidia-ml-py") if device == "cuda" and torch.version.hip is None else None
+    return lack and f"the driver, the clock and the power limit will not be recorded: {lack}"
+
+
+def _told(uuid: str) -> dict[str, str]:
+    """Driver, clock and power limit, as NVML has them: what it does not say is left out."""
     try:
-        command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "-i", "0"]
-        line = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
+        import pynvml
+    except ImportError:
         return {}
-    return dict(zip(("driver", "clock", "power_limit"), (part.strip() for part in line.split(",")), strict=False))
+    ask: dict[str, Callable[[], str]] = {
+        "driver": lambda: pynvml.nvmlSystemGetDriverVersion(),
+        "clock": lambda: f"{pynvml.nvmlDeviceGetClockInfo(_handle(pynvml, uuid), pynvml.NVML_CLOCK_SM)} MHz",
+        "power_limit": lambda: f"{pynvml.nvmlDeviceGetPowerManagementLimit(_handle(pynvml, uuid)) / 1000:.2f} W",
+    }
+    found: dict[str, str] = {}
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for name, answer in ask.items():
+            with suppress(pynvml.NVMLError):
+                found[name] = answer()
+        pynvml.nvmlShutdown()
+    return found
+
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    """NVML's handle of a GPU, whose number there is not torch's; of a slice (MIG) the GPU that it is a part of."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}"))
 
 
 def _cpu() -> str:

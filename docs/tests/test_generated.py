@@ -9,7 +9,7 @@ from kernelmux.docs import __main__ as docs
 from kernelmux.docs import operator_page, rungs
 from kernelmux.docs.families import FAMILIES, OTHERS, by_family, family
 from kernelmux.perf import records
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, terminal
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +68,9 @@ def test_a_check_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert docs.main(["--check"]) == 1 and "docs/operators/add.md" in capsys.readouterr().out
     assert docs.main([]) == 0 and docs.main(["--check"]) == 0
     assert [path.name for path in (tmp_path / "docs/operators").iterdir()] == ["add.md"]
+
+
+def test_without_what_draws_the_pictures_nothing_is_written(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(terminal.importlib.util, "find_spec", lambda name: None)
+    assert docs.main([]) == terminal.USAGE
+    assert capsys.readouterr().err == "docs: needs matplotlib: pip install matplotlib\n"

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from kernelmux.docs import libraries, speeds
+from kernelmux.emulator import themes
 from kernelmux.perf import cli, plan, results
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.options import Options
+from kernelmux.perf.report import figures
 from kernelmux.perf.result import SecondTiming, Timed
 from kernelmux.perf.results import Results
 from kernelmux.registry import backend, catalog, dtypes
@@ -137,24 +139,28 @@ def test_without_a_record_the_page_says_how_to_get_one(folder: Path) -> None:
 def test_the_bars_are_as_long_as_the_speeds(folder: Path, columns: int) -> None:
     keep(folder, MEASURED)
     drawn = speeds.picture(columns)
-    bars = re.findall(r'<rect class="(\w+)" x="[\d.]+" y="[\d.]+" width="([\d.]+)"[^>]*><title>(\w+) ', drawn)
-    lengths = {(op, name): float(width) / speeds._length(1.0) for name, width, op in bars}
-    assert len(bars) == len(lengths) == 4 and len(re.findall(r">\d\.\d\dx<", drawn)) == 4
-    assert lengths["softmax", "cuda"] == pytest.approx(1.5, abs=0.01) and ">1.50x<" in drawn
-    assert lengths["softmax", "triton"] == pytest.approx(0.75, abs=0.01) and ">0.75x<" in drawn  # behind
-    assert lengths["rope", "cuda"] == pytest.approx(speeds.LONGEST, abs=0.01) and ">3.00x<" in drawn
-    assert drawn.count('<line class="gap"') == 1  # of the one bar that is cut
+    found = libraries.lines(MEASURED)
+    with figures.blank(4, 4) as figure:
+        axes = figure.subplots()
+        speeds.column(axes, found, len(found))
+    bars = {(backend, bar.get_width()) for backend, c in zip(libraries.OURS, axes.containers, strict=True) for bar in c}
+    assert bars == {(backend, line.ahead(backend)) for line in found for backend in line.ours} and len(bars) == 4
+    assert axes.get_xlim() == (0, speeds.LONGEST)
+    assert len(re.findall(r">\d\.\d\dx<", drawn)) == 4
+    assert all(f">{speed}<" in drawn for speed in ("1.50x", "0.75x", "3.00x"))
+    cut = [line for line in axes.lines if line.get_color() == themes.PAPER]
+    assert len(cut) == 1  # the one bar that is longer has a gap
     assert ">Liger 60.0 us<" in drawn and ">cuBLAS 100.0 us<" in drawn and ">NVIDIA X1, " in drawn
 
 
 @pytest.mark.parametrize(("file", "columns"), [("speeds", 1), ("speeds_wide", 2)])
 def test_the_pictures_are_legible_light_and_dark(file: str, columns: int) -> None:
     drawn = (DOCS / f"images/{file}.svg").read_text(encoding="utf-8")
-    width = int(re.findall(r'<svg[^>]* width="(\d+)"', drawn)[0])
-    sizes = [int(size) for size in re.findall(r"font-size:(\d+)px", drawn)]
-    assert "prefers-color-scheme:dark" in drawn and "rotate" not in drawn
-    assert min(sizes) * (PHONE / width if columns == 1 else 1) >= 11
-    assert width == columns * (speeds.COLUMN + speeds.GAP) - speeds.GAP
+    width = float(re.findall(r'<svg[^>]* width="([\d.]+)pt"', drawn)[0])
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:bold |700 )?([\d.]+)px", drawn)]
+    assert "prefers-color-scheme:dark" in drawn and "rotate" not in drawn.replace("rotate(-0 ", "")
+    assert min(sizes) * (PHONE / width if columns == 1 else 96 / 72) >= 11
+    assert width * 96 / 72 == columns * (speeds.COLUMN + speeds.GAP) - speeds.GAP
 
 
 @pytest.mark.parametrize("page", [DOCS.parent / "README.md", DOCS / "performance.md"], ids=lambda path: path.stem)

@@ -1,6 +1,7 @@
 """The trace against counts made by hand: sectors, bank conflicts, divergence, which block writes what."""
 
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
@@ -265,6 +266,7 @@ def test_the_picture_is_a_page_of_its_own(tmp_path: Any) -> None:
     page, image = (tmp_path / "out.html").read_text(), (tmp_path / "out.svg").read_text()
     assert "a &amp; b" in page
     assert "<svg" in page
+    assert fromstring(image).tag == "{http://www.w3.org/2000/svg}svg"  # well formed, whatever the source's letters
     assert image.startswith("<svg") and "prefers-color-scheme:dark" in image
     assert all(tint.text in themes.DARK and tint.pale in themes.DARK for tint in TINTS.values())
     assert "http://www.w3.org/2000/svg" in image

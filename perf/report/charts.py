@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable
 from typing import Any
 
 from kernelmux.emulator import themes
-from kernelmux.perf.report import picture, wording
+from kernelmux.perf.report import figures, picture, wording
 from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Timed
 from kernelmux.perf.roofline import Ceilings
@@ -16,17 +14,6 @@ from kernelmux.perf.roofline import Ceilings
 # Inches; 96 CSS pixels each, for the SVG is not scaled.
 ROOFLINE, SHARES_WIDTH, LADDER_WIDTH = (7.5, 5.4), 5.8, 4.25
 PER_GROUP, PER_VARIANT, AXIS = 0.48, 0.27, 0.62
-IDS = re.compile(r'(\bid="|url\(#|href="#)')
-PROLOGUE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
-
-
-def available() -> bool:
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    return True
 
 
 def roofline(groups: list[ResultGroup], ceilings: Ceilings) -> str:
@@ -46,20 +33,9 @@ def ladder(group: ResultGroup, name: str) -> str:
 
 
 def _svg(name: str, size: tuple[float, float], draw: Callable[[Any], None]) -> str:
-    from matplotlib import pyplot
-
-    target = io.StringIO()
-    with pyplot.rc_context(picture.STYLE):
-        figure, axes = pyplot.subplots(figsize=size, layout="constrained")
-        draw(axes)
-        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
-        pyplot.close(figure)
-    return scoped(themes.variables(PROLOGUE.sub("", target.getvalue())), name)
-
-
-def scoped(svg: str, name: str) -> str:
-    """Identifiers that no other chart of the page has."""
-    return IDS.sub(rf"\g<1>{name}-", svg)
+    with figures.blank(*size) as figure:
+        draw(figure.subplots())
+        return figures.inside(figure, name)
 
 
 def _ladder(axes: Any, group: ResultGroup) -> None:

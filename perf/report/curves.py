@@ -6,9 +6,9 @@ The SVG follows the reader's light or dark setting by itself; of the PNG there i
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelmux.emulator import themes
-from kernelmux.emulator.themes import GREY, INK, PAPER, RULE
+from kernelmux.emulator.themes import GREY, PAPER
 from kernelmux.perf import files, peers
 from kernelmux.perf.plan import BASELINE, PLAIN
-from kernelmux.perf.report import wording
+from kernelmux.perf.report import figures, wording
 from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.picture import INKED, STYLE
 from kernelmux.perf.result import Timed
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve
@@ -32,7 +31,6 @@ WIDEST = 100  # letters of a line of the title
 TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
 *MORE, COMPILE = themes.MORE  # of other lines, and of torch.compile
 OWN = themes.BACKENDS | {f"{peers.NAME}/torch_compile": COMPILE}
-LIGHT = {colour: colour for colour in themes.DARK}
 MARKERS = "osD^vP*X"
 TORCH = (f"{BASELINE}/{PLAIN}", f"{BASELINE}/eager")  # older records have the second name
 
@@ -82,33 +80,25 @@ def draw(curve: Curve, path: Path, formats: Iterable[str] = FORMATS) -> list[Pat
     written = []
     if "svg" in formats:
         written.append(path.with_name(f"{path.name}.svg"))
-        files.write(written[-1], themes.themed(_drawn(curve, "svg", LIGHT).decode()))
-    for ground, end in ((LIGHT, ""), (themes.DARK, "-dark")) if "png" in formats else ():
+        with _drawn(curve, figures.LIGHT) as figure:
+            files.write(written[-1], figures.svg(figure))
+    for ground, end in ((figures.LIGHT, ""), (themes.DARK, "-dark")) if "png" in formats else ():
         written.append(path.with_name(f"{path.name}{end}.png"))
-        files.write(written[-1], _drawn(curve, "png", ground))
+        with _drawn(curve, ground) as figure:
+            files.write(written[-1], figures.png(figure, DPI))
     return written
 
 
-def _drawn(curve: Curve, form: str, ground: dict[str, str]) -> bytes:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    style = STYLE | dict.fromkeys(INKED, ground[INK]) | {"axes.facecolor": ground[PAPER], "grid.color": ground[RULE]}
-    style |= {"font.family": "sans-serif", "svg.hashsalt": curve.stem}
-    with pyplot.rc_context(style):
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=SIZE, layout="constrained")
+@contextmanager
+def _drawn(curve: Curve, ground: dict[str, str]) -> Iterator[Any]:
+    with figures.blank(*SIZE, ground) as figure:
+        left, right = figure.subplots(1, 2)
         _times(left, curve, ground)
         _rates(right, curve, ground)
         figure.suptitle(textwrap.fill(curve.title, WIDEST), fontsize=11, fontweight="bold")
         figure.supxlabel(f"{wording.where(curve.machine)}, {curve.date}", fontsize=7.5, color=ground[GREY])
         left.legend(loc="upper left", frameon=False, fontsize=8.5)
-        out = BytesIO()
-        more: dict[str, Any] = {"metadata": {"Date": None}} if form == "svg" else {"dpi": DPI}
-        figure.savefig(out, format=form, facecolor=ground[PAPER], **more)
-        pyplot.close(figure)
-    return out.getvalue()
+        yield figure
 
 
 def _times(axes: Any, curve: Curve, ground: dict[str, str]) -> None:

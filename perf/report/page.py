@@ -11,7 +11,7 @@ from markupsafe import Markup
 from kernelmux.emulator import themes
 from kernelmux.perf import files, records, roofline
 from kernelmux.perf.machine import Machine
-from kernelmux.perf.report import charts, compare, noise, picture, wording
+from kernelmux.perf.report import charts, compare, figures, noise, picture, wording
 from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
 from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
@@ -138,7 +138,7 @@ def ceilings(told: Ceilings) -> list[tuple[str, str, str]]:
 
 def _charts(results: Results) -> Context:
     """The two charts on top; empty where there is nothing to draw or nothing to draw with."""
-    shown = drawable(results.rows) if results.ceilings and charts.available() else []
+    shown = drawable(results.rows) if results.ceilings and figures.available() else []
     if not results.ceilings or not shown:
         return {"roofline": "", "shares": ""}
     drawn = {"roofline": charts.roofline(shown, results.ceilings), "shares": charts.shares(shown)}
@@ -186,7 +186,7 @@ def _section(group: ResultGroup, name: str) -> Context:
     good, best = group.good, group.best
     backends = {row.backend for row in good}
     ladder = len(good) > len(backends)  # one variant of each backend is in the table above already
-    drawn = bool(name and ladder and all(row.point for row in good) and charts.available())
+    drawn = bool(name and ladder and all(row.point for row in good) and figures.available())
     return {
         "group": group,
         "svg": Markup(charts.ladder(group, name)) if drawn else "",

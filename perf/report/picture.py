@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.themes import BACKENDS, FAINT, GREY, INK, MORE, PAPER, RULE, themed
+from kernelmux.emulator.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
 from kernelmux.perf import files
-from kernelmux.perf.report import wording
+from kernelmux.perf.report import figures, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
@@ -22,50 +21,24 @@ WIDTH, HEIGHT, EACH, DPI = 13.0, 6.4, 0.38, 120  # inches; of the roofline, and 
 FEW = 8  # operators whose bars stand in one column
 MARKERS = {"torch_ref": "o", "triton": "s", "cuda": "^"}
 LEFT, RIGHT = 0.04, 3e4  # flop per byte
-INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "kernelmux",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    **dict.fromkeys(INKED, INK),
-}
 
 
 def draw(results: Results, path: Path) -> bool:
     """Write the picture as <path>.svg and .png; False if there is nothing to draw or matplotlib is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    groups = drawable(results.rows)
+    groups = drawable(results.rows) if figures.available() else []
     if not groups or results.ceilings is None:
         return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with pyplot.rc_context(STYLE):
-        parts = _halves(groups)
-        heights = HEIGHT, 1 + EACH * len(parts[0])
-        figure, axes = pyplot.subplot_mosaic(
-            [["roofline"] * len(parts), list(range(len(parts)))],
-            figsize=(WIDTH, sum(heights)), height_ratios=heights, layout="constrained",
-        )  # fmt: skip
+    parts = _halves(groups)
+    heights = HEIGHT, 1 + EACH * len(parts[0])
+    with figures.blank(WIDTH, sum(heights)) as figure:
+        rows = [["roofline"] * len(parts), list(range(len(parts)))]
+        axes = figure.subplot_mosaic(rows, height_ratios=heights)
         figure.suptitle(f"{results.machine.name}, {results.date}: best variant of each backend, largest workload")
         for number, part in enumerate(parts):
             shares(axes[number], part)
         roofline(axes["roofline"], groups, results.ceilings)  # last: where labels fit depends on the layout of all
-        forms: tuple[tuple[str, dict[str, Any]], ...] = (
-            (".svg", {"metadata": {"Date": None}}),
-            (".png", {"dpi": DPI}),
-        )
-        for suffix, more in forms:
-            drawn = BytesIO()
-            figure.savefig(drawn, format=suffix[1:], facecolor=PAPER, **more)
-            content = drawn.getvalue()
-            files.write(path.with_suffix(suffix), themed(content.decode()) if suffix == ".svg" else content)
-        pyplot.close(figure)
+        files.write(path.with_suffix(".svg"), figures.svg(figure))
+        files.write(path.with_suffix(".png"), figures.png(figure, DPI))
     return True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from kernelmux.perf import command, files
 from kernelmux.perf import run as running
 from kernelmux.perf.options import QUICK_SAMPLES, Options
 from kernelmux.perf.plan import Row
-from kernelmux.perf.report import curves, tables, wording
+from kernelmux.perf.report import curves, figures, tables, wording
 from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.results import Results
 from kernelmux.perf.sweeps import curve as measured
@@ -126,7 +125,7 @@ def _draw(console: Console, made: Curve, path: Path, args: argparse.Namespace) -
 
 
 def _check_plot(args: argparse.Namespace) -> None:
-    if args.plot is not None and find_spec("matplotlib") is None:
+    if args.plot is not None and not figures.available():
         raise ArgumentError(
             "--plot: matplotlib is not installed; pip install matplotlib, or leave out --plot for the CSV"
         )

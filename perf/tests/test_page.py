@@ -9,7 +9,7 @@ import pytest
 
 from kernelmux.perf import aa, cli, records, results
 from kernelmux.perf.machine import Machine
-from kernelmux.perf.report import charts, page
+from kernelmux.perf.report import figures, page
 from kernelmux.perf.results import KernelNeed
 from kernelmux.perf.tests import synthetic
 
@@ -123,7 +123,7 @@ def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
 
 
 def test_without_matplotlib_there_are_tables(monkeypatch):
-    monkeypatch.setattr(charts, "available", lambda: False)
+    monkeypatch.setattr(figures, "available", lambda: False)
     text = page.html(synthetic.results(synthetic.with_aa()))
     assert "<svg" not in text
     assert "cuda/registers" in text
@@ -133,7 +133,7 @@ def test_without_matplotlib_there_are_tables(monkeypatch):
 def test_identifiers_in_a_chart_become_its_own(name):
     svg = '<g id="x"/><use href="#x"/><rect style="clip-path: url(#x)"/>'
     assert (
-        charts.scoped(svg, name)
+        figures.scoped(svg, name)
         == f'<g id="{name}-x"/><use href="#{name}-x"/><rect style="clip-path: url(#{name}-x)"/>'
     )
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from kernelmux.emulator import themes
 from kernelmux.perf import cli, peers, run
 from kernelmux.perf.options import Options
-from kernelmux.perf.report import curves
+from kernelmux.perf.report import curves, figures
 from kernelmux.perf.result import NotTimed
 from kernelmux.perf.results import Results
 from kernelmux.perf.sweeps import command, curve
@@ -183,7 +183,7 @@ def test_options_that_do_not_go_together(arguments, says, capsys, monkeypatch, t
 
 
 def test_a_missing_matplotlib_is_told_before_the_work(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(figures, "available", lambda: False)
     assert cli.main(["--show-sweeps", "--plot"]) == 2
     assert "matplotlib is not installed" in capsys.readouterr().err
 

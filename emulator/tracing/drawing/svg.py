@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from kernelmux.emulator import themes
 from kernelmux.emulator.themes import INK, PAPER
@@ -35,61 +35,59 @@ TINTS = {
 
 
 class Canvas:
-    """Collects shapes. `height` grows with what is drawn by the caller's own account."""
+    """Collects shapes."""
 
     def __init__(self) -> None:
-        self.parts: list[str] = []
+        self.shapes: list[Element] = []
 
     def rect(
         self, x: float, y: float, width: float, height: float, fill: str, stroke: str = "none", radius: float = 0,
         title: str = "", opacity: float = 1.0, thick: float = 1.0,
     ) -> None:  # fmt: skip
         """A rectangle; title: what a browser shows under the pointer."""
-        edge = f' stroke="{stroke}" stroke-width="{thick:g}"' if stroke != "none" else ""
-        rounded = f' rx="{radius:g}"' if radius else ""
-        pale = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
-        inside = f"<title>{escape(title)}</title></rect>" if title else ""
-        place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        head = f'<rect {place} fill="{fill}"{pale}{edge}{rounded}'
-        self.parts.append(f"{head}>{inside}" if inside else head + "/>")
+        edge = stroke != "none"
+        made = self._add(
+            "rect", x=x, y=y, width=width, height=height, fill=fill, fill_opacity=opacity if opacity < 1 else None,
+            stroke=stroke if edge else None, stroke_width=thick if edge else None, rx=radius or None,
+        )  # fmt: skip
+        if title:
+            SubElement(made, "title").text = title
 
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str, thick: float = 1.0) -> None:
         """A straight line."""
-        self.parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" '
-            f'stroke-width="{thick:g}"/>'
-        )
+        self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, stroke_width=thick)
 
     def curve(self, x1: float, y1: float, x2: float, y2: float, stroke: str, opacity: float = 1.0) -> None:
         """A line that leaves and arrives vertically."""
         middle = (y1 + y2) / 2
-        self.parts.append(
-            f'<path d="M{x1:.1f},{y1:.1f}C{x1:.1f},{middle:.1f} {x2:.1f},{middle:.1f} {x2:.1f},{y2:.1f}" fill="none" '
-            f'stroke="{stroke}" stroke-width="0.9" stroke-opacity="{opacity:g}"/>'
-        )
+        path = f"M{x1:.1f},{y1:.1f}C{x1:.1f},{middle:.1f} {x2:.1f},{middle:.1f} {x2:.1f},{y2:.1f}"
+        self._add("path", d=path, fill="none", stroke=stroke, stroke_width=0.9, stroke_opacity=opacity)
 
     def text(
         self, x: float, y: float, text: str, size: float = 12, colour: str = INK, anchor: str = "start",
         mono: bool = False, bold: bool = False,
     ) -> None:  # fmt: skip
         """Text whose base line is at y."""
-        family = ' class="m"' if mono else ""
-        weight = ' font-weight="600"' if bold else ""
-        side = f' text-anchor="{anchor}"' if anchor != "start" else ""
-        self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}"{side}{weight}{family}>'
-            f"{escape(text)}</text>"
-        )
+        side, weight, kind = (anchor if anchor != "start" else None), (600 if bold else None), ("m" if mono else None)
+        style = {"fill": colour, "text_anchor": side, "font_weight": weight, "class": kind}
+        self._add("text", x=x, y=y, font_size=size, **style).text = text
+
+    def _add(self, name: str, **attributes: str | float | None) -> Element:
+        """An element of these attributes, but those that are None; "_" stands for "-"."""
+        told = {key.replace("_", "-"): value for key, value in attributes.items() if value is not None}
+        numbers = {key: f"{round(value, 2):g}" for key, value in told.items() if not isinstance(value, str)}
+        self.shapes.append(Element(name, {key: str(value) for key, value in (told | numbers).items()}))
+        return self.shapes[-1]
 
     def image(self, width: float, height: float) -> str:
         """The whole as an SVG document, in light and dark."""
-        style = f"text{{font-family:{SANS};white-space:pre}}.m{{font-family:{MONO}}}"
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}"><style>{style}</style>'
-        )
-        ground = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
-        return themes.themed("\n".join([head, ground, *self.parts, "</svg>"]))
+        size = {"width": f"{width:.0f}", "height": f"{height:.0f}", "viewBox": f"0 0 {width:.0f} {height:.0f}"}
+        made = Element("svg", size, xmlns="http://www.w3.org/2000/svg")
+        SubElement(made, "style").text = f"text{{font-family:{SANS};white-space:pre}}.m{{font-family:{MONO}}}"
+        SubElement(made, "rect", width="100%", height="100%", fill=PAPER)
+        made.extend(self.shapes)
+        indent(made, "")
+        return themes.themed(tostring(made, encoding="unicode"))
 
 
 def clipped(text: str, width: float, size: float) -> str:

@@ -78,13 +78,13 @@ def _progress(items: Iterable[Any], total: int, what: str) -> Iterable[Any]:
 def _measure(file: Path, console: Console) -> int:
     from kernelmux.emulator.validation.hardware import gpu
 
+    about = gpu.describe() | {"command": "python -m kernelmux.emulator.validation.hardware --measure bits.npz"}
     every = cases()
     results: dict[str, np.ndarray[Any, Any]] = {}
     for start in _progress(range(0, len(every), BATCH), -(-len(every) // BATCH), "GPU"):
         batch = every[start : start + BATCH]
         for case, outputs in zip(batch, gpu.run(batch), strict=True):
             results |= {_key(case, i): values for i, values in enumerate(outputs)}
-    about = gpu.describe() | {"command": "python -m kernelmux.emulator.validation.hardware --measure bits.npz"}
     np.savez_compressed(file, about=np.array(json.dumps(about)), **results)  # type: ignore[arg-type]  # by name
     console.print(f"{len(every)} cases ran on {about['gpu']}; results in {file}")
     return OK

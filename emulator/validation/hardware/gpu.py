@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,17 @@ from kernelmux.emulator.validation.hardware.launching import Runnable, launch_of
 def describe() -> dict[str, str]:
     """The device and the versions of what ran the cases."""
     import cupy
+    import pynvml
 
+    pynvml.nvmlInit()
     properties = cupy.cuda.runtime.getDeviceProperties(0)
     version = cupy.cuda.runtime.driverGetVersion()
     return {
         "gpu": properties["name"].decode(),
-        "driver": _driver(),
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
         "cuda": f"{version // 1000}.{version % 1000 // 10}",
         "cupy": cupy.__version__,
     }
-
-
-def _driver() -> str:
-    """The version that the kernel module gives, where it does."""
-    file = Path("/proc/driver/nvidia/version")
-    words = file.read_text().split() if file.is_file() else []
-    return next((word for word in words if word.count(".") >= 1 and word[0].isdigit()), "unknown")
 
 
 def run(cases: Sequence[Runnable]) -> Iterator[list[np.ndarray[Any, Any]]]:
