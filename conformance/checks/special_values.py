@@ -1,5 +1,7 @@
 """NaN, infinities, -0, subnormal and the largest numbers: alone, in all inputs at once, and on a background of zeros.
 
+The values around the breakpoints of piecewise formulas (`breakpoints`) come first.
+
 Besides the bound, bits are compared where the spec defines them: in operators that move values; in those that are exact
 but for one rounding, which is to the nearest number, of two to the even one; and the sign of zero where an elementwise
 operator is given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
@@ -14,7 +16,7 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import generate, nearby, resize, trials
+from kernelmux.conformance import breakpoints, generate, nearby, resize, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.judge import Judge
 from kernelmux.conformance.probe import Probe
@@ -34,6 +36,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def run(probe: Probe) -> None:
+    breakpoints.ask(probe)
     names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
     bases = _bases(probe)
     quick = probe.device.type == "cpu" and not probe.emulated  # a call that a GPU finishes is waited for

@@ -206,6 +206,22 @@ def test_an_implementation_must_take_the_arguments_of_the_spec():
 
 
 @pytest.mark.parametrize(
+    ("op", "fn", "hint"),
+    [
+        ("silu", torch.nn.functional.silu, "; to adapt it: fn=lambda x: torch.nn.functional.silu(x)"),
+        ("silu", torch.relu, "; to adapt it: fn=lambda x: torch.relu(x)"),  # of which Python knows no parameters
+        ("softmax", torch.softmax, "; to adapt it: fn=lambda x, axis, scale: torch.softmax(x, axis, scale)"),
+        ("softmax", torch.nn.functional.silu, "see parameter 0"),  # takes no three arguments
+        ("silu", lambda y: y, "see parameter 0"),
+    ],
+)
+def test_a_function_of_other_code_is_refused_with_how_to_adapt_it(op, fn, hint):
+    with pytest.raises(SpecError) as raised:
+        registration.check_implementation("fake/wrong", catalog.spec(op), Implementation(fn=fn, idea=""))
+    assert str(raised.value).endswith(hint)
+
+
+@pytest.mark.parametrize(
     ("x", "layout", "fits"),
     [
         (torch.zeros(4, 6), "contiguous", True),
