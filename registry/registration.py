@@ -134,7 +134,7 @@ def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
 
 
 def _adapter(fn: Any, want: list[str]) -> str:
-    """How a function is registered that takes the spec's arguments by position, under other names or beside further ones."""
+    """How to register a function that takes the spec's arguments by position, under other names or with more behind."""
     name = getattr(fn, "__name__", "")
     with suppress(ValueError):  # a builtin of which nothing is known
         try:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, registration, requests, selection
+from kernelmux.registry import catalog, dispatch, registration, requests, selection
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import AtMost, Dtypes, Multiple
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, UnknownName, UnsupportedError
@@ -196,8 +196,6 @@ def test_the_public_function_has_the_signature_of_the_spec():
 
 
 def test_an_implementation_must_take_the_arguments_of_the_spec():
-    from kernelmux.registry import catalog
-
     wrong = Implementation(fn=lambda x, dim, scale: x, idea="")
     with pytest.raises(
         SpecError, match=r"registered softmax\(x, dim, scale\) but the spec is \(x, axis, scale\): see parameter 1"
