@@ -242,12 +242,16 @@ def _elementwise(spec: OpSpec) -> bool:
 
 
 def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a name in a format; there are small, middling and large subnormal ones."""
+    """The numbers of a name in a format; there are small, middling and large subnormal ones.
+
+    Of a result at the largest number itself an infinity is right as well, of half of it not.
+    """
     info, tiny = torch.finfo(dtype), smallest(dtype)
     if name == "subnormal":
         return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
-    fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0, "largest": float(info.max)}
-    return (fixed[name],)
+    if name == "largest":
+        return float(info.max), float(info.max) / 2
+    return ({"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0}[name],)
 
 
 def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:
