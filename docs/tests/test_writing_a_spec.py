@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +14,19 @@ import torch
 
 from kernelmux.conformance.checks import accuracy, exact, gradient, shapes, special_values, vacuity
 from kernelmux.conformance.tests.trial_specs import failures, operator
-from kernelmux.docs.tests.test_pages import blocks, text
 from kernelmux.registry.cases import DISTRIBUTIONS
 from kernelmux.registry.spec import SPECIAL, SpecialValues
 
-PAGE = "writing_a_spec"
+PAGE = Path(__file__).parents[1] / "writing_a_spec.md"
 CHECKS = (accuracy, exact, gradient, shapes, special_values, vacuity)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the snippets of the page define."""
-    path = tmp_path_factory.mktemp("page") / f"{PAGE}.py"
-    path.write_text("\n".join(blocks(PAGE, "python")), encoding="utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    path = tmp_path_factory.mktemp("page") / "page.py"
+    path.write_text("\n".join(snippets), encoding="utf-8")
     return runpy.run_path(str(path))
 
 
@@ -63,5 +65,5 @@ def test_the_breakpoints_of_the_page_are_asked(page: dict[str, Any]) -> None:
 
 
 def test_the_page_names_all_that_a_spec_may_say() -> None:
-    words = text(PAGE)
+    words = PAGE.read_text(encoding="utf-8")
     assert not [name for name in (*SPECIAL, *DISTRIBUTIONS) if f"`{name}`" not in words and name != "normal"]
