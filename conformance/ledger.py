@@ -126,9 +126,9 @@ def meanings() -> dict[str, str]:
     """What each mark says of a variant."""
     gpus = " or ".join(book["gpu"] for book in books()) or "a GPU"
     return {
-        MARKS[VERIFIED]: f"verified: it passed the whole suite on {gpus}, and spec and source are as they were",
-        MARKS[STALE]: "stale record: its spec or its source has changed since",
-        MARKS[NO_RECORD]: "nothing is known from a GPU: it has not run, or has failed",
+        MARKS[VERIFIED]: f"is verified: it passed the whole suite on {gpus}, and spec and source are as they were",
+        MARKS[STALE]: "has a stale record: its spec or its source has changed since it passed",
+        MARKS[NO_RECORD]: "is not known from a GPU: it has not run on one, or has failed",
     }
 
 
@@ -154,7 +154,7 @@ def table(ops: Sequence[str] = ()) -> str:
     names = registered.backends()
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
-    return "\n".join([*lines, "", "; ".join(f"{mark} {means}" for mark, means in meanings().items())])
+    return "\n".join([*lines, "", "; ".join(f"{mark}: {means}" for mark, means in meanings().items())])
 
 
 def _cell(op: str, backend: str) -> str:
