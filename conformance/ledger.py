@@ -1,8 +1,8 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
 
 `verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A variant is "verified"
-while the hashes of its spec and source are those on record, "stale" once either has changed, and "emulated only" if no GPU
-ever ran it.
+while the hashes of its spec and source are those on record, "stale" once either has changed, and has "no record" otherwise:
+no GPU has run it, or it failed. What the emulator says is not recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from kernelmux.registry.files import between, file_stem
 
 FOLDER = Path(__file__).with_name("verified")
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
-MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "-"}
+VERIFIED, STALE, NO_RECORD = "verified", "stale", "no record"
+MARKS = {VERIFIED: "✓", STALE: "stale", NO_RECORD: "no record"}
 
 
 def check_recordable(options: Options) -> None:
@@ -112,15 +113,23 @@ def _book(path: Path) -> dict[str, Any]:
 
 
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
-    """ "verified" or "stale" and on which GPUs, else "emulated only" (a backend that emulates) or "never run"."""
+    """`VERIFIED` or `STALE` and on which GPUs, or `NO_RECORD`."""
     now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
     known = {gpu: all(e[k] == v for k, v in now.items()) for gpu, e in entries.items() if e}
     if current := tuple(gpu for gpu, good in known.items() if good):
-        return "verified", current
-    if known:
-        return "stale", tuple(known)
-    return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
+        return VERIFIED, current
+    return (STALE, tuple(known)) if known else (NO_RECORD, ())
+
+
+def meanings() -> dict[str, str]:
+    """What each mark says of a variant."""
+    gpus = " or ".join(book["gpu"] for book in books()) or "a GPU"
+    return {
+        MARKS[VERIFIED]: f"is verified: it passed the whole suite on {gpus}, and spec and source are as they were",
+        MARKS[STALE]: "has a stale record: its spec or its source has changed since it passed",
+        MARKS[NO_RECORD]: "is not known from a GPU: it has not run on one, or has failed",
+    }
 
 
 def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
@@ -137,17 +146,15 @@ def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
         for variant in registered.variants(backend, op)
     )
     found = ((name, status(*name)) for name in names)
-    return tuple("/".join(name) for name, (kind, gpus) in found if kind == "verified" and not alike.isdisjoint(gpus))
+    return tuple("/".join(name) for name, (kind, gpus) in found if kind == VERIFIED and not alike.isdisjoint(gpus))
 
 
 def table(ops: Sequence[str] = ()) -> str:
     """The support matrix in Markdown, of all operators unless some are named: per backend every variant with its mark."""
     names = registered.backends()
-    gpus = ", ".join(b["gpu"] for b in books()) or "no GPU yet"
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
-    key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
-    return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; - neither."])
+    return "\n".join([*lines, "", "; ".join(f"{mark}: {means}" for mark, means in meanings().items())])
 
 
 def _cell(op: str, backend: str) -> str:

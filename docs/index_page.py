@@ -18,12 +18,7 @@ HEAD = """# Operators
 An operator's page has its formula, its arguments, who computes it under which conditions, its error bound, its gradient
 and its times. A cell below has the variants of a backend in ladder order.
 
-| mark | the variant |
-| --- | --- |
-| {marks[verified]} | passed the whole suite on {gpus} as it stands |
-| stale | passed before its last change |
-| emulated | passes on the emulator; no GPU has run it |
-| - | neither |
+{marks}
 
 The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice. It has its time and
 its [share of the floor](../roofline.md), and is stale if a source of that backend has changed since.
@@ -32,8 +27,8 @@ its [share of the floor](../roofline.md), and is stale if a source of that backe
 
 def page() -> str:
     """The whole page."""
-    gpus = ", ".join(book["gpu"] for book in ledger.books()) or "no GPU yet"
-    parts = [HEAD.format(marks=ledger.MARKS, gpus=gpus).rstrip()]
+    marks = tables.markdown(("mark", "the variant"), list(ledger.meanings().items()))
+    parts = [HEAD.format(marks=marks).rstrip()]
     timed = [row for record in records.recorded() for row in rungs.rows(record)]
     speeds = {group.op: _speed(group) for group in large_groups(timed)}
     for family, ops in by_family(catalog.names()).items():

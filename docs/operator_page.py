@@ -121,9 +121,8 @@ def _needs(entry: support.Support) -> str:
 
 def _status(op: str, entry: support.Support) -> str:
     status, gpus = ledger.status(op, entry.backend, entry.variant)
-    if status == "stale":
-        return f"before its last change, on {', '.join(gpus)}"
-    return {"verified": f"on {', '.join(gpus)}", "emulated only": "on the emulator alone"}.get(status, "not on a GPU")
+    on = ", ".join(gpus)
+    return {ledger.VERIFIED: f"on {on}", ledger.STALE: f"stale record, of {on}"}.get(status, "no record")
 
 
 # --- how far off --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernelmux.registry.errors import SpecError
@@ -121,13 +122,29 @@ def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
     try:
         got = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{label} of {spec.name}: fn: expected a function of ({', '.join(want)}): {error}") from error
+        raise SpecError(
+            f"{label} of {spec.name}: fn: expected a function of ({', '.join(want)}): {error}{_adapter(fn, want)}"
+        ) from error
     if got != want:
         wrong = next((i for i, (g, w) in enumerate(zip(got, want, strict=False)) if g != w), min(len(got), len(want)))
         raise SpecError(
             f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}):"
-            f" see parameter {wrong}"
+            f" see parameter {wrong}{_adapter(fn, want)}"
         )
+
+
+def _adapter(fn: Any, want: list[str]) -> str:
+    """How to register a function that takes the spec's arguments by position, under other names or with more behind."""
+    name = getattr(fn, "__name__", "")
+    with suppress(ValueError):  # a builtin of which nothing is known
+        try:
+            inspect.signature(fn).bind(*want)
+        except TypeError:
+            return ""
+    module = f"{fn.__module__}." if getattr(fn, "__module__", None) else ""
+    return (
+        f"; to adapt it: fn=lambda {', '.join(want)}: {module}{name}({', '.join(want)})" if name.isidentifier() else ""
+    )
 
 
 def _check_layout(label: str, spec: OpSpec, layout: Any) -> None:

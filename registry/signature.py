@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 REQUIRED = inspect.Parameter.empty
 Form = tuple[str, ...]
+# Numbers, or from the arguments of a call (floating tensors in float64) numbers and tensors that broadcast to the argument.
+Breakpoints = tuple[float, ...] | Callable[[Mapping[str, Any]], Sequence[float | torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Tensor:
     length, "..." is any number of leading axes. Alternatives are separated by "|" ("M E | B M E"), the first that fits
     holds; "" is a single number. dtypes: what is allowed; like: has the dtype of that argument instead.
     optional: None is a value as well, and the default. domain: the values that it has (`domains`); a kernel is asked about
-    no others. host: the tensor lives in host memory (pinned where there is a GPU).
+    no others. host: the tensor lives in host memory (pinned where there is a GPU). breakpoints: where a piecewise formula
+    changes in this argument, as in `breakpoints=(-3.0, 3.0)` or `breakpoints=lambda a: (a["threshold"],)`; the suite asks
+    about the values around each.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Tensor:
     domain: Domain = REAL
     host: bool = False
     doc: str = ""
+    breakpoints: Breakpoints = ()
 
     @property
     def default(self) -> Any:

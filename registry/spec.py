@@ -14,6 +14,7 @@ Specs live in `registry/ops/<op>.py`, one per file, found by file name.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -136,6 +137,7 @@ class OpSpec:
         for tensor in self.tensors:
             if isinstance(domain := tensor.domain, Index):
                 _check_index(self, tensor.name, domain)
+            _check_breakpoints(self.name, tensor)
         for name in {name for together in self.formats for name in together} - {t.name for t in self.tensors}:
             raise SpecError(f"{self.name}: formats: expected dtypes of tensors, got {name}")
         saved = [output.saved for output in self.outputs]
@@ -281,3 +283,13 @@ def _check_index(spec: OpSpec, name: str, domain: Index) -> None:
         raise SpecError(f"{spec.name}: {name}: expected an index into an axis of a tensor, got {domain.axis}")
     if unknown := [extra for extra in domain.extra if extra not in {s.name for s in spec.scalars}]:
         raise SpecError(f"{spec.name}: {name}: expected values of scalars beside the index, got {', '.join(unknown)}")
+
+
+def _check_breakpoints(op: str, tensor: Tensor) -> None:
+    """SpecError for breakpoints that are no numbers, or of a tensor that cannot have the values around them."""
+    given, head = tensor.breakpoints, f"{op}: {tensor.name}: breakpoints: expected"
+    numbers = isinstance(given, tuple) and all(isinstance(b, int | float) and math.isfinite(b) for b in given)
+    if not (numbers or callable(given)):
+        raise SpecError(f"{head} a tuple of finite numbers, or a function of the arguments, got {given!r}")
+    if given and not (isinstance(tensor.domain, Real | Positive) and any(d.is_floating_point for d in tensor.dtypes)):
+        raise SpecError(f"{head} a floating tensor that may have the numbers around them (domain Real or Positive)")

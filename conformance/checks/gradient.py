@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import generate
+from kernelmux.conformance import breakpoints, generate
 from kernelmux.conformance.check import SPEC, Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial, computed
@@ -40,13 +40,16 @@ def run(probe: Probe) -> None:
 
 
 def _trials(probe: Probe) -> Iterator[Trial]:
-    """Small cases, and the first of them with every other value of each scalar."""
+    """Small cases, the first of them with every other value of each scalar, and values beside breakpoints."""
     spec = probe.spec
     dtype = torch.float32 if torch.float32 in spec.dtypes else next(d for d in spec.dtypes if d.is_floating_point)
     cases = [c for c in probe.small_cases(2) if c.inputs == "normal" and dtype in (c.dtypes or spec.dtypes)]
     for case in (*cases[:CASES], *(other for first in cases[:1] for other in _with_scalars(spec, first))):
         if generate.permitted(spec, case, dtype):
             yield probe.make(case, dtype)
+    for item in (t for t in spec.tensors if t.breakpoints):
+        for case in cases[:CASES][-1:]:
+            yield from breakpoints.around(probe.make(case, dtype), item, apart=True)
 
 
 def _with_scalars(spec: OpSpec, case: Case) -> Iterator[Case]:

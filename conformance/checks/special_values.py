@@ -1,5 +1,7 @@
 """NaN, infinities, -0, subnormal and the largest numbers: alone, in all inputs at once, and on a background of zeros.
 
+The values around the breakpoints of piecewise formulas (`breakpoints`) come first.
+
 Besides the bound, bits are compared where the spec defines them: in operators that move values; in those that are exact
 but for one rounding, which is to the nearest number, of two to the even one; and the sign of zero where an elementwise
 operator is given zeros. A sign that comes from an underflow is not judged, nor what `SpecialValues.undefined` names.
@@ -14,7 +16,7 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import generate, nearby, resize, trials
+from kernelmux.conformance import breakpoints, generate, nearby, resize, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
@@ -33,6 +35,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def run(probe: Probe) -> None:
+    breakpoints.ask(probe)
     names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
     bases = _bases(probe)
     quick = probe.device.type == "cpu" and not probe.emulated  # a call that a GPU finishes is waited for
@@ -238,12 +241,16 @@ def _elementwise(spec: OpSpec) -> bool:
 
 
 def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a name in a format; there are small, middling and large subnormal ones."""
+    """The numbers of a name in a format; there are small, middling and large subnormal ones.
+
+    Of a result at the largest number itself an infinity is right as well, of half of it not.
+    """
     info, tiny = torch.finfo(dtype), smallest(dtype)
     if name == "subnormal":
         return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
-    fixed = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0, "largest": float(info.max)}
-    return (fixed[name],)
+    if name == "largest":
+        return float(info.max), float(info.max) / 2
+    return ({"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0}[name],)
 
 
 def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelmux.conformance import ledger, report
 from kernelmux.docs import __main__ as docs
-from kernelmux.docs import operator_page, rungs
+from kernelmux.docs import index_page, operator_page, rungs
 from kernelmux.docs.families import FAMILIES, OTHERS, by_family, family
 from kernelmux.perf import records
-from kernelmux.registry import catalog, terminal
+from kernelmux.registry import backend, catalog, terminal
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,44 @@ def test_stale_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ", stale | " in "".join(operator_page._speeds("softmax"))
     finally:
         rungs._rows.cache_clear()
+
+
+def test_a_variant_without_a_record_is_nowhere_said_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "books", lambda: ())
+    cells = [cell for row in rows(index_page.page(), "operator") for cell in row[1:-1] if cell != "-"]
+    assert cells and all(variant.endswith(" no record") for cell in cells for variant in cell.split(", "))
+    assert {row[-1] for row in rows(operator_page.page("softmax"), "variant")} == {"no record"}
+    assert "no record |" in ledger.table(("softmax",)) and "✓ |" not in ledger.table(("softmax",))
+
+
+@pytest.mark.parametrize(
+    ("source", "mark", "told"), [("", "✓", "on GPU A"), ("another", "stale", "stale record, of GPU A")]
+)
+def test_a_record_counts_while_spec_and_source_are_as_they_were(
+    source: str, mark: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {
+        "spec": catalog.spec("softmax").hash,
+        "source": source or report.source_hash("triton", "softmax"),
+    }
+    name = list(backend.variants("triton", "softmax"))[-1]
+    book = {"gpu": "GPU A", "entries": {f"softmax/triton/{name}": entry}}
+    monkeypatch.setattr(ledger, "books", lambda: (book,))
+    found = {row[0]: row[-1] for row in rows(operator_page.page("softmax"), "variant")}
+    assert found.pop(f"triton/{name}") == told and set(found.values()) == {"no record"}
+    assert f"{name} {mark}" in index_page.page()
+
+
+def rows(page: str, first: str) -> list[list[str]]:
+    """The cells of the tables of a page whose first column has that head, and whose last one is about records."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        head, _, *lines = (
+            [cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in table.splitlines()
+        )
+        if head[0].strip() == first and head[-1].strip() in ("verified", "best, us"):
+            found += lines
+    return found
 
 
 def test_a_check_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -30,6 +30,7 @@ PAGES = (
     "attention",
     "reduce_the_bytes",
     "trace",
+    "writing_a_spec",
 )
 OTHERS = tuple(sorted(path.stem for path in DOCS.glob("*.md") if path.stem not in {*PAGES, "README"}))
 LADDERS = tuple(ladder_pictures.CALLS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, registration, requests, selection
+from kernelmux.registry import catalog, dispatch, registration, requests, selection
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import AtMost, Dtypes, Multiple
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, UnknownName, UnsupportedError
@@ -196,13 +196,27 @@ def test_the_public_function_has_the_signature_of_the_spec():
 
 
 def test_an_implementation_must_take_the_arguments_of_the_spec():
-    from kernelmux.registry import catalog
-
     wrong = Implementation(fn=lambda x, dim, scale: x, idea="")
     with pytest.raises(
         SpecError, match=r"registered softmax\(x, dim, scale\) but the spec is \(x, axis, scale\): see parameter 1"
     ):
         registration.check_implementation("fake/wrong", catalog.spec("softmax"), wrong)
+
+
+@pytest.mark.parametrize(
+    ("op", "fn", "hint"),
+    [
+        ("silu", torch.nn.functional.silu, "; to adapt it: fn=lambda x: torch.nn.functional.silu(x)"),
+        ("silu", torch.relu, "; to adapt it: fn=lambda x: torch.relu(x)"),  # of which Python knows no parameters
+        ("softmax", torch.softmax, "; to adapt it: fn=lambda x, axis, scale: torch.softmax(x, axis, scale)"),
+        ("softmax", torch.nn.functional.silu, "see parameter 0"),  # takes no three arguments
+        ("silu", lambda y: y, "see parameter 0"),
+    ],
+)
+def test_a_function_of_other_code_is_refused_with_how_to_adapt_it(op, fn, hint):
+    with pytest.raises(SpecError) as raised:
+        registration.check_implementation("fake/wrong", catalog.spec(op), Implementation(fn=fn, idea=""))
+    assert str(raised.value).endswith(hint)
 
 
 @pytest.mark.parametrize(
