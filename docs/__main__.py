@@ -43,7 +43,7 @@ def differing(wanted: dict[Path, str]) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = terminal.Parser(
-        prog="python -m kernelmux.docs",
+        prog=terminal.program("kernelmux.docs"),
         description=(__doc__ or "").partition(": ")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,11 +16,12 @@ from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, doctor, explanation, requests, selection, terminal
+from kernelmux.registry import catalog, dispatch, doctor, explanation, json_form, requests, selection, terminal
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.errors import ArgumentError, KernelmuxError, hint
+from kernelmux.registry.errors import ArgumentError, hint
 from kernelmux.registry.machines import machine
-from kernelmux.registry.support import support_matrix
+from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.support import SupportMatrix, support_matrix
 
 EXAMPLES = """examples:
   kernelmux list
@@ -31,7 +33,7 @@ EXAMPLES = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
-  kernelmux doctor
+  kernelmux doctor --json
 """
 
 DEVICE = "cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
@@ -87,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
     support.add_argument("--device", default=None, help=DEVICE)
     commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
+    for name in COMMANDS:
+        commands.choices[name].add_argument("--json", action="store_true", help="as one JSON document")
     for name, (_, text) in (PROVIDED | PROGRAMS).items():
         commands.add_parser(name, help=text, add_help=False)
     return parser
@@ -114,7 +118,8 @@ def _program(name: str, words: list[str]) -> int:
     if find_spec(part) is None:
         raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {part}")
     sys.argv = [f"kernelmux {name}", *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    with terminal.started_as(sys.argv[0]):
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     return terminal.OK  # all of them end in SystemExit
 
 
@@ -126,7 +131,17 @@ def _run(options: argparse.Namespace) -> int:
     return int(COMMANDS[options.command](console, options))
 
 
+def _answer(options: argparse.Namespace, document: Callable[[], json_form.Document], show: Callable[[], None]) -> None:
+    """Print one of the two forms of an answer."""
+    print(json_form.text(document())) if options.json else show()
+
+
 def _list(console: Console, options: argparse.Namespace) -> int:
+    _answer(options, json_form.listed, lambda: console.print(_operators()))
+    return 0
+
+
+def _operators() -> Table:
     table = Table(
         Column("operator", no_wrap=True, min_width=max(map(len, catalog.names()))),
         *(Column(escape(name), overflow="fold") for name in registered.backend_names()),
@@ -135,8 +150,7 @@ def _list(console: Console, options: argparse.Namespace) -> int:
     )
     for op in catalog.names():
         table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
-    console.print(table)
-    return 0
+    return table
 
 
 def _ladder(name: str, op: str) -> str:
@@ -147,12 +161,16 @@ def _ladder(name: str, op: str) -> str:
 
 
 def _unusable(error: Exception) -> str:
-    kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
-    return escape(f"unavailable: {kind}{error}")
+    return escape(f"unavailable: {json_form.told(error)}")
 
 
 def _show(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
+    _answer(options, lambda: json_form.operator(spec), lambda: _describe(console, spec))
+    return 0
+
+
+def _describe(console: Console, spec: OpSpec) -> None:
     console.print(f"[bold]{spec.name}[/bold]{escape(str(spec.signature))}   version {spec.version}, hash {spec.hash}\n")
     console.print(escape(dispatch.documentation(spec)) + "\n")
     right = [c.text if c.inputs == "normal" else f"{c.text} ({c.inputs})" for c in spec.cases]
@@ -163,7 +181,6 @@ def _show(console: Console, options: argparse.Namespace) -> int:
         for row in _implementations(name, spec.name):
             table.add_row(*row)
     console.print(table)
-    return 0
 
 
 def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
@@ -192,20 +209,25 @@ def _explain(console: Console, options: argparse.Namespace) -> int:
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = selection.requested(spec.name, asked, call)
     decision = dispatch.decide(call, request, thorough=True, elsewhere=where.elsewhere)
-    console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.explained, decision))
     return 0 if decision.chosen else 1
 
 
 def _support(console: Console, options: argparse.Namespace) -> int:
     matrix = support_matrix(options.device, options.op)
-    console.print(matrix.table(console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.support(matrix), lambda: _say(console, SupportMatrix.table, matrix))
     return 0
 
 
 def _doctor(console: Console, options: argparse.Namespace) -> int:
     found = doctor.report()
-    console.print(doctor.text(found, console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.machine(found), lambda: _say(console, doctor.text, found))
     return 1 if any(section.problems for section in found) else 0
+
+
+def _say(console: Console, text: Callable[[Any, int], str], what: Any) -> None:
+    """Print a text that fits the width."""
+    console.print(text(what, console.width), markup=False, soft_wrap=True)
 
 
 COMMANDS = {"list": _list, "show": _show, "explain": _explain, "support": _support, "doctor": _doctor}

@@ -47,6 +47,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["-n", "100000"], "from 1 to 256"),
         (["-n"], "expected one argument"),
         (["--operator", "add"], "unrecognized arguments"),
+        (["--tire", "smoke"], 'unrecognized arguments: --tire smoke; did you mean "--tier"?'),
         (["add"], "unrecognized arguments: add"),
         (["--matrix", "--mutants"], "not allowed with"),
         (["--list", "--mutants"], "not allowed with"),
