@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
+  kernelmux ledger --stale
   kernelmux doctor --json
 """
 
@@ -48,6 +49,7 @@ PROVIDED = {
         "kernelmux.nn.check_command",
         "compare a patched model with the plain one and float64, layer by layer",
     ),
+    "ledger": ("kernelmux.conformance.ledger_command", "which variants passed the suite on which GPU, as they stand"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them.
 PROGRAMS = {
