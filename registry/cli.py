@@ -1,13 +1,14 @@
-"""The command line: `kernelmux list | show | explain | support | doctor`, and the commands that other parts bring."""
+"""The command line: `kernelmux list | show | explain | support | doctor | completion`, and the commands of other parts."""
 
 from __future__ import annotations
 
 import argparse
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, doctor, explanation, json_form, requests, selection, terminal
+from kernelmux.registry import catalog, completion, dispatch, doctor, explanation, json_form, requests, selection, terminal
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import ArgumentError, hint
 from kernelmux.registry.machines import machine
@@ -37,6 +38,7 @@ EXAMPLES = """examples:
   kernelmux doctor --json
 """
 
+NONE: Mapping[str, argparse.ArgumentParser] = MappingProxyType({})
 DEVICE = "cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
 
 # Commands of other parts: a module with `main(arguments)`, loaded by name when it is called, and help.
@@ -51,17 +53,27 @@ PROVIDED = {
     ),
     "ledger": ("kernelmux.conformance.ledger_command", "which variants passed the suite on which GPU, as they stand"),
 }
-# Programs of other parts, which end the process in ways of their own: run as `python -m` runs them.
+# Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module
+# with `parser()`, for completion.
 PROGRAMS = {
-    "conformance": ("kernelmux.conformance", "every backend against the specs; --check, --fuzz, --matrix"),
-    "perf": ("kernelmux.perf", "time every backend and report against the roofline"),
-    "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's"),
-    "profile": ("kernelmux.perf.profile", "where the time of an operator or of a script goes"),
-    "docs": ("kernelmux.docs", "write the generated pages, in a checkout"),
+    "conformance": (
+        "kernelmux.conformance",
+        "every backend against the specs; --check, --fuzz, --matrix",
+        "kernelmux.conformance.arguments",
+    ),
+    "perf": ("kernelmux.perf", "time every backend and report against the roofline", "kernelmux.perf.cli"),
+    "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's", "kernelmux.tune.cli"),
+    "profile": (
+        "kernelmux.perf.profile",
+        "where the time of an operator or of a script goes",
+        "kernelmux.perf.profile.cli",
+    ),
+    "docs": ("kernelmux.docs", "write the generated pages, in a checkout", "kernelmux.docs.__main__"),
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(others: Mapping[str, argparse.ArgumentParser] = NONE) -> argparse.ArgumentParser:
+    """The command line. others: the parsers of commands of other parts, where their options matter."""
     parser = terminal.Parser(
         prog="kernelmux",
         description="One operator spec, many GPU kernels: what there is, who would run a call, and why.",
@@ -91,10 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
     support.add_argument("--device", default=None, help=DEVICE)
     commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
-    for name in COMMANDS:
-        commands.choices[name].add_argument("--json", action="store_true", help="as one JSON document")
-    for name, (_, text) in (PROVIDED | PROGRAMS).items():
-        commands.add_parser(name, help=text, add_help=False)
+    for command in commands.choices.values():
+        command.add_argument("--json", action="store_true", help="as one JSON document")
+    shell = commands.add_parser("completion", help="print a script that completes these commands in a shell")
+    shell.add_argument("shell", choices=completion.SHELLS)
+    for name, (_, text, *_) in (PROVIDED | PROGRAMS).items():
+        commands.add_parser(name, help=text, add_help=False, parents=[others[name]] if name in others else [])
     return parser
 
 
@@ -227,12 +241,28 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
     return 1 if any(section.problems for section in found) else 0
 
 
+def _completion(console: Console, options: argparse.Namespace) -> int:
+    places = {name: given[0] for name, given in PROVIDED.items()} | {name: given[-1] for name, given in PROGRAMS.items()}
+    others, lacking = completion.parsers(places)
+    print(completion.script(options.shell, _parser(others)))
+    for line in lacking:
+        terminal.say("kernelmux completion", line, terminal.OK)
+    return terminal.OK
+
+
 def _say(console: Console, text: Callable[[Any, int], str], what: Any) -> None:
     """Print a text that fits the width."""
     console.print(text(what, console.width), markup=False, soft_wrap=True)
 
 
-COMMANDS = {"list": _list, "show": _show, "explain": _explain, "support": _support, "doctor": _doctor}
+COMMANDS = {
+    "list": _list,
+    "show": _show,
+    "explain": _explain,
+    "support": _support,
+    "doctor": _doctor,
+    "completion": _completion,
+}
 
 
 if __name__ == "__main__":

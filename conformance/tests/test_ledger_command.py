@@ -11,6 +11,7 @@ from kernelmux.conformance import ledger, ledger_command
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import BackendUnavailable
+from kernelmux.registry.tests import made_up
 
 HERE, GONE = "NVIDIA H200", "NVIDIA A100-SXM4-40GB"
 
@@ -112,3 +113,9 @@ def test_the_real_ledgers_say_what_the_matrix_says(
     found = json.loads(shown(capsys, "--json"))
     good = {f"{v['operator']}/{v['backend']}/{v['variant']}" for v in found["variants"] if v["status"] == "verified"}
     assert good == set(ledger.verified())
+
+
+def test_it_needs_nothing_that_the_suite_needs() -> None:
+    script = "from kernelmux.registry import cli; assert cli.main(['ledger', 'add']) == 0"
+    done = made_up.python(made_up.without("pytest", "xdist", "hypothesis", "jinja2", "filelock") + script)
+    assert not done.returncode and "add cuda/scalar" in done.stdout, done.stderr

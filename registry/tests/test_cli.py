@@ -1,6 +1,7 @@
 """The command line: what it prints and how it ends."""
 
 import functools
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -174,3 +175,18 @@ def test_a_program_says_which_command_started_it():
         assert terminal.program("kernelmux.perf") == "kernelmux perf"
         raise KeyError
     assert terminal.program("kernelmux.perf") == "python -m kernelmux.perf"
+
+
+def test_without_shtab_completion_says_what_to_install(capsys, monkeypatch):
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "shtab" else known(name))
+    assert run(capsys, "completion", "bash") == (2, "", "kernelmux: completion: needs shtab: pip install shtab\n")
+
+
+def test_options_of_a_command_that_cannot_be_loaded_are_left_out_and_that_is_said(capsys, monkeypatch):
+    pytest.importorskip("shtab")
+    monkeypatch.setattr(cli, "PROVIDED", {"theirs": ("nowhere.to.be.found", "made up")})
+    monkeypatch.setattr(cli, "PROGRAMS", {})
+    code, out, err = run(capsys, "completion", "bash")
+    assert code == 0 and "theirs" in out
+    assert err == "kernelmux completion: the options of theirs are left out: No module named 'nowhere'\n"
