@@ -130,13 +130,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _program(name: str, words: list[str]) -> int:
     module = PROGRAMS[name][0]
-    part = ".".join(module.split(".")[:2])
-    if find_spec(part) is None:
-        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {part}")
+    if not _installed(module):
+        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {module}")
     sys.argv = [f"kernelmux {name}", *words]
     with terminal.started_as(sys.argv[0]):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     return terminal.OK  # all of them end in SystemExit
+
+
+def _installed(module: str) -> bool:
+    """Whether the part of a module is there; some are in a checkout alone."""
+    return find_spec(".".join(module.split(".")[:2])) is not None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -243,7 +247,7 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
 
 def _completion(console: Console, options: argparse.Namespace) -> int:
     places = {name: given[0] for name, given in PROVIDED.items()} | {name: given[-1] for name, given in PROGRAMS.items()}
-    others, lacking = completion.parsers(places)
+    others, lacking = completion.parsers({name: place for name, place in places.items() if _installed(place)})
     print(completion.script(options.shell, _parser(others)))
     for line in lacking:
         terminal.say("kernelmux completion", line, terminal.OK)

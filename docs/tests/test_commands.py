@@ -201,3 +201,4 @@ def test_programs_of_other_parts_are_commands(name: str) -> None:
     asked = [sys.executable, "-m", "kernelmux", name, "--no-such-flag"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--no-such-flag" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("conformance: " if name == "conformance" else f"kernelmux {name}: ")

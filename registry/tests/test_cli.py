@@ -185,8 +185,8 @@ def test_without_shtab_completion_says_what_to_install(capsys, monkeypatch):
 
 def test_options_of_a_command_that_cannot_be_loaded_are_left_out_and_that_is_said(capsys, monkeypatch):
     pytest.importorskip("shtab")
-    monkeypatch.setattr(cli, "PROVIDED", {"theirs": ("nowhere.to.be.found", "made up")})
+    monkeypatch.setattr(cli, "PROVIDED", {"theirs": ("kernelmux.registry.nowhere", "made up")})
     monkeypatch.setattr(cli, "PROGRAMS", {})
     code, out, err = run(capsys, "completion", "bash")
     assert code == 0 and "theirs" in out
-    assert err == "kernelmux completion: the options of theirs are left out: No module named 'nowhere'\n"
+    assert err == "kernelmux completion: the options of theirs are left out: No module named 'kernelmux.registry.nowhere'\n"
