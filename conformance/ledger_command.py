@@ -120,7 +120,9 @@ def _books(gpu: str) -> list[dict[str, Any]]:
     found = [book for book in ledger.books() if file_stem(gpu) in file_stem(book["gpu"])]
     if not found:
         known = ", ".join(book["gpu"] for book in ledger.books())
-        raise ArgumentError(f"--gpu: expected a part of the name of a GPU with a ledger, {known or 'none'}, got {gpu!r}")
+        raise ArgumentError(
+            f"--gpu: expected a part of the name of a GPU with a ledger, {known or 'none'}, got {gpu!r}"
+        )
     return found
 
 
@@ -158,9 +160,7 @@ def _counts(gpu: str, found: Iterable[Standing]) -> dict[str, int]:
 # --- the text -------------------------------------------------------------------------------------------------
 
 
-def _text(
-    books: list[dict[str, Any]], found: Sequence[Standing], each: bool, stale: bool, width: int
-) -> Iterator[str]:
+def _text(books: list[dict[str, Any]], found: Sequence[Standing], each: bool, stale: bool, width: int) -> Iterator[str]:
     """How many, then by operator or by variant, then what they were recorded with."""
     gpus = [book["gpu"] for book in books]
     counts = [(gpu, *map(str, _counts(gpu, found).values())) for gpu in gpus]

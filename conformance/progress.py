@@ -123,9 +123,7 @@ class Reporter:
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(
-        self, config: pytest.Config, log: Any
-    ) -> ByVariant | LongestFirst | None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByVariant | LongestFirst | None:
         """Items of one variant run in one process, unless some processes would then have too little to do.
 
         On GPUs any process runs any item, the longest first; in a run with a limit of time, in the order of the plan.

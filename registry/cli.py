@@ -17,7 +17,17 @@ from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, completion, dispatch, doctor, explanation, json_form, requests, selection, terminal
+from kernelmux.registry import (
+    catalog,
+    completion,
+    dispatch,
+    doctor,
+    explanation,
+    json_form,
+    requests,
+    selection,
+    terminal,
+)
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import ArgumentError, hint
 from kernelmux.registry.machines import machine
@@ -74,7 +84,7 @@ PROGRAMS = {
 
 def _parser(others: Mapping[str, argparse.ArgumentParser] = NONE) -> argparse.ArgumentParser:
     """The command line. others: the parsers of commands of other parts, where their options matter."""
-    parser = terminal.Parser(
+    parser: argparse.ArgumentParser = terminal.Parser(
         prog="kernelmux",
         description="One operator spec, many GPU kernels: what there is, who would run a call, and why.",
         epilog=EXAMPLES,
@@ -246,7 +256,9 @@ def _doctor(console: Console, options: argparse.Namespace) -> int:
 
 
 def _completion(console: Console, options: argparse.Namespace) -> int:
-    places = {name: given[0] for name, given in PROVIDED.items()} | {name: given[-1] for name, given in PROGRAMS.items()}
+    places = {name: given[0] for name, given in PROVIDED.items()} | {
+        name: given[-1] for name, given in PROGRAMS.items()
+    }
     others, lacking = completion.parsers({name: place for name, place in places.items() if _installed(place)})
     print(completion.script(options.shell, _parser(others)))
     for line in lacking:

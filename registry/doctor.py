@@ -100,7 +100,9 @@ def _packages() -> Iterator[str]:
     for module, names in PACKAGES.items():
         name, found = next(((n, v) for n in names if (v := version(n))), (names[0], ""))
         wrong = _wrong(module, found)
-        yield f"{PROBLEM}{name} {found}: cannot be imported: {wrong}" if wrong else _fact(name, _installed(module, found))
+        yield (
+            f"{PROBLEM}{name} {found}: cannot be imported: {wrong}" if wrong else _fact(name, _installed(module, found))
+        )
     tested, found = " to ".join(TESTED["transformers"]), version("transformers") or "not installed"
     yield _fact("transformers", f"{found}; kernelmux.patch was tested with {tested}")
 

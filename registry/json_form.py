@@ -63,7 +63,9 @@ def _ladders(op: str) -> tuple[dict[str, dict[str, Implementation]], dict[str, s
     for name in registered.backend_names():
         try:
             ladders[name] = registered.variants(name, op)
-        except Exception as error:  # of a package elsewhere: it may raise anything, and the others are listed all the same
+        except (
+            Exception
+        ) as error:  # of a package elsewhere: it may raise anything, and the others are listed all the same
             unavailable[name] = told(error)
     return ladders, unavailable
 
@@ -161,7 +163,8 @@ def _candidate(verdict: Verdict) -> Document:
 def support(matrix: SupportMatrix) -> Document:
     """What can run on a device, and why the rest cannot."""
     entries = [
-        asdict(e) | {"variant": e.variant or None, "able": e.able, "layout": dict(e.layout), "problem": e.problem or None}
+        asdict(e)
+        | {"variant": e.variant or None, "able": e.able, "layout": dict(e.layout), "problem": e.problem or None}
         for e in matrix.entries
     ]
     return {"device": matrix.device, "backends": matrix.backends, "entries": entries}

@@ -189,4 +189,7 @@ def test_options_of_a_command_that_cannot_be_loaded_are_left_out_and_that_is_sai
     monkeypatch.setattr(cli, "PROGRAMS", {})
     code, out, err = run(capsys, "completion", "bash")
     assert code == 0 and "theirs" in out
-    assert err == "kernelmux completion: the options of theirs are left out: No module named 'kernelmux.registry.nowhere'\n"
+    assert (
+        err
+        == "kernelmux completion: the options of theirs are left out: No module named 'kernelmux.registry.nowhere'\n"
+    )
