@@ -29,7 +29,7 @@ from kernelmux.registry import (
     terminal,
 )
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.errors import ArgumentError, hint
+from kernelmux.registry.errors import ArgumentError, described, hint
 from kernelmux.registry.machines import machine
 from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.support import SupportMatrix, support_matrix
@@ -163,7 +163,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _answer(options: argparse.Namespace, document: Callable[[], json_form.Document], show: Callable[[], None]) -> None:
     """Print one of the two forms of an answer."""
-    print(json_form.text(document())) if options.json else show()
+    if options.json:
+        print(json_form.text(document()))
+    else:
+        show()
 
 
 def _list(console: Console, options: argparse.Namespace) -> int:
@@ -191,7 +194,7 @@ def _ladder(name: str, op: str) -> str:
 
 
 def _unusable(error: Exception) -> str:
-    return escape(f"unavailable: {json_form.told(error)}")
+    return escape(f"unavailable: {described(error)}")
 
 
 def _show(console: Console, options: argparse.Namespace) -> int:
@@ -259,8 +262,9 @@ def _completion(console: Console, options: argparse.Namespace) -> int:
     places = {name: given[0] for name, given in PROVIDED.items()} | {
         name: given[-1] for name, given in PROGRAMS.items()
     }
-    others, lacking = completion.parsers({name: place for name, place in places.items() if _installed(place)})
-    print(completion.script(options.shell, _parser(others)))
+    here = {name: place for name, place in places.items() if _installed(place)}
+    text, lacking = completion.script(options.shell, here, _parser)
+    print(text)
     for line in lacking:
         terminal.say("kernelmux completion", line, terminal.OK)
     return terminal.OK

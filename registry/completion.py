@@ -44,8 +44,35 @@ VALUES: dict[str, Callable[[], Iterable[str]]] = {
 }
 
 
-def parsers(places: Mapping[str, str]) -> tuple[dict[str, argparse.ArgumentParser], list[str]]:
-    """The parsers that the modules make, by command, and in a line each which of them cannot be loaded."""
+def script(
+    shell: str,
+    places: Mapping[str, str],
+    whole: Callable[[dict[str, argparse.ArgumentParser]], argparse.ArgumentParser],
+) -> tuple[str, list[str]]:
+    """The script for a shell, and in a line each the commands whose parsers cannot be loaded.
+
+    places: by command the module whose `parser()` makes its parser. whole: the parser of everything, from those of the
+    commands. ArgumentError where shtab is not installed.
+    """
+    if lack := terminal.missing(["shtab"]):
+        raise ArgumentError(f"completion: {lack}")
+    import shtab
+
+    found, lacking = _parsers(places)
+    parser = whole(found)
+    taking = [action for action in _actions(parser) if action.nargs != 0 and not action.choices]
+    known = {name: tuple(VALUES[name]()) for name in {action.dest for action in taking} & {*VALUES}}
+    for action in taking:
+        if action.dest in known:
+            action.choices = known[action.dest]
+        elif action.metavar == "FOLDER":
+            vars(action)["complete"] = shtab.DIRECTORY
+        elif action.type is Path or "FILE" in str(action.metavar):
+            vars(action)["complete"] = shtab.FILE
+    return str(shtab.complete(parser, shell)), lacking
+
+
+def _parsers(places: Mapping[str, str]) -> tuple[dict[str, argparse.ArgumentParser], list[str]]:
     found, lacking = {}, []
     for command, module in places.items():
         try:
@@ -53,23 +80,6 @@ def parsers(places: Mapping[str, str]) -> tuple[dict[str, argparse.ArgumentParse
         except ImportError as error:  # an extra is not installed
             lacking.append(f"the options of {command} are left out: {error}")
     return found, lacking
-
-
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script for a shell; ArgumentError where shtab is not installed."""
-    if lack := terminal.missing(["shtab"]):
-        raise ArgumentError(f"completion: {lack}")
-    import shtab
-
-    known = {name: tuple(values()) for name, values in VALUES.items() if any(a.dest == name for a in _actions(parser))}
-    for action in _actions(parser):
-        if action.dest in known and not action.choices:
-            action.choices = known[action.dest]
-        elif action.type is Path or "FILE" in str(action.metavar):
-            vars(action)["complete"] = shtab.DIRECTORY if action.metavar == "FOLDER" else shtab.FILE
-        elif action.metavar == "FOLDER":
-            vars(action)["complete"] = shtab.DIRECTORY
-    return str(shtab.complete(parser, shell))
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

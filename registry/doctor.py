@@ -22,7 +22,7 @@ import torch
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, config, cuda_driver, measured, requests, selection, tables, tuning
-from kernelmux.registry.errors import KernelmuxError, VariableWarning
+from kernelmux.registry.errors import KernelmuxError, VariableWarning, described
 from kernelmux.registry.packages import PACKAGES, TESTED, untested, version
 
 PROBLEM = "! "
@@ -113,7 +113,7 @@ def _wrong(module: str, version: str) -> str:
         if version or importlib.util.find_spec(module) is not None:
             import_module(module)
     except Exception as error:  # whatever its modules do
-        return _told(error)
+        return described(error)
     return ""
 
 
@@ -152,7 +152,7 @@ def _backends() -> Iterator[str]:
         try:
             found = registered.backend(name)
         except Exception as error:
-            yield f"{PROBLEM}{name}: {_told(error)}"
+            yield f"{PROBLEM}{name}: {described(error)}"
             continue
         yield _fact(name, f"{found.summary}; priority {found.priority}{_home(name)}")
         for device in _devices():
@@ -175,7 +175,7 @@ def _health(name: str, device: torch.device) -> str:
             return f"no: {reason}"
         return EMULATED if registered.emulates(name, device) else "yes"
     except Exception as error:
-        return f"no: {_told(error)}"
+        return f"no: {described(error)}"
 
 
 def _compilers(name: str, device: torch.device) -> Iterator[str]:
@@ -185,11 +185,7 @@ def _compilers(name: str, device: torch.device) -> Iterator[str]:
     try:
         yield from registered.backend(name).compilers(device)
     except Exception as error:  # whatever its packages do
-        yield f"its compilers cannot be found: {_told(error)}"
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, KernelmuxError) else f"{type(error).__name__}: {error}"
+        yield f"its compilers cannot be found: {described(error)}"
 
 
 def _modules() -> Iterator[str]:
@@ -202,7 +198,7 @@ def _modules() -> Iterator[str]:
             try:
                 registered.variants(name, op)
             except Exception as error:
-                told = _told(error).removeprefix(f"{name}: ")
+                told = described(error).removeprefix(f"{name}: ")
                 alike = told.replace(f"module for {op} ", "module for each ")
                 failed.setdefault((name, alike), {})[op] = told
     for (name, alike), ops in failed.items():

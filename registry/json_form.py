@@ -18,7 +18,7 @@ from kernelmux.registry.choice import Decision, Verdict
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.doctor import PROBLEM, Section
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.errors import described
 from kernelmux.registry.explanation import remedies
 from kernelmux.registry.spec import Call, OpSpec
 from kernelmux.registry.support import SupportMatrix
@@ -37,11 +37,6 @@ def _strict(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_strict(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def told(error: Exception) -> str:
-    """An error in one line; one that is not ours may be anything, and its type says what."""
-    return f"{'' if isinstance(error, KernelmuxError) else f'{type(error).__name__}: '}{error}"
 
 
 # --- list and show --------------------------------------------------------------------------------------------
@@ -66,7 +61,7 @@ def _ladders(op: str) -> tuple[dict[str, dict[str, Implementation]], dict[str, s
         except (
             Exception
         ) as error:  # of a package elsewhere: it may raise anything, and the others are listed all the same
-            unavailable[name] = told(error)
+            unavailable[name] = described(error)
     return ladders, unavailable
 
 
