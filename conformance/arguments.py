@@ -40,11 +40,11 @@ out); 2 usage error or nothing ran; 130 interrupted.
 """
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(terminal.Parser):
     """A parser whose errors are errors of ours: one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise ArgumentError(f"{message} (--help shows the options)")
+        raise ArgumentError(f"{self.meant(message)} (--help shows the options)")
 
 
 def workers(text: str) -> str:
@@ -63,10 +63,11 @@ def seed(text: str) -> int:
 
 
 def parser() -> Parser:
+    program = terminal.program("kernelmux.conformance")
     made = Parser(
-        prog="python -m kernelmux.conformance",
+        prog=program,
         description="Runs every registered implementation against the spec of its operator.",
-        epilog=EPILOG,
+        epilog=EPILOG.replace(PROGRAM, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -115,7 +116,7 @@ def _running(made: argparse.ArgumentParser) -> None:
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
     made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)
-    made.add_argument("--program", default=PROGRAM, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
+    made.add_argument("--program", default=made.prog, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
 
 
 def _instead(made: Any) -> None:

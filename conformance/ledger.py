@@ -86,8 +86,7 @@ def _sound(row: matrix.Row) -> bool:
 
 def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
     return {
-        "spec": catalog.spec(row.op).hash,
-        "source": report.source_hash(row.label.partition("/")[0], row.op),
+        **now(row.op, row.label.partition("/")[0]),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": report.versions(),
@@ -112,11 +111,15 @@ def _book(path: Path) -> dict[str, Any]:
     return found
 
 
+def now(op: str, backend: str) -> dict[str, str]:
+    """The hashes by which an entry of a variant counts: of its spec, and of its source."""
+    return {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
+
+
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     """`VERIFIED` or `STALE` and on which GPUs, or `NO_RECORD`."""
-    now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
-    known = {gpu: all(e[k] == v for k, v in now.items()) for gpu, e in entries.items() if e}
+    known = {gpu: all(e[k] == v for k, v in now(op, backend).items()) for gpu, e in entries.items() if e}
     if current := tuple(gpu for gpu, good in known.items() if good):
         return VERIFIED, current
     return (STALE, tuple(known)) if known else (NO_RECORD, ())

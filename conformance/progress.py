@@ -21,6 +21,7 @@ from kernelmux.conformance import mutation, report, spread
 from kernelmux.conformance.execute import Outcome, from_dict
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import PROPERTY, WORKER
+from kernelmux.conformance.schedulers import ByVariant, LongestFirst
 
 FAILED = "bold red"
 PAUSE, PART = 10.0, 30  # seconds between two lines of a log at least, and this part of the time so far
@@ -122,17 +123,15 @@ class Reporter:
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(
-        self, config: pytest.Config, log: Any
-    ) -> spread.ByVariant | spread.LongestFirst | None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByVariant | LongestFirst | None:
         """Items of one variant run in one process, unless some processes would then have too little to do.
 
         On GPUs any process runs any item, the longest first; in a run with a limit of time, in the order of the plan.
         """
         if self.together:
-            return spread.ByVariant(config, log, self.items, self.first)
+            return ByVariant(config, log, self.items, self.first)
         expected = {} if self.limited else {i.id: spread.expected(i, self.seconds) for i in self.items.values()}
-        return spread.LongestFirst(config, log, expected) if self.apart or self.limited else None
+        return LongestFirst(config, log, expected) if self.apart or self.limited else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Iterator[None]:

@@ -40,16 +40,20 @@ def differing(wanted: dict[Path, str]) -> list[Path]:
     return [*wrong, *sorted(path for path in PAGES.glob("*.md") if path not in wanted)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    parser = terminal.Parser(
-        prog="python -m kernelmux.docs",
+def parser() -> argparse.ArgumentParser:
+    made = terminal.Parser(
+        prog=terminal.program("kernelmux.docs"),
         description=(__doc__ or "").partition(": ")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
-    options = parser.parse_args(arguments)
+    made.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
+    made.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    options = parser().parse_args(arguments)
     if lack := terminal.missing(("matplotlib",)):
         return terminal.say("docs", lack, terminal.USAGE)
     return terminal.run("docs", lambda: _run(options.check, options.pictures))

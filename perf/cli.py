@@ -74,10 +74,11 @@ are against.md and against.json in the folder of --out.
 
 
 def parser() -> argparse.ArgumentParser:
+    program = terminal.program("kernelmux.perf")
     made = terminal.Parser(
-        prog="python -m kernelmux.perf",
+        prog=program,
         description="Times every registered implementation of every operator and reports it against the roofline.",
-        epilog=EPILOG,
+        epilog=EPILOG.replace("python -m kernelmux.perf", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _selection(made)

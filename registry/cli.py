@@ -1,13 +1,15 @@
-"""The command line: `kernelmux list | show | explain | support | doctor`, and the commands that other parts bring."""
+"""The command line: `kernelmux list | show | explain | support | doctor | completion`, and the commands of other parts."""
 
 from __future__ import annotations
 
 import argparse
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,11 +17,22 @@ from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, doctor, explanation, requests, selection, terminal
+from kernelmux.registry import (
+    catalog,
+    completion,
+    dispatch,
+    doctor,
+    explanation,
+    json_form,
+    requests,
+    selection,
+    terminal,
+)
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.errors import ArgumentError, KernelmuxError, hint
+from kernelmux.registry.errors import ArgumentError, described, hint
 from kernelmux.registry.machines import machine
-from kernelmux.registry.support import support_matrix
+from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.support import SupportMatrix, support_matrix
 
 EXAMPLES = """examples:
   kernelmux list
@@ -31,9 +44,11 @@ EXAMPLES = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
-  kernelmux doctor
+  kernelmux ledger --stale
+  kernelmux doctor --json
 """
 
+NONE: Mapping[str, argparse.ArgumentParser] = MappingProxyType({})
 DEVICE = "cpu, cuda, or a capability such as sm_90 (default: cuda if there is one)"
 
 # Commands of other parts: a module with `main(arguments)`, loaded by name when it is called, and help.
@@ -46,19 +61,30 @@ PROVIDED = {
         "kernelmux.nn.check_command",
         "compare a patched model with the plain one and float64, layer by layer",
     ),
+    "ledger": ("kernelmux.conformance.ledger_command", "which variants passed the suite on which GPU, as they stand"),
 }
-# Programs of other parts, which end the process in ways of their own: run as `python -m` runs them.
+# Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module
+# with `parser()`, for completion.
 PROGRAMS = {
-    "conformance": ("kernelmux.conformance", "every backend against the specs; --check, --fuzz, --matrix"),
-    "perf": ("kernelmux.perf", "time every backend and report against the roofline"),
-    "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's"),
-    "profile": ("kernelmux.perf.profile", "where the time of an operator or of a script goes"),
-    "docs": ("kernelmux.docs", "write the generated pages, in a checkout"),
+    "conformance": (
+        "kernelmux.conformance",
+        "every backend against the specs; --check, --fuzz, --matrix",
+        "kernelmux.conformance.arguments",
+    ),
+    "perf": ("kernelmux.perf", "time every backend and report against the roofline", "kernelmux.perf.cli"),
+    "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's", "kernelmux.tune.cli"),
+    "profile": (
+        "kernelmux.perf.profile",
+        "where the time of an operator or of a script goes",
+        "kernelmux.perf.profile.cli",
+    ),
+    "docs": ("kernelmux.docs", "write the generated pages, in a checkout", "kernelmux.docs.__main__"),
 }
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = terminal.Parser(
+def _parser(others: Mapping[str, argparse.ArgumentParser] = NONE) -> argparse.ArgumentParser:
+    """The command line. others: the parsers of commands of other parts, where their options matter."""
+    parser: argparse.ArgumentParser = terminal.Parser(
         prog="kernelmux",
         description="One operator spec, many GPU kernels: what there is, who would run a call, and why.",
         epilog=EXAMPLES,
@@ -87,8 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
     support.add_argument("--device", default=None, help=DEVICE)
     commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
-    for name, (_, text) in (PROVIDED | PROGRAMS).items():
-        commands.add_parser(name, help=text, add_help=False)
+    for command in commands.choices.values():
+        command.add_argument("--json", action="store_true", help="as one JSON document")
+    shell = commands.add_parser("completion", help="print a script that completes these commands in a shell")
+    shell.add_argument("shell", choices=completion.SHELLS)
+    for name, (_, text, *_) in (PROVIDED | PROGRAMS).items():
+        commands.add_parser(name, help=text, add_help=False, parents=[others[name]] if name in others else [])
     return parser
 
 
@@ -110,12 +140,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _program(name: str, words: list[str]) -> int:
     module = PROGRAMS[name][0]
-    part = ".".join(module.split(".")[:2])
-    if find_spec(part) is None:
-        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {part}")
+    if not _installed(module):
+        raise ArgumentError(f"{name}: expected a checkout of kernelmux: an installed package has no {module}")
     sys.argv = [f"kernelmux {name}", *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    with terminal.started_as(sys.argv[0]):
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     return terminal.OK  # all of them end in SystemExit
+
+
+def _installed(module: str) -> bool:
+    """Whether the part of a module is there; some are in a checkout alone."""
+    return find_spec(".".join(module.split(".")[:2])) is not None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -126,7 +161,20 @@ def _run(options: argparse.Namespace) -> int:
     return int(COMMANDS[options.command](console, options))
 
 
+def _answer(options: argparse.Namespace, document: Callable[[], json_form.Document], show: Callable[[], None]) -> None:
+    """Print one of the two forms of an answer."""
+    if options.json:
+        print(json_form.text(document()))
+    else:
+        show()
+
+
 def _list(console: Console, options: argparse.Namespace) -> int:
+    _answer(options, json_form.listed, lambda: console.print(_operators()))
+    return 0
+
+
+def _operators() -> Table:
     table = Table(
         Column("operator", no_wrap=True, min_width=max(map(len, catalog.names()))),
         *(Column(escape(name), overflow="fold") for name in registered.backend_names()),
@@ -135,8 +183,7 @@ def _list(console: Console, options: argparse.Namespace) -> int:
     )
     for op in catalog.names():
         table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
-    console.print(table)
-    return 0
+    return table
 
 
 def _ladder(name: str, op: str) -> str:
@@ -147,12 +194,16 @@ def _ladder(name: str, op: str) -> str:
 
 
 def _unusable(error: Exception) -> str:
-    kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
-    return escape(f"unavailable: {kind}{error}")
+    return escape(f"unavailable: {described(error)}")
 
 
 def _show(console: Console, options: argparse.Namespace) -> int:
     spec = catalog.spec(options.op)
+    _answer(options, lambda: json_form.operator(spec), lambda: _describe(console, spec))
+    return 0
+
+
+def _describe(console: Console, spec: OpSpec) -> None:
     console.print(f"[bold]{spec.name}[/bold]{escape(str(spec.signature))}   version {spec.version}, hash {spec.hash}\n")
     console.print(escape(dispatch.documentation(spec)) + "\n")
     right = [c.text if c.inputs == "normal" else f"{c.text} ({c.inputs})" for c in spec.cases]
@@ -163,7 +214,6 @@ def _show(console: Console, options: argparse.Namespace) -> int:
         for row in _implementations(name, spec.name):
             table.add_row(*row)
     console.print(table)
-    return 0
 
 
 def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
@@ -192,23 +242,47 @@ def _explain(console: Console, options: argparse.Namespace) -> int:
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = selection.requested(spec.name, asked, call)
     decision = dispatch.decide(call, request, thorough=True, elsewhere=where.elsewhere)
-    console.print(explanation.explained(decision, console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.explained, decision))
     return 0 if decision.chosen else 1
 
 
 def _support(console: Console, options: argparse.Namespace) -> int:
     matrix = support_matrix(options.device, options.op)
-    console.print(matrix.table(console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.support(matrix), lambda: _say(console, SupportMatrix.table, matrix))
     return 0
 
 
 def _doctor(console: Console, options: argparse.Namespace) -> int:
     found = doctor.report()
-    console.print(doctor.text(found, console.width), markup=False, soft_wrap=True)
+    _answer(options, lambda: json_form.machine(found), lambda: _say(console, doctor.text, found))
     return 1 if any(section.problems for section in found) else 0
 
 
-COMMANDS = {"list": _list, "show": _show, "explain": _explain, "support": _support, "doctor": _doctor}
+def _completion(console: Console, options: argparse.Namespace) -> int:
+    places = {name: given[0] for name, given in PROVIDED.items()} | {
+        name: given[-1] for name, given in PROGRAMS.items()
+    }
+    here = {name: place for name, place in places.items() if _installed(place)}
+    text, lacking = completion.script(options.shell, here, _parser)
+    print(text)
+    for line in lacking:
+        terminal.say("kernelmux completion", line, terminal.OK)
+    return terminal.OK
+
+
+def _say(console: Console, text: Callable[[Any, int], str], what: Any) -> None:
+    """Print a text that fits the width."""
+    console.print(text(what, console.width), markup=False, soft_wrap=True)
+
+
+COMMANDS = {
+    "list": _list,
+    "show": _show,
+    "explain": _explain,
+    "support": _support,
+    "doctor": _doctor,
+    "completion": _completion,
+}
 
 
 if __name__ == "__main__":

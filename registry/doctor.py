@@ -22,11 +22,32 @@ import torch
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, config, cuda_driver, measured, requests, selection, tables, tuning
-from kernelmux.registry.errors import KernelmuxError, VariableWarning
+from kernelmux.registry.errors import KernelmuxError, VariableWarning, described
 from kernelmux.registry.packages import PACKAGES, TESTED, untested, version
 
 PROBLEM = "! "
 EMULATED = "yes, emulated"
+
+
+class Fact(str):
+    """A line that says what something is.
+
+    name: of what, None where the value is a sentence of its own; device: on which, where that matters.
+    """
+
+    def __new__(cls, line: str, name: str | None, value: str, device: str | None = None) -> Fact:
+        made = super().__new__(cls, line)
+        made.name, made.value, made.device = name, value, device
+        return made
+
+    name: str | None
+    value: str
+    device: str | None
+
+
+def _fact(name: str, value: str, width: int = 20) -> Fact:
+    """A line of two columns."""
+    return Fact(f"{name:<{width}} {value}", name, value)
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,12 @@ class Section:
     @property
     def problems(self) -> int:
         return sum(line.startswith(PROBLEM) for line in self.lines)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Every line that is no problem."""
+        lines = (line for line in self.lines if not line.startswith(PROBLEM))
+        return tuple(line if isinstance(line, Fact) else Fact(line, None, line.strip()) for line in lines)
 
 
 def report() -> tuple[Section, ...]:
@@ -68,18 +95,16 @@ def _indent(line: str) -> int:
 
 
 def _packages() -> Iterator[str]:
-    yield f"{'kernelmux':<20} {__version__}"
-    yield f"{'python':<20} {platform.python_version()} on {platform.platform()}"
+    yield _fact("kernelmux", __version__)
+    yield _fact("python", f"{platform.python_version()} on {platform.platform()}")
     for module, names in PACKAGES.items():
         name, found = next(((n, v) for n in names if (v := version(n))), (names[0], ""))
         wrong = _wrong(module, found)
         yield (
-            f"{PROBLEM}{name} {found}: cannot be imported: {wrong}"
-            if wrong
-            else f"{name:<20} {_installed(module, found)}"
+            f"{PROBLEM}{name} {found}: cannot be imported: {wrong}" if wrong else _fact(name, _installed(module, found))
         )
-    tested = " to ".join(TESTED["transformers"])
-    yield f"{'transformers':<20} {version('transformers') or 'not installed'}; kernelmux.patch was tested with {tested}"
+    tested, found = " to ".join(TESTED["transformers"]), version("transformers") or "not installed"
+    yield _fact("transformers", f"{found}; kernelmux.patch was tested with {tested}")
 
 
 def _wrong(module: str, version: str) -> str:
@@ -88,7 +113,7 @@ def _wrong(module: str, version: str) -> str:
         if version or importlib.util.find_spec(module) is not None:
             import_module(module)
     except Exception as error:  # whatever its modules do
-        return _told(error)
+        return described(error)
     return ""
 
 
@@ -110,7 +135,7 @@ def _devices() -> list[torch.device]:
 def _gpus() -> Iterator[str]:
     for device in _devices()[1:]:
         found = torch.cuda.get_device_properties(device)
-        yield f"{device!s:<20} {found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
+        yield _fact(str(device), f"{found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB")
     if told := cuda_driver.too_old(torch.version.cuda):
         yield f"{PROBLEM}{told}"
     if len(_devices()) == 1:
@@ -127,12 +152,13 @@ def _backends() -> Iterator[str]:
         try:
             found = registered.backend(name)
         except Exception as error:
-            yield f"{PROBLEM}{name}: {_told(error)}"
+            yield f"{PROBLEM}{name}: {described(error)}"
             continue
-        yield f"{name:<20} {found.summary}; priority {found.priority}{_home(name)}"
+        yield _fact(name, f"{found.summary}; priority {found.priority}{_home(name)}")
         for device in _devices():
-            yield f"  {device!s:<18} {_health(name, device)}"
-            yield from (f"  {'':<18} {line}" for line in _compilers(name, device))
+            told = (_health(name, device), *_compilers(name, device))
+            lines = (f"  {'' if i else str(device):<18} {line}" for i, line in enumerate(told))
+            yield from (Fact(line, name, value, str(device)) for line, value in zip(lines, told, strict=True))
     if not any("yes" in _health(name, device) for name in registered.backend_names() for device in _devices()):
         yield f"{PROBLEM}no backend works on any device of this machine"
 
@@ -149,7 +175,7 @@ def _health(name: str, device: torch.device) -> str:
             return f"no: {reason}"
         return EMULATED if registered.emulates(name, device) else "yes"
     except Exception as error:
-        return f"no: {_told(error)}"
+        return f"no: {described(error)}"
 
 
 def _compilers(name: str, device: torch.device) -> Iterator[str]:
@@ -159,11 +185,7 @@ def _compilers(name: str, device: torch.device) -> Iterator[str]:
     try:
         yield from registered.backend(name).compilers(device)
     except Exception as error:  # whatever its packages do
-        yield f"its compilers cannot be found: {_told(error)}"
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, KernelmuxError) else f"{type(error).__name__}: {error}"
+        yield f"its compilers cannot be found: {described(error)}"
 
 
 def _modules() -> Iterator[str]:
@@ -176,7 +198,7 @@ def _modules() -> Iterator[str]:
             try:
                 registered.variants(name, op)
             except Exception as error:
-                told = _told(error).removeprefix(f"{name}: ")
+                told = described(error).removeprefix(f"{name}: ")
                 alike = told.replace(f"module for {op} ", "module for each ")
                 failed.setdefault((name, alike), {})[op] = told
     for (name, alike), ops in failed.items():
@@ -192,7 +214,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR",
 def _environment() -> Iterator[str]:
     for name in sorted(os.environ):
         if name in VARIABLES or name.startswith((requests.PREFIX, "TRITON_")):
-            yield f"{name}={os.environ[name]}"
+            yield Fact(f"{name}={os.environ[name]}", name, os.environ[name])
     yield from (f"{PROBLEM}{text}" for text in requests.strangers())
     try:
         with warnings.catch_warnings():
@@ -202,7 +224,7 @@ def _environment() -> Iterator[str]:
         yield f"{PROBLEM}{error}"
         return
     if (file := config.read()).path:
-        yield f"configuration file   {file.path}, {tables.counted(len(file.rules), 'rule')}"
+        yield _fact("configuration file", f"{file.path}, {tables.counted(len(file.rules), 'rule')}")
 
 
 def _choices() -> Iterator[str]:
@@ -213,7 +235,7 @@ def _choices() -> Iterator[str]:
         except KernelmuxError:
             return  # said with the environment
         if not request.auto:
-            yield f"{op:<20} {', '.join(request.names)} (from {request.source})"
+            yield _fact(op, f"{', '.join(request.names)} (from {request.source})")
 
 
 def _times() -> Iterator[str]:
@@ -239,7 +261,7 @@ def _caches() -> Iterator[str]:
         elif problem := _refuses(folder):
             yield f"{PROBLEM}{label}: {folder} cannot be written: {problem}"
         else:
-            yield f"{label:<34} {folder}, can be written"
+            yield _fact(label, f"{folder}, can be written", 34)
 
 
 def _ours() -> Path | None:

@@ -83,6 +83,11 @@ class VariableWarning(UserWarning):
     """A variable of the environment that begins with KERNELMUX_ and that nothing reads."""
 
 
+def described(error: Exception) -> str:
+    """The text of an error; one that is not ours may be anything, and its type says what."""
+    return str(error) if isinstance(error, KernelmuxError) else f"{type(error).__name__}: {error}"
+
+
 def shown(value: object) -> str:
     """A value that a user passed, as an error shows it: cut off where it is long, whatever its repr() does."""
     try:

@@ -63,12 +63,17 @@ def _verdict(verdict: Verdict, chosen: bool, width: int | None) -> Iterator[str]
     """The lines of one variant: its name before the first."""
     start = f"  {'->' if chosen else '  '} {verdict.name:<{NAME}} "
     blank = " " * len(start)
-    helps = all(u.remedy for u in verdict.unmet)  # what satisfies one condition is no help where another stands
-    unmet = [_unmet(u, u.remedy if helps else "", width, len(start)) for u in verdict.unmet]
+    unmet = [_unmet(u, remedy, width, len(start)) for u, remedy in remedies(verdict)]
     reasons = unmet or [f"yes{_notes(verdict)}"]
     lines = (part for reason in reasons for part in reason.split("\v"))
     for i, line in enumerate(lines):
         yield from tables.wrapped(line, width, blank if i else start, blank + " " * 4)
+
+
+def remedies(verdict: Verdict) -> list[tuple[Unmet, str]]:
+    """Each condition that is not met, with what would satisfy it; "" for all where one stands that nothing satisfies."""
+    helps = all(u.remedy for u in verdict.unmet)
+    return [(u, u.remedy if helps else "") for u in verdict.unmet]
 
 
 def _unmet(unmet: Unmet, remedy: str, width: int | None, start: int) -> str:

@@ -6,10 +6,11 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-from kernelmux.registry.errors import KernelFailure, KernelmuxError
+from kernelmux.registry.errors import KernelFailure, KernelmuxError, nearest
 
 DISTRIBUTIONS = {"jinja2": "Jinja2", "pytest_benchmark": "pytest-benchmark", "xdist": "pytest-xdist"}  # by module
 OK, FAILED, USAGE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141  # the last two as a shell reports SIGINT and SIGPIPE
@@ -50,11 +51,54 @@ def missing(names: Iterable[str]) -> str | None:
     return f"needs {', '.join(absent)}: pip install {install}" if absent else None
 
 
+_command = ""
+
+
+@contextmanager
+def started_as(command: str) -> Iterator[None]:
+    """Inside, a program is what this command started, "kernelmux perf"."""
+    global _command
+    _command = command
+    try:
+        yield
+    finally:
+        _command = ""
+
+
+def program(module: str) -> str:
+    """How a program was started, for its help: the command that did it, else "python -m kernelmux.perf"."""
+    return _command or f"python -m {module}"
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors take one line."""
+    """An argument parser whose errors take one line, and say which option was meant."""
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else list(args)  # for `error`, which is not told
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message} (--help says what there is)\n")
+        self.exit(USAGE, f"{self.prog}: {self.meant(message)} (--help says what there is)\n")
+
+    def meant(self, message: str) -> str:
+        """A message of argparse, with the option that was probably meant where one of the words is none."""
+        options = [name[2:] for name in self._options() if name.startswith("--")]
+        for name in (word.partition("=")[0] for word in self._words if word.startswith("--")):
+            known = any(option.startswith(name[2:]) for option in options)
+            if not known and (near := nearest(name[2:], options)):
+                if message.startswith("the following arguments are required"):  # that may be one of them
+                    message = f"unrecognized arguments: {name}"
+                return f'{message}; did you mean "--{near}"?'
+        return message
+
+    def _options(self) -> Iterable[str]:
+        """The options that the words may have: those of the command that they begin with, if there are commands."""
+        for action in self._actions:
+            if isinstance(action.choices, dict) and self._words and self._words[0] in action.choices:
+                return list(action.choices[self._words[0]]._option_string_actions)
+        return self._option_string_actions
 
 
 def seconds(text: str) -> float:

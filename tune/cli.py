@@ -42,10 +42,11 @@ of --log: a search that was stopped goes on where it was. Exit status: 0 done, 1
 
 
 def parser() -> argparse.ArgumentParser:
+    program = terminal.program("kernelmux.tune")
     made = terminal.Parser(
-        prog="python -m kernelmux.tune",
+        prog=program,
         description="Searches the configurations that kernels declare for those that are faster than their rule's.",
-        epilog=EPILOG,
+        epilog=EPILOG.replace("python -m kernelmux.tune", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _selection(made)

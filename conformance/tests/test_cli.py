@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import cli, mutation, report
+from kernelmux.conformance import arguments, cli, mutation, report
 from kernelmux.conformance.options import Options
+from kernelmux.registry import terminal
 
 ADD = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy"]
 COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
@@ -47,6 +48,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["-n", "100000"], "from 1 to 256"),
         (["-n"], "expected one argument"),
         (["--operator", "add"], "unrecognized arguments"),
+        (["--tire", "smoke"], 'unrecognized arguments: --tire smoke; did you mean "--tier"?'),
         (["add"], "unrecognized arguments: add"),
         (["--matrix", "--mutants"], "not allowed with"),
         (["--list", "--mutants"], "not allowed with"),
@@ -93,6 +95,15 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     shown = capsys.readouterr()
     assert text in shown.err and shown.err.startswith("conformance: ") and shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_help_and_reproduce_name_the_command_that_was_started() -> None:
+    plain = arguments.parser()
+    assert plain.prog == plain.parse_args([]).program == "python -m kernelmux.conformance"
+    with terminal.started_as("kernelmux conformance"):
+        made = arguments.parser()
+    assert made.prog == made.parse_args([]).program == "kernelmux conformance"
+    assert "  kernelmux conformance --tier smoke " in made.format_help() and "python -m" not in made.format_help()
 
 
 def two_items(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import spread
 from kernelmux.conformance.plan import Item
+from kernelmux.conformance.schedulers import ByVariant, LongestFirst
 
 CHECKS = ("accuracy", "exact", "layout", "memory")
 LABELS = (("cuda", "tiled"), ("triton", "tiled"), ("triton", "simple"))
@@ -49,7 +50,7 @@ def started(plan: dict[str, Item], scheduler: Any) -> list[Worker]:
 
 def shared_out(plan: dict[str, Item]) -> list[list[str]]:
     """The items that each of two workers runs, the first one always being the faster."""
-    scheduler = spread.ByVariant(CONFIG, None, plan)
+    scheduler = ByVariant(CONFIG, None, plan)
     workers = started(plan, scheduler)
     done = 0
     while done < len(workers[0].sent):
@@ -109,7 +110,7 @@ def test_on_gpus_no_long_item_waits_behind_a_long_one() -> None:
     """Eight items in the order of the plan, of which the first four are long."""
     plan = {i.id: i for i in (Item("add", "cuda", "tiled", f"check{n}") for n in range(8))}
     seconds = {name: 60.0 if n < 4 else 0.1 for n, name in enumerate(plan)}
-    scheduler = spread.LongestFirst(CONFIG, None, seconds)
+    scheduler = LongestFirst(CONFIG, None, seconds)
     workers = started(plan, scheduler)
     names = list(plan)
 

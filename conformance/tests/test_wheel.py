@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kernelmux.registry import cli
 
 TOP = Path(__file__).parents[2]
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune")
@@ -80,3 +83,36 @@ def test_the_wheel_names_license_and_command(wheel: dict[str, bytes]) -> None:
         "licenses/LICENSE",
         "entry_points.txt",
     }
+
+
+HELPED = """
+from kernelmux.registry import cli
+for name in sorted({*cli.COMMANDS, *cli.PROVIDED, *cli.PROGRAMS}, key=lambda name: name == "conformance"):
+    print("$", name, flush=True)  # conformance comes last: it ends the process
+    try:
+        print("status", cli.main([name, "--help"]), flush=True)
+    except SystemExit as end:
+        print("status", end.code or 0, flush=True)
+"""
+
+
+def test_every_command_of_an_installed_copy_shows_its_help(wheel: dict[str, bytes], tmp_path: Path) -> None:
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    for name, content in wheel.items():
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    env = os.environ | {"PYTHONPATH": str(site)}  # before an editable install of the checkout
+    command = [sys.executable, "-P", "-c", HELPED]
+    done = subprocess.run(command, cwd=empty, env=env, capture_output=True, text=True, check=False)
+    parts = dict(part.split("\n", 1) for part in done.stdout.split("$ ")[1:])
+    assert done.returncode == 0 and len(parts) == len(cli.COMMANDS) + len(cli.PROVIDED) + len(cli.PROGRAMS)
+    assert parts.pop("docs") == "status 2\n"  # alone in a checkout
+    assert [line for line in done.stderr.splitlines() if line.startswith("kernelmux")] == [
+        "kernelmux: docs: expected a checkout of kernelmux: an installed package has no kernelmux.docs"
+    ]
+    for name, text in parts.items():
+        assert text.startswith(f"usage: kernelmux {name} "), done.stderr
+        assert name == "conformance" or text.endswith("status 0\n")
+    assert not list(empty.iterdir())

@@ -17,6 +17,7 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance import arguments as conformance
+from kernelmux.conformance import ledger_command
 from kernelmux.emulator import nvrtc, triton_driver
 from kernelmux.nn import check_command
 from kernelmux.perf import cli as perf
@@ -41,6 +42,7 @@ PROGRAMS = {
     "profile": profile.parser,
     "emulate": emulate.parser,
     "check-model": check_command.parser,
+    "ledger": ledger_command.parser,
     "registry": registry._parser,
 }
 PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"
@@ -61,7 +63,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def words(command: str) -> tuple[str, list[str]]:
     """The program that a command starts, and its arguments."""
-    told = shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )*", "", command), comments=True)
+    told = shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )*", "", command).partition(" > ")[0], comments=True)
     if told[0] == "nox":
         told.remove("--no-venv") if "--no-venv" in told else None
         return told[2], told[4:]
@@ -201,3 +203,4 @@ def test_programs_of_other_parts_are_commands(name: str) -> None:
     asked = [sys.executable, "-m", "kernelmux", name, "--no-such-flag"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--no-such-flag" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("conformance: " if name == "conformance" else f"kernelmux {name}: ")

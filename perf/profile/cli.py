@@ -38,10 +38,11 @@ Exit status: 0 profiled, 1 the script raised, 2 usage error, 130 Ctrl-C.
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
+    program = terminal.program("kernelmux.perf.profile")
     made = terminal.Parser(
-        prog="python -m kernelmux.perf.profile",
+        prog=program,
         description="Profiles an operator or a script with torch.profiler, and says where its time goes.",
-        epilog=EPILOG,
+        epilog=EPILOG.replace("python -m kernelmux.perf.profile", program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("script", nargs="?", type=Path, help="a Python file, run as a program of its own")

@@ -1,6 +1,7 @@
 """The command line: what it prints and how it ends."""
 
 import functools
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cli
+from kernelmux.registry import cli, terminal
 
 
 def run(capsys, *arguments):
@@ -148,3 +149,47 @@ def test_nothing_is_said_where_nothing_reads(redirection):
 def test_doctor_reports_every_backend(capsys):
     _, out, _ = run(capsys, "doctor")
     assert "torch_ref" in out and "cuda" in out and "triton" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("explain softmax --shpae x=3", 'kernelmux explain: unrecognized arguments: --shpae; did you mean "--shape"?'),
+        ("explain softmax --shape x=3 --bakend=cuda", '--bakend=cuda; did you mean "--backend"?'),
+        ("list --jsn", '--jsn; did you mean "--json"?'),
+        ("explain softmax", "the following arguments are required: --shape (--help"),
+        ("list --xyzzy", "unrecognized arguments: --xyzzy (--help"),
+        ("--versoin", 'did you mean "--version"?'),
+    ],
+)
+def test_a_misspelt_option_gets_the_nearest_of_its_command(capsys, words, told):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words.split())
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and told in err and err.count("\n") == 1
+
+
+def test_a_program_says_which_command_started_it():
+    assert terminal.program("kernelmux.perf") == "python -m kernelmux.perf"
+    with pytest.raises(KeyError), terminal.started_as("kernelmux perf"):
+        assert terminal.program("kernelmux.perf") == "kernelmux perf"
+        raise KeyError
+    assert terminal.program("kernelmux.perf") == "python -m kernelmux.perf"
+
+
+def test_without_shtab_completion_says_what_to_install(capsys, monkeypatch):
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "shtab" else known(name))
+    assert run(capsys, "completion", "bash") == (2, "", "kernelmux: completion: needs shtab: pip install shtab\n")
+
+
+def test_options_of_a_command_that_cannot_be_loaded_are_left_out_and_that_is_said(capsys, monkeypatch):
+    pytest.importorskip("shtab")
+    monkeypatch.setattr(cli, "PROVIDED", {"theirs": ("kernelmux.registry.nowhere", "made up")})
+    monkeypatch.setattr(cli, "PROGRAMS", {})
+    code, out, err = run(capsys, "completion", "bash")
+    assert code == 0 and "theirs" in out
+    assert (
+        err
+        == "kernelmux completion: the options of theirs are left out: No module named 'kernelmux.registry.nowhere'\n"
+    )
