@@ -20,7 +20,6 @@ from kernelmux.registry.files import file_stem
 
 PROGRAM = "kernelmux ledger"
 WIDTH = 140  # where there is no terminal
-VERIFIED, STALE, NO_RECORD = "verified", "stale", "no record"
 EPILOG = """examples:
   kernelmux ledger                        how many variants of each operator are verified, on each GPU
   kernelmux ledger softmax matmul         their variants
