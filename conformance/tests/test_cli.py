@@ -310,5 +310,5 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == cli.USAGE
     assert (
         done.stderr
-        == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock\n"
+        == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock junitparser\n"
     )

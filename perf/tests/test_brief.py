@@ -166,7 +166,7 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
-    for text in (next(wording.late(found.rows)), markdown.whole(found, ""), page.html(found)):
+    for text in (next(wording.left_out(found)), markdown.whole(found, ""), page.html(found)):
         assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/plain" in text
 
 
@@ -231,7 +231,7 @@ def test_a_gpu_takes_one_screen():
     def whole(console):
         front._introduce(console, found)
         screen.on_gpu(console, synthetic.results(every(*CONTESTANTS)))
-        front._say(console, wording.late(found.rows))
+        front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
 
     lines = lines_of(whole)
@@ -275,7 +275,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
         front._introduce(console, found)
         told = front._on_cpu(console, found, Options(), Budget(2.0, "cpu", time.time()))
         assert told.resources == needs and told.overhead == costs and told.moved
-        front._say(console, wording.late(rows))
+        front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
 
     lines = lines_of(whole)
