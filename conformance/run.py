@@ -264,10 +264,11 @@ def _errors(found: Found, console: Console) -> None:
 def slowest(found: Found, count: int, console: Console) -> None:
     """Print the items that took longest, with their seconds, as pytest does; 0 for all."""
     every = sorted(found.outcomes, key=lambda o: -o.seconds)[: count or None]
-    if not found.closed:
-        console.print(f"\nslowest {len(every)} items" if count else "\nitems by duration", style="bold", highlight=False)
-        for outcome in every:
-            console.print(f"{outcome.seconds:.2f}s {outcome.item.id}", markup=False, highlight=False, soft_wrap=True)
+    if found.closed or not every:
+        return
+    console.print(f"\nslowest {len(every)} item{'s' * (len(every) > 1)}", style="bold", highlight=False)
+    for outcome in every:
+        console.print(f"{outcome.seconds:.2f}s {outcome.item.id}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _title(chosen: Options, found: Found) -> str:

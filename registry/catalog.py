@@ -42,10 +42,13 @@ def taking(wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def left_out(wanted: Sequence[str]) -> str:
-    """The operators that take none of these dtypes, in a line; "" if there is none."""
-    taken = taking(wanted)
+    """Which operators take none of these dtypes, in a line that names them or all others; "" if there is none."""
+    taken, formats = taking(wanted), " or ".join(wanted)
     left = [op for op in names() if op not in taken]
-    return f"left out, as they take no {' or '.join(wanted)}: {', '.join(left)}" if left else ""
+    if len(left) > len(taken):
+        others = f"{', '.join(taken)} alone take{'s' * (len(taken) == 1)} {formats}"
+        return f"{others}: the other {len(left)} operators are left out"
+    return f"left out, as they take no {formats}: {', '.join(left)}" if left else ""
 
 
 def check_dtypes(named: Sequence[str], wanted: Sequence[str]) -> None:
