@@ -206,7 +206,9 @@ def test_operators_that_take_none_of_the_dtypes_are_left_out_and_named(
     run = ["--backend", "torch_ref", "--dtype", "i8", "-k", "exact-accuracy or mul-torch_ref/plain-accuracy"]
     assert cli.main([*run, "--out", str(tmp_path)]) == cli.OK
     line = f"int8_matmul, matvec, transpose alone take i8: the other {len(catalog.names()) - 3} operators are left out"
-    assert line in (tmp_path / "matrix-partial.md").read_text() and line in (tmp_path / "report-partial.html").read_text()
+    assert (
+        line in (tmp_path / "matrix-partial.md").read_text() and line in (tmp_path / "report-partial.html").read_text()
+    )
     assert line in " ".join(capsys.readouterr().out.split())
 
 
