@@ -175,8 +175,8 @@ def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
     done = running.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
     monkeypatch.setattr(running, "run", lambda *_: done)
     for words, left in (("", True), ("--op int8_matmul", False)):
-        words = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
-        args, console = cli.parser().parse_args(words), Console(record=True, width=200)
+        given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
+        args, console = cli.parser().parse_args(given), Console(record=True, width=200)
         command.run(console, [], replace(cli.options_of(args), brief=True, device="cuda"), args, "")
         told = [console.export_text(), (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()]
         assert [("the other" in text and "operators are left out" in text) for text in told] == [left] * 3
