@@ -6,8 +6,6 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from _pytest.mark.expression import Expression
-
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
@@ -64,6 +62,8 @@ def matching(items: Iterable[Item], keyword: str) -> list[Item]:
     """
     if not keyword.strip():
         return list(items)
+    from _pytest.mark.expression import Expression  # others plan without pytest
+
     try:
         compiled = Expression.compile(keyword)
     except Exception as error:  # its class depends on the version of pytest
