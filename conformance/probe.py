@@ -39,6 +39,10 @@ MUTANTS = "mutants_"  # how the backends of `mutation` are called
 FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
 
+def _both(some: Sequence[torch.dtype], others: Sequence[torch.dtype]) -> tuple[torch.dtype, ...]:
+    return tuple(dtype for dtype in some if dtype in others)
+
+
 class Probe:
     """One check on one variant of one operator (or on its spec): runs calls and collects records."""
 
@@ -163,7 +167,9 @@ class Probe:
         if any(able):
             return listed
         made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
-        fitting = [(generate.permitted(self.spec, case, able[0]), case) for case, able in made if able]
+        wanted = self.options.dtypes_of(self.spec)
+        asked = [(replace(case, dtypes=both), both) for case, able in made if (both := _both(able, wanted))]
+        fitting = [(generate.permitted(self.spec, case, both[0]), case) for case, both in asked]
         small = sorted(
             ((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0]
         )

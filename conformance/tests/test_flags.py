@@ -220,6 +220,11 @@ def test_operators_that_take_none_of_the_dtypes_are_left_out_and_named(
         (Item("matvec", "torch_ref", "plain", "gradients"), "i8"),
         (Item("int8_matmul", "torch_ref", "exact", "special_values"), "i8"),
         (Item("fp8_matmul", "torch_ref", "exact", "state"), "e5m2"),
+        (Item("matvec", "torch_ref", "plain", "shapes"), "fp16"),  # some of its drawn shapes are of weights in i8
+        (
+            Item("matvec", "torch_ref", "plain", "state"),
+            "fp32",
+        ),  # for which cases are made, as it takes none of the spec's
         (Item("add_rms_norm", "torch_ref", "plain", "integration"), "fp16"),  # whose formula rounds between its steps
     ],
     ids=lambda value: value if isinstance(value, str) else value.id,
