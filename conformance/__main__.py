@@ -11,7 +11,7 @@ from types import FrameType
 
 BEGUN = time.time()  # a limit of time counts what is imported, too
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
-INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock"
+INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock junitparser"
 USAGE, INTERRUPTED, CLOSED = 2, 130, 141
 
 

@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.conformance import budget, expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
-from kernelmux.registry import catalog, dtypes, guests, terminal
+from kernelmux.registry import catalog, guests, terminal
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 
@@ -26,6 +26,7 @@ examples:
   python -m kernelmux.conformance --impl mine.py:softmax --op softmax  one function from any file
   python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
   python -m kernelmux.conformance --check integration                  programs of torch: vmap, compile, export, patch
+  python -m kernelmux.conformance -k "softmax and not layout"          items by name, as with pytest
   python -m kernelmux.conformance --fuzz 100000 --seed 1               random calls of the public functions
   python -m kernelmux.conformance --list                               what would run
 
@@ -71,13 +72,14 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _selection(made)
-    _running(made)
-    _instead(made.add_mutually_exclusive_group())
+    _selection(made.add_argument_group("what runs"))
+    _running(made.add_argument_group("how it runs"))
+    _reports(made.add_argument_group("what it shows and writes"))
+    _instead(made.add_argument_group("in place of a run, or beside it (one of these)").add_mutually_exclusive_group())
     return made
 
 
-def _selection(made: argparse.ArgumentParser) -> None:
+def _selection(made: Any) -> None:
     """What runs."""
     many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     made.add_argument("--op", **many, metavar="OP", help="operators (default: all)")
@@ -87,7 +89,12 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
-    made.add_argument("--dtype", **many, metavar="T", help="dtypes such as fp16 bf16 fp32")
+    formats = "dtypes such as fp16 bf16 fp32; without --op, operators that take none of them are left out"
+    made.add_argument("--dtype", **many, metavar="T", help=formats)
+    words = 'items by parts of their names: "softmax and not layout"'
+    made.add_argument("-k", dest="keyword", default="", metavar="EXPRESSION", help=words)
+    failed = "only items that failed when they last ran"
+    made.add_argument("--last-failed", "--lf", action="store_true", help=failed)
     tier = "how large the cases may be (default: ci); without a limit of time where --tier ci or larger is given"
     made.add_argument("--tier", choices=TIERS, help=tier)
     minutes = (
@@ -102,31 +109,42 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cpu", "cuda"), help=device)
 
 
-def _running(made: argparse.ArgumentParser) -> None:
-    """How it runs, and what it leaves behind."""
+def _running(made: Any) -> None:
+    """How it runs."""
     count = "worker processes, or auto (default: by the size of the run)"
     made.add_argument("-n", dest="workers", type=workers, metavar="N", help=count)
-    made.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first item that fails")
-    made.add_argument("--last-failed", action="store_true", help="only items that failed when they last ran")
+    stop = {"dest": "maxfail", "default": 0}
+    made.add_argument("-x", "--exitfirst", action="store_const", const=1, **stop, help="stop at the first failing item")
+    made.add_argument("--maxfail", type=terminal.positive, **stop, metavar="N", help="stop at the Nth failing item")
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
-    told = "a line for every item, and at the end the matrix by checks"
-    made.add_argument("-v", "--verbose", action="store_true", help=told)
-    made.add_argument("--junit", metavar="FILE", help="also write the outcomes as JUnit XML")
-    out = "for the reports (default: build/conformance)"
-    made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
     made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)
     made.add_argument("--program", default=made.prog, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
 
 
+def _reports(made: Any) -> None:
+    """What it leaves behind."""
+    told = made.add_mutually_exclusive_group()
+    every = "a line for every item, and at the end the matrix by checks"
+    told.add_argument("-v", "--verbose", action="store_true", help=every)
+    told.add_argument("-q", "--quiet", action="store_true", help="failures and the last line alone")
+    longest = "at the end the N items that took longest, 0 for all"
+    made.add_argument("--durations", type=terminal.count, metavar="N", help=longest)
+    xml = "also write the outcomes as JUnit XML"
+    made.add_argument("--junitxml", "--junit-xml", "--junit", dest="junit", metavar="FILE", help=xml)
+    out = "for the reports (default: build/conformance)"
+    made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
+
+
 def _instead(made: Any) -> None:
-    """What is done beside, or in place of, a run of the suite; one of these."""
+    """What is done in place of, or beside, a run of the suite; one of these."""
     made.add_argument("--record", action="store_true", help="write what passed on this GPU into the verified ledger")
     table = "print the support matrix, of all operators or those of --op, or update it in FILE; runs nothing"
     made.add_argument("--matrix", nargs="?", const="", metavar="FILE", help=table)
     mutants = "test the suite itself: run it on kernels that are broken on purpose"
     made.add_argument("--mutants", action="store_true", help=mutants)
-    made.add_argument("--list", action="store_true", help="name checks and items; runs nothing")
+    listed = "name checks and items, with -q items alone; runs nothing"
+    made.add_argument("--list", "--collect-only", "--co", action="store_true", help=listed)
     fuzz = (
         "make N random calls, right and wrong, on the CPU: each returns what its spec says or raises an error of ours"
     )
@@ -142,12 +160,14 @@ def options_of(args: argparse.Namespace) -> Options:
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
         args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
         seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants, verbose=args.verbose,
+        quiet=args.quiet, keyword=args.keyword.strip(),
     )  # fmt: skip
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
-    for name in chosen.dtypes:
-        dtypes.parse(name)
+    plan.matching((), chosen.keyword)
+    if args.junit and (lacking := terminal.missing(["junitparser"])):
+        raise ArgumentError(f"--junitxml: {lacking}")
     if args.matrix is not None:
         _check_matrix(chosen, args.matrix)
         return chosen
@@ -202,6 +222,7 @@ def _check_matrix(chosen: Options, file: str) -> None:
         ("--check", chosen.checks),
         ("--case", chosen.cases),
         ("--dtype", chosen.dtypes),
+        ("-k", chosen.keyword),
     ):
         if given:
             raise ArgumentError(f"--matrix: expected no selection but --op, got {name}")
@@ -215,7 +236,7 @@ def _check_mutants(chosen: Options) -> None:
     for name, given in (("--case", chosen.cases), ("--dtype", chosen.dtypes), ("--backend", chosen.backends)):
         if given:
             raise ArgumentError(
-                f"--mutants: {name} cannot be combined with it; --op and --check choose among the mutants"
+                f"--mutants: {name} cannot be combined with it; --op, --check and -k choose among the mutants"
             )
     plan.check_names(chosen)
 
@@ -227,6 +248,7 @@ def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:
         ("--check", chosen.checks),
         ("--case", chosen.cases),
         ("--dtype", chosen.dtypes),
+        ("-k", chosen.keyword),
         ("--tier", args.tier),
         ("--minutes", args.minutes),
     ):
@@ -237,12 +259,8 @@ def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:
 
 def _check_cases(chosen: Options) -> None:
     """A case that no chosen operator has is a mistake, and so is one that none can be called with, and such a dtype."""
-    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
-    if not any(chosen.dtypes_of(spec) for spec in specs):
-        known = dict.fromkeys(dtypes.SHORT[dtype] for spec in specs for dtype in spec.dtypes)
-        raise ArgumentError(
-            f"--dtype {' '.join(chosen.dtypes)}: expected one of {', '.join(known)}, which the operators take"
-        )
+    catalog.check_dtypes(chosen.ops, chosen.dtypes)
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.taking(chosen.dtypes)]
     for text in chosen.cases:
         if "=" in text:
             _check_spelt(text, chosen)

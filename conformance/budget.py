@@ -38,7 +38,8 @@ VERIFIED = "passed on a GPU as it stands; --tier ci asks it here too"
 def usual(options: Options) -> float:
     """The minutes of a run that names none: 0 (no limit) where cases, dtypes or checks are chosen, or a larger tier."""
     limits = WHOLE[options.device]
-    if options.tier not in limits or not options.complete or options.only or options.seeds or options.impl:
+    chosen = options.checks or options.cases or options.dtypes or options.only or options.seeds or options.impl
+    if chosen or options.tier not in limits:
         return 0.0
     whole = limits[options.tier]
     return min(whole, ONE[options.device] * len(options.ops)) if options.ops else whole

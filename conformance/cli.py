@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernelmux.conformance import arguments, files, junit, ledger, mutation, plan, report, run
+from kernelmux.conformance import arguments, files, ledger, mutation, plan, report, run
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.fuzz import command as fuzz
 from kernelmux.conformance.options import Options
@@ -64,27 +65,32 @@ def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
         registered.enter_context(guests.joined(chosen.impl, "".join(chosen.ops)))
         items = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
         if args.list:
-            return _list(console, items)
+            _list(console, items, chosen.quiet)
         if not items:
-            said = "nothing to run: no item fits this selection (--list shows what there is)"
+            keyword = f" and -k {shlex.quote(chosen.keyword)}" if chosen.keyword else ""
+            said = f"nothing to run: no item fits this selection{keyword} (--list shows what there is)"
             print(f"conformance: {said}", file=sys.stderr)
             return USAGE
-        return _run(chosen, items, args, console)
+        return OK if args.list else _run(chosen, items, args, console)
 
 
 def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, console: Console) -> int:
     known = (report.DURATIONS, report.LAST_FAILED)
     names = (*report.names(chosen, True), *report.names(chosen, False), *known)
     files.prepare(report.folder(chosen), names)
-    found = run.run(chosen, items, args.workers or "", args.exitfirst, console)
+    found = run.run(chosen, items, args.workers or "", args.maxfail, console)
     try:
         if args.junit:
+            from kernelmux.conformance import junit  # its package need not be there for others
+
             junit.write(Path(args.junit), found.outcomes, found.seconds, found.tested, found.errors)
         status = (
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )
         if args.record:
             console.print(ledger.record(chosen, items, found.outcomes), markup=False)
+        if args.durations is not None:
+            run.slowest(found, args.durations, console)
         run.farewell(chosen, found, console)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -94,11 +100,12 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     return (CLOSED if found.closed else INTERRUPTED) if found.interrupted else status
 
 
-def _list(console: Console, items: list[plan.Item]) -> int:
-    for name in catalogue.names():
+def _list(console: Console, items: list[plan.Item], quiet: bool) -> None:
+    """The checks and the items; quiet: the items alone."""
+    for name in () if quiet else catalogue.names():
         console.print(f"{name:<16} {catalogue.check(name).summary}", markup=False, soft_wrap=True)
-    console.print()
+    if not quiet:
+        console.print()
     for item in items:
         problem = f"  ({item.problem.splitlines()[-1]})" if item.problem else ""
         console.print(item.id + problem, markup=False, soft_wrap=True)
-    return OK if items else USAGE

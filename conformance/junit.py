@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
-from kernelmux.conformance import files, report
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from kernelmux.conformance import files
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.tested import Tested
 
@@ -18,34 +20,41 @@ def write(path: Path, outcomes: list[Outcome], seconds: float, told: Tested, err
 
     A backend that lacks a package, and what is wrong with the run as a whole, is an error of a case of its own.
     """
-    counts, wrong = report.counts(outcomes), [*told.failures, *errors]
-    numbers = {"tests": len(outcomes) + len(wrong), "failures": counts["failed"], "errors": len(wrong)}
-    numbers["skipped"] = counts["skipped"]
-    given = {name: str(number) for name, number in numbers.items()} | {"time": f"{seconds:.3f}"}
-    suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": "conformance", **given})
-    properties = ElementTree.SubElement(suite, "properties")
-    ElementTree.SubElement(properties, "property", name="tested", value=_lawful(str(told)))
-    for outcome in outcomes:
-        _case(suite, outcome)
-    for text in map(_lawful, wrong):
-        case = ElementTree.SubElement(suite, "testcase", classname="conformance", name="run", time="0.000")
-        ElementTree.SubElement(case, "error", message=text.partition("\n")[0]).text = text
-    ElementTree.indent(suites)
-    files.write(path, f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n')
+    suite = TestSuite("conformance")
+    suite.add_property("tested", _lawful(str(told)))
+    suite.add_testcases([*map(_case, outcomes), *(_error(_lawful(text)) for text in (*told.failures, *errors))])
+    suite.time = round(seconds, 3)
+    whole, content = JUnitXml(), io.BytesIO()
+    whole.add_testsuite(suite)
+    whole.write(content, pretty=True)
+    files.write(path, content.getvalue().decode())
 
 
 def _lawful(text: str) -> str:
     return UNLAWFUL.sub("?", text)
 
 
-def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
+def _case(outcome: Outcome) -> TestCase:
     item, text = outcome.item, _lawful(outcome.text)
     name = item.id.removeprefix(f"{item.op}-{item.backend}").lstrip("/-")
-    attributes = {"classname": f"{item.op}.{item.backend}", "name": name, "time": f"{outcome.seconds:.3f}"}
-    case = ElementTree.SubElement(suite, "testcase", attributes)
-    first = text.splitlines()[0] if text else ""
+    case = TestCase(name, f"{item.op}.{item.backend}", round(outcome.seconds, 3))
     if outcome.status == "failed":
-        ElementTree.SubElement(case, "failure", message=first).text = text
+        case.result = _with_text(Failure(_first(text)), text)
     elif outcome.status != "passed":
-        ElementTree.SubElement(case, "skipped", message=first)
+        case.result = Skipped(_first(text))
+    return case
+
+
+def _error(text: str) -> TestCase:
+    case = TestCase("run", "conformance", 0.0)
+    case.result = _with_text(Error(_first(text)), text)
+    return case
+
+
+def _with_text(result: Failure | Error, text: str) -> Failure | Error:
+    result.text = text
+    return result
+
+
+def _first(text: str) -> str:
+    return text.partition("\n")[0]

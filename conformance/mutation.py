@@ -91,7 +91,7 @@ def items(options: Options) -> list[Item]:
     """What a run of the mutants consists of; `registration` must be in force."""
     made = [mutant.item(check) for mutant in chosen(options) for check in mutant.checks(options.device)]
     asked = [item for item in made if not options.checks or item.check in options.checks]
-    return [one for item in asked for one in plan.seeded(item, options)]
+    return plan.matching((one for item in asked for one in plan.seeded(item, options)), options.keyword)
 
 
 def executed(item: Item, options: Options) -> Outcome:
@@ -119,7 +119,7 @@ def line(outcome: Outcome) -> str:
 
 
 def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tuple[int, int, int]:
-    """Print every mutant of a run with what became of it.
+    """Print every mutant of a run with what became of it; in a quiet run those alone that are a problem.
 
     Returns how many broken ones there are, how many of them were caught, and how many problems, false alarms among them.
     """
@@ -128,8 +128,10 @@ def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tup
     for mutant, problem in results.items():
         idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
         verdict = Text(problem.splitlines()[0], "red") if problem else Text(mutant.check or "(sound: passes)")
-        table.add_row(mutant.op, mutant.name, verdict, Text(idea))
-    console.print(table)
+        if problem or not options.quiet:
+            table.add_row(mutant.op, mutant.name, verdict, Text(idea))
+    if table.rows:
+        console.print(table)
     broken = [m for m in results if m.check]
     return len(broken), sum(not results[m] for m in broken), sum(map(bool, results.values()))
 

@@ -29,7 +29,8 @@ class Options:
     less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
     only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit; begun: since when, in
     seconds since the epoch. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
-    verbose: a line per item is printed, and the matrix by checks.
+    verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
+    expression over the ids of items, as that of pytest's -k.
     """
 
     ops: tuple[str, ...] = ()
@@ -53,6 +54,8 @@ class Options:
     saves: bool = False
     pdb: bool = False
     verbose: bool = False
+    quiet: bool = False
+    keyword: str = ""
 
     @property
     def where(self) -> torch.device:
@@ -62,7 +65,7 @@ class Options:
     @property
     def complete(self) -> bool:
         """Whether every check runs on every case and dtype, so that the outcome speaks for a variant."""
-        return not (self.checks or self.cases or self.dtypes)
+        return not (self.checks or self.cases or self.dtypes or self.keyword)
 
     @property
     def everything(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kernelmux.conformance import check as catalogue
@@ -11,7 +11,7 @@ from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import BackendUnavailable, unknown
+from kernelmux.registry.errors import ArgumentError, BackendUnavailable, unknown
 
 UNAVAILABLE, BROKEN = (
     "unavailable",
@@ -50,9 +50,35 @@ class Item:
 def items(options: Options) -> list[Item]:
     """The items of a run in a fixed order: operator, backend, variant in ladder order, check, seed."""
     check_names(options)
-    found = [item for op in options.ops or catalog.names() for item in _of_op(op, options)]
+    found = [item for op in options.ops or catalog.taking(options.dtypes) for item in _of_op(op, options)]
     every = (one for item in found for one in seeded(item, options))
-    return [one for one in every if not options.only or one.id in options.only]
+    return matching((one for one in every if not options.only or one.id in options.only), options.keyword)
+
+
+def matching(items: Iterable[Item], keyword: str) -> list[Item]:
+    """The items that an expression of pytest's -k fits ("softmax and not layout"), all for ""; ArgumentError for a bad one.
+
+    A name in it stands for a part of an id, in small or capital letters. What cannot be imported stays, as in pytest.
+    """
+    if not keyword.strip():
+        return list(items)
+    from _pytest.mark.expression import Expression  # others plan without pytest
+
+    try:
+        compiled = Expression.compile(keyword)
+    except Exception as error:  # its class depends on the version of pytest
+        told = getattr(error, "msg", None) or str(error) or type(error).__name__
+        raise ArgumentError(f"-k {keyword!r}: {told} (expected names, and, or, not: softmax and not layout)") from None
+
+    def fits(item: Item) -> bool:
+        def part(name: str, /, **more: object) -> bool:
+            if more:
+                raise ArgumentError(f"-k {keyword!r}: expected names, and, or, not, got arguments of {name}")
+            return name.lower() in item.id.lower()
+
+        return compiled.evaluate(part)
+
+    return [item for item in items if item.check == BROKEN or fits(item)]
 
 
 def seeded(item: Item, options: Options) -> list[Item]:

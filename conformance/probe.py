@@ -265,7 +265,9 @@ class Probe:
         if any(able):
             return listed
         made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
-        fitting = [(generate.permitted(self.spec, case, able[0]), case) for case, able in made if able]
+        wanted = self.options.dtypes_of(self.spec)
+        asked = [(replace(c, dtypes=kinds), kinds) for c, able in made if (kinds := turns.both(able, wanted))]
+        fitting = [(generate.permitted(self.spec, case, kinds[0]), case) for case, kinds in asked]
         small = sorted(
             ((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0]
         )

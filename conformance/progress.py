@@ -97,8 +97,8 @@ class Reporter:
         """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
         is so without a GPU.
 
-        quiet: no bar, which would stand in the way of a debugger. verbose: a line for every item. first: items that come
-        before all others, in a run that is over at `end`, in seconds since the epoch.
+        quiet: failures alone, and no bar, which would stand in the way of a debugger. verbose: a line for every item.
+        first: items that come before all others, in a run that is over at `end`, in seconds since the epoch.
         """
         self.items, self.first = {item.id: item for item in items}, first
         self.console, self.clock = console, Clock(items, seconds or {}, workers, end)
@@ -111,7 +111,7 @@ class Reporter:
         self.interrupted = self.closed = False
         self.scratch: Path | None = None  # where worker processes leave their ids
         self.causes: dict[tuple[str, str, str], Item] = {}  # operator, variant, cause -> the item that showed it first
-        self.verbose = verbose
+        self.verbose, self.quiet = verbose, quiet
         self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
         self.bar = Progress(
             TextColumn("conformance"), BarColumn(None, table_column=Column(ratio=2)),
@@ -203,7 +203,7 @@ class Reporter:
     def tick(self) -> None:
         """Where there is no bar, now and then, a line that says how far the run has got."""
         now = time.monotonic()
-        if not self.console.is_terminal and now - self.told >= max(PAUSE, (now - self.start) / PART):
+        if not (self.console.is_terminal or self.quiet) and now - self.told >= max(PAUSE, (now - self.start) / PART):
             self.told = now
             self.log(self.state())
 

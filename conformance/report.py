@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+import shlex
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -158,7 +159,14 @@ def counts(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 def asked(options: Options, outcomes: list[Outcome]) -> str:
-    """What a run with a limit of time did not ask, in words; "" for one without."""
+    """What a run did not ask, in words: what its selection leaves out, and a limit of time; "" if there is nothing."""
+    chosen = [f"only what fits -k {shlex.quote(options.keyword)}"] if options.keyword else []
+    left = "" if options.ops else catalog.left_out(options.dtypes)
+    return "; ".join(filter(None, (*chosen, left, _in_time(options, outcomes))))
+
+
+def _in_time(options: Options, outcomes: list[Outcome]) -> str:
+    """What a run with a limit of time did not ask; "" for one without."""
     if not options.minutes:
         return ""
     count = Counter(o.asked for o in outcomes)

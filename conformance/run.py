@@ -67,20 +67,25 @@ class Found:
         return len(self.outcomes) == self.items
 
 
-def run(chosen: Options, items: list[Item], asked: str, exitfirst: bool, console: Console) -> Found:
-    """Run the items; asked: how many worker processes, "auto" or "" (by the number of items)."""
+def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: Console) -> Found:
+    """Run the items; asked: how many worker processes, "auto" or "" (by the number of items).
+
+    maxfail: failures that end the run, 0 for any number.
+    """
     start, workers = time.perf_counter(), _workers(asked, len(items), chosen)
     seconds = report.durations(report.folder(chosen))
     reporter = _reporter(chosen, items, console, seconds, workers)
-    _announce(chosen, console, items, workers)
+    if not chosen.quiet:
+        _announce(chosen, console, items, workers)
     with leftovers.folder() as place:
         reporter.scratch = place
         try:
-            _rounds(chosen, items, reporter, place, workers, exitfirst, seconds)
+            _rounds(chosen, items, reporter, place, workers, maxfail, seconds)
         except KeyboardInterrupt as reason:
             reporter.stop(reason)
     outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
-    errors = reporter.errors + _missing(chosen, items, outcomes, exitfirst or reporter.interrupted)
+    stopped = reporter.interrupted or 0 < maxfail <= reporter.failed
+    errors = reporter.errors + _missing(chosen, items, outcomes, stopped)
     took = time.perf_counter() - start
     told = tested.of(chosen, outcomes)
     return Found(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
@@ -99,12 +104,13 @@ def _announce(chosen: Options, console: Console, items: list[Item], workers: int
 def _reporter(
     chosen: Options, items: list[Item], console: Console, seconds: dict[str, float], workers: int
 ) -> Reporter:
+    quiet = chosen.pdb or chosen.quiet
     together = chosen.device == "cpu"  # on a GPU there is less to share, and a process may lose its context
     if not chosen.mutants:
         first, end = frozenset(budget.required(items, seconds)) if chosen.minutes else frozenset(), budget.end(chosen)
-        return Reporter(items, console, seconds, workers, together, chosen.pdb, chosen.verbose, first, end)
+        return Reporter(items, console, seconds, workers, together, quiet, chosen.verbose, first, end)
     broken = {(m.op, m.backend, m.variant) for m in mutation.chosen(chosen) if m.check}
-    return MutantReporter(broken, items, console, seconds, workers, together, chosen.pdb, chosen.verbose)
+    return MutantReporter(broken, items, console, seconds, workers, together, quiet, chosen.verbose)
 
 
 def _missing(chosen: Options, items: list[Item], outcomes: list[Outcome], stopped: bool) -> list[str]:
@@ -122,7 +128,7 @@ def _rounds(
     reporter: Reporter,
     scratch: Path,
     workers: int,
-    exitfirst: bool,
+    maxfail: int,
     seconds: dict[str, float],
 ) -> None:
     """Run the items; where a kernel took the CUDA context with it, run what is left in new processes."""
@@ -133,9 +139,11 @@ def _rounds(
         before = len(reporter.outcomes)
         chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds, GPUS: shared, **planned})
         with _no_other_plugins():
-            pytest.main(_pytest_arguments(scratch, workers, exitfirst, chosen), plugins=[reporter])
+            left = maxfail and maxfail - reporter.failed
+            pytest.main(_pytest_arguments(scratch, workers, left, chosen), plugins=[reporter])
         progress = before < len(reporter.outcomes) < len(items)
-        if exitfirst or reporter.interrupted or chosen.device == "cpu" or not progress:
+        stopped = reporter.interrupted or 0 < maxfail <= reporter.failed
+        if stopped or chosen.device == "cpu" or not progress:
             return
 
 
@@ -179,16 +187,17 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     return min(cores, max(1, min(SHARE_GPU, room)) * len(gpus.visible()))
 
 
-def _pytest_arguments(scratch: Path, workers: int, exitfirst: bool, chosen: Options) -> list[str]:
+def _pytest_arguments(scratch: Path, workers: int, maxfail: int, chosen: Options) -> list[str]:
     path = str(scratch.resolve())
     quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest"]
     quiet += ["-p", "no:unraisableexception"]  # which collects garbage five times as each process ends
     own = ["-c", f"{path}/pytest.ini", "--rootdir", path, "-p", "kernelmux.conformance.plugin"]
+    own += [f"--maxfail={maxfail}"]
     if chosen.pdb:
-        return [f"{path}/{PLAN}", *quiet, *own, "-s", *(["-x"] if exitfirst else [])]
+        return [f"{path}/{PLAN}", *quiet, *own, "-s"]
     apart = workers > 1 or chosen.device == "cuda"  # a lost CUDA context must not be this process's
     spread = ["-p", "xdist", "-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
-    return [f"{path}/{PLAN}", *quiet, *own, *spread, *(["-x"] if exitfirst else [])]
+    return [f"{path}/{PLAN}", *quiet, *own, *spread]
 
 
 def conclude(chosen: Options, found: Found, console: Console) -> int:
@@ -225,7 +234,10 @@ def _write(chosen: Options, found: Found, whole: bool) -> None:
 
 
 def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
-    """The last screen: what came out by operator and backend, what failed, where the reports are."""
+    """The last screen: what came out by operator and backend, what failed, where the reports are; or errors alone."""
+    if chosen.quiet:
+        _errors(found, console)
+        return
     path = report.folder(chosen) / report.names(chosen, whole)[2]
     if found.outcomes:
         console.print(f"\n{_title(chosen, found)}", style="bold", highlight=False)
@@ -239,10 +251,24 @@ def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
         causes.show(console, chosen, found.outcomes, str(path))
     for text in found.tested.notes:
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-    for error in found.errors:
-        console.print(error, style="red", markup=False, highlight=False, soft_wrap=True)
+    _errors(found, console)
     if found.outcomes:
         console.print(f"\nreport: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _errors(found: Found, console: Console) -> None:
+    for error in found.errors:
+        console.print(error, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def slowest(found: Found, count: int, console: Console) -> None:
+    """Print the items that took longest, with their seconds, as pytest does; 0 for all."""
+    every = sorted(found.outcomes, key=lambda o: -o.seconds)[: count or None]
+    if found.closed or not every:
+        return
+    console.print(f"\nslowest {len(every)} item{'s' * (len(every) > 1)}", style="bold", highlight=False)
+    for outcome in every:
+        console.print(f"{outcome.seconds:.2f}s {outcome.item.id}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _title(chosen: Options, found: Found) -> str:
@@ -256,8 +282,7 @@ def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:
     if found.closed:
         return FAILED
     broken, caught, problems = mutation.conclude(chosen, found.outcomes, console)
-    for error in found.errors:
-        console.print(error, style="red", markup=False)
+    _errors(found, console)
     console.print(f"mutation score: {caught} of {broken} broken kernels caught, {problems} problems")
     return FAILED if problems or found.errors else OK
 

@@ -1,8 +1,8 @@
-"""Dtypes in turn, where not every call is asked for in all of them."""
+"""Which dtypes a call is asked for in: in turn, where not in all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -23,3 +23,8 @@ def able(order: list[torch.dtype], runs: Callable[[torch.dtype], bool]) -> Itera
 def of_each_size(found: Iterable[torch.dtype]) -> Iterator[torch.dtype]:
     """The first dtype of each kind (floating or not) and size: fp16 and bf16 take the same path through a kernel."""
     yield from {(d.is_floating_point, d.itemsize): d for d in reversed(list(found))}.values()
+
+
+def both(some: Sequence[torch.dtype], others: Sequence[torch.dtype]) -> tuple[torch.dtype, ...]:
+    """Those of `some` that are among `others`."""
+    return tuple(dtype for dtype in some if dtype in others)

@@ -105,7 +105,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--every-row", action="store_true", help="every variant, dtype and workload that fits, however long"
     )
-    made.add_argument("--list", action="store_true", help="list the rows, and why some cannot run; runs nothing")
+    listed = "list the rows, and why some cannot run; runs nothing"
+    made.add_argument("--list", "--collect-only", "--co", action="store_true", help=listed)
 
 
 def _timing(made: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import Results
 from kernelmux.registry import backend as registered
-from kernelmux.registry import terminal
+from kernelmux.registry import catalog, terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import between
 from kernelmux.registry.packages import missing_packages
@@ -80,7 +80,8 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
         outcome = running.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
-    measured = results_of(outcome, command, options)
+    left = "" if options.ops else catalog.left_out(plan.chosen_dtypes(options))
+    measured = replace(results_of(outcome, command, options), left=left)
     introduce(console, measured, options)
     tables.show(console, measured.rows, options.device == "cuda")
     interrupted = outcome.interrupted
@@ -89,7 +90,7 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
             measured = _further(console, measured, options)
         except KeyboardInterrupt:  # the rows are timed, and are kept
             interrupted = True
-    for told in wording.late(measured.rows):
+    for told in wording.left_out(measured):
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     earlier = write(console, measured, args)
     return conclude(console, measured, earlier, args.aa, interrupted)

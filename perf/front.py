@@ -39,7 +39,7 @@ def run(console: Console, options: Options, args: argparse.Namespace, told: str,
         screen.on_gpu(console, measured)
     else:
         measured = _on_cpu(console, measured, options, limit)
-    _say(console, wording.late(measured.rows))
+    _say(console, wording.left_out(measured))
     earlier = command.write(console, measured, args)
     return command.conclude(console, measured, earlier, False, outcome.interrupted)
 

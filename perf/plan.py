@@ -89,9 +89,7 @@ def check_names(options: Options) -> None:
     """KernelmuxError for operators, dtypes, backends and variants that do not exist."""
     for op in options.ops:
         catalog.spec(op)
-    for name in options.dtypes:
-        if name != "all":
-            dtypes.parse(name)
+    catalog.check_dtypes(options.ops, [name for name in options.dtypes if name != "all"])
     for label in options.backends:
         if label != "all":
             _check_variant(*registered.split(label, "--backend"), options)
@@ -201,6 +199,11 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
 def chosen_backends(options: Options) -> tuple[str, ...]:
     """The backends and variants that a run is limited to; none if it takes all."""
     return () if "all" in options.backends else options.backends
+
+
+def chosen_dtypes(options: Options) -> tuple[str, ...]:
+    """The dtypes that a run is limited to; none if it takes all, or the usual ones."""
+    return () if "all" in options.dtypes else options.dtypes
 
 
 def emulates(name: str) -> bool:

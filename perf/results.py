@@ -87,7 +87,8 @@ class Moved:
 class Results:
     """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU.
 
-    tested: the backends that were timed. seconds: of the parts of the run; compiled: of each row that was compiled ahead.
+    tested: the backends that were timed. left: which operators the run was not about, in words. seconds: of the parts of
+    the run; compiled: of each row that was compiled ahead.
     """
 
     date: str
@@ -97,6 +98,7 @@ class Results:
     rows: tuple[Result, ...]
     errors: tuple[str, ...] = ()
     tested: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    left: str = field(default="", metadata=SPARSE)
     seconds: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     compiled: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     overhead: tuple[Overhead, ...] = field(default=(), metadata=SPARSE)

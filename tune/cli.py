@@ -99,9 +99,12 @@ def _main(args: argparse.Namespace) -> int:
         return _update(console, Path(args.update), Path(args.out))
     for op in args.op:
         catalog.spec(op)  # a misspelt operator is named before a missing GPU
+    catalog.check_dtypes(args.op, args.dtype)
     gpu = torch.cuda.is_available()
     if not gpu and not args.dry_run:
         raise ArgumentError("torch sees no GPU here, and nothing else can be timed; --dry-run lists what would be")
+    if not args.op and (left := catalog.left_out(args.dtype)):
+        console.print(left, markup=False, soft_wrap=True)
     found = list(jobs(args, "cuda" if gpu else "cpu"))
     if not found:
         raise ArgumentError("nothing to search: no variant with a space can run a call of this selection")

@@ -21,7 +21,7 @@ def run(probe: Probe) -> None:
     made = [(case, able) for case, able in _made(probe) if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
-        usable = [d for d in able if d in allowed] or allowed
+        usable = [d for d in able if d in allowed] if able else allowed
         for dtype in usable if options.cases else usable[turn % max(len(usable), 1) :][:1]:
             trial = probe.make(case, dtype)
             if probe.able(trial):

@@ -64,7 +64,7 @@ def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
     for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
-    for turn, dtype in enumerate(probe.spec.dtypes * (1 if probe.options.tier == "smoke" else FIRST)):
+    for turn, dtype in enumerate(probe.options.dtypes_of(probe.spec) * (1 if probe.options.tier == "smoke" else FIRST)):
         if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
             _judged(probe, cold, "first calls, in threads", partial(_first_calls, pause=(1 + turn % 4) * PAUSE))
 
@@ -149,9 +149,8 @@ def _owned(judge: Judge) -> None:
 def _empty(probe: Probe) -> Iterator[Trial]:
     """Calls that compute nothing: what they return is often made once."""
     for case in (c for c in probe.cases if any(0 in shape for shape in c.shapes.values())):
-        trial = probe.make(case, probe.options.dtypes_of(probe.spec, case)[0])
-        if not probe.reasons(trial):
-            yield trial
+        first = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case)[:1])
+        yield from (trial for trial in first if not probe.reasons(trial))
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------

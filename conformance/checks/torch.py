@@ -59,11 +59,11 @@ def _registered(judge: Judge) -> None:
 
 
 def _with_gradients(judge: Judge) -> tuple[Any, ...]:
-    """The arguments; those that have a gradient ask for one."""
-    spec = judge.trial.spec
-    wanted = {*getattr(spec.gradient, "tensors", ())}
+    """The arguments; those that have a gradient ask for one, which integers have not."""
+    spec, tensors = judge.trial.spec, judge.trial.tensors
+    wanted = {n for n in getattr(spec.gradient, "tensors", ()) if n in tensors and tensors[n].is_floating_point()}
     pairs = zip(spec.inputs, judge.trial.values, strict=True)
-    return tuple(v.detach().clone().requires_grad_() if i.name in wanted and v is not None else v for i, v in pairs)
+    return tuple(v.detach().clone().requires_grad_() if i.name in wanted else v for i, v in pairs)
 
 
 def _compiled(judge: Judge) -> None:

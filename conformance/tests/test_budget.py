@@ -36,6 +36,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("", WHOLE_CI), ("--tier smoke", budget.WHOLE["cpu"]["smoke"]), ("--minutes 7", 7.0),
         ("--tier full --minutes 0.5", 0.5), ("--op softmax", WHOLE_CI), ("--backend cuda", WHOLE_CI),
+        ("-k layout", WHOLE_CI),
         ("--tier ci", 0.0), ("--tier full", 0.0), ("--check exact", 0.0), ("--dtype bf16", 0.0), ("--seed 3", 0.0),
         ("--op softmax --case x37x1000", 0.0), ("--mutants", 0.0), ("--op softmax --pdb", 0.0),
     ],

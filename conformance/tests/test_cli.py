@@ -33,6 +33,22 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "softmax", "--case", "x4x100", "zzz"], 'unknown case "zzz"'),
         (["--dtype", "fp17"], "fp17"),
         (["--dtype", "fp64", "--op", "add"], "--dtype fp64: expected one of fp32, fp16, bf16"),
+        (["--dtype", "fp64", "bf16"], "--dtype fp64: expected one of fp32, fp16, bf16"),
+        (["--dtype", "i8", "--op", "matvec", "add", "softmax"], "fp32, fp16, bf16, which add, softmax take"),
+        (["--dtype", "int8", "bf16", "--op", "add"], "--dtype int8: expected one of fp32, fp16, bf16, which add takes"),
+        (["--dtype", "bf16", "--op", "fp8_matmul"], "expected one of e4m3, e5m2, which fp8_matmul takes"),
+        (["-k", "softmax and"], "-k 'softmax and': expected"),
+        (["-k", "softmax)"], "-k 'softmax)': expected"),
+        (["-k", "softmax & exact"], 'unexpected character "&"'),
+        (["-k", "softmax(axis=1)"], "-k 'softmax(axis=1)': "),
+        (["-k", "sofmax"], "nothing to run: no item fits this selection and -k sofmax (--list shows what there is)"),
+        (["-k"], "expected one argument"),
+        (["-k", "exact", "--matrix"], "expected no selection but --op, got -k"),
+        (["-k", "exact", "--fuzz", "1"], "expected no selection but --op, got -k"),
+        (["-q", "-v"], "not allowed with"),
+        (["--maxfail", "0"], "expected a whole number from 1 on"),
+        (["--durations", "-1"], "expected"),
+        (["--lf", "--out", "no/such/folder"], "--last-failed: nothing is known to fail"),
         (["--record"], "--device cuda"),
         (["--check", "accuracy", "--backend", "spec"], "nothing to run"),
         (["--tier", "tiny"], "invalid choice: 'tiny'"),
@@ -321,5 +337,5 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == cli.USAGE
     assert (
         done.stderr
-        == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock\n"
+        == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock junitparser\n"
     )

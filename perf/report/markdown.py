@@ -36,7 +36,7 @@ def whole(results: Results, image: str) -> str:
     parts = [f"# Performance on {results.machine.name}, {results.date}"]
     parts.append(f"{wording.where(results.machine)}\n\n`{results.command}`\n\n{_sentence(wording.tested(results))}")
     parts += [f"**{_sentence(error)}**" for error in results.errors]
-    parts += [_sentence(left) for left in wording.late(results.rows)]
+    parts += [_sentence(left) for left in wording.left_out(results)]
     parts += [f"**{_sentence(busy)}**"] if busy else []
     if results.ceilings:
         parts.append(_sentence(wording.roofs(results.ceilings)) + "\n\n" + legend(results.timed))

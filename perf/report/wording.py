@@ -140,10 +140,12 @@ def tested(results: Results) -> str:
     return f"timed: {', '.join(names) or 'nothing'} on {results.machine.name or 'this machine'}"
 
 
-def late(rows: Iterable[Result]) -> Iterator[str]:
+def left_out(results: Results) -> Iterator[str]:
     """What was left out, by reason."""
+    if results.left:
+        yield results.left
     reasons: dict[str, list[str]] = {}
-    for row in rows:
+    for row in results.rows:
         if row.status == LATE:
             reasons.setdefault(row.error, []).append(f"{row.op} {row.dtype} {row.label}")
     for reason, names in reasons.items():

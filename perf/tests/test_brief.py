@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import brief, budget, cli, command, front, inputs, peers, plan, records
+from kernelmux.perf import brief, budget, cli, command, front, inputs, peers, plan, records, results
 from kernelmux.perf import run as running
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.emulated import resources
@@ -166,8 +166,21 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
-    for text in (next(wording.late(found.rows)), markdown.whole(found, ""), page.html(found)):
+    for text in (next(wording.left_out(found)), markdown.whole(found, ""), page.html(found)):
         assert f"ot timed, 1 rows, because {TIME_UP}: add fp32 torch_ref/plain" in text
+
+
+def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
+    """Those that take none of its dtypes, unless --op has said so."""
+    done = running.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
+    monkeypatch.setattr(running, "run", lambda *_: done)
+    for words, left in (("", True), ("--op int8_matmul", False)):
+        given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
+        args, console = cli.parser().parse_args(given), Console(record=True, width=200)
+        command.run(console, [], replace(cli.options_of(args), brief=True, device="cuda"), args, "")
+        told = [console.export_text(), (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()]
+        assert [("the other" in text and "operators are left out" in text) for text in told] == [left] * 3
+        assert ("alone take i8" in results.read(tmp_path / "results.json").left) == left
 
 
 def test_what_was_timed_is_in_the_head_of_every_report():
@@ -231,7 +244,7 @@ def test_a_gpu_takes_one_screen():
     def whole(console):
         front._introduce(console, found)
         screen.on_gpu(console, synthetic.results(every(*CONTESTANTS)))
-        front._say(console, wording.late(found.rows))
+        front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
 
     lines = lines_of(whole)
@@ -275,7 +288,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
         front._introduce(console, found)
         told = front._on_cpu(console, found, Options(), Budget(2.0, "cpu", time.time()))
         assert told.resources == needs and told.overhead == costs and told.moved
-        front._say(console, wording.late(rows))
+        front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
 
     lines = lines_of(whole)

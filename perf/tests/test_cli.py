@@ -118,6 +118,7 @@ def test_a_usage_error_is_printed_and_exits_with_2(arguments, message, capsys, t
     assert message in capsys.readouterr().err
 
 
-def test_the_list_names_rows_and_runs_nothing(capsys):
-    assert cli.main(["--list", "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
+@pytest.mark.parametrize("name", ["--list", "--co", "--collect-only"])
+def test_the_list_names_rows_and_runs_nothing(name, capsys):
+    assert cli.main([name, "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.split() == [f"softmax-x37x1000-bf16-torch_ref/{v}" for v in ("plain", "exact")]

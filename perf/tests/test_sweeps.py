@@ -146,7 +146,7 @@ def test_a_backend_is_what_a_call_runs_and_named_variants_are_lines_of_their_own
         ("softmax:Q=1..8", {}, "softmax has no axis Q in 'x=37x1000'; expected one of ...0, ...1, N"),
         ("add:N=1..8", {"workloads": ("x=3x4 y=3x4",)}, "name a workload in which it is one"),
         ("softmax:N=1..8", {"dtypes": ("bf16", "fp32")}, "expected a single --dtype"),
-        ("softmax:N=1..8", {"dtypes": ("i8",)}, "softmax has no i8"),
+        ("softmax:N=1..8", {"dtypes": ("i8",)}, "--dtype i8: expected one of fp32, fp16, bf16, which softmax takes"),
         ("rope:D=6,8", {}, "--sweep rope:D, at 6: rope: expected D = 2 * E"),
         ("softmax:N=1..99999999999:x10000000", {"workloads": ("x=99999x8",)}, "GiB of memory; this machine has"),
     ],

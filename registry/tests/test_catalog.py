@@ -1,10 +1,12 @@
 """Every spec is complete, and its own reference passes its own bound."""
 
+import re
+
 import pytest
 import torch
 
 from kernelmux.registry import cases, catalog, numerics
-from kernelmux.registry.errors import SpecError, UnknownName
+from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
 from kernelmux.registry.spec import NoExact, exact_arguments
 
 OPS = catalog.names()
@@ -23,6 +25,40 @@ def test_the_first_operators_are_there():
 def test_a_misspelt_operator_gets_a_suggestion():
     with pytest.raises(UnknownName, match=r'unknown operator "sofmax".*did you mean "softmax"'):
         catalog.spec("sofmax")
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted", "says"),
+    [
+        (("add",), ("fp64",), "--dtype fp64: expected one of fp32, fp16, bf16, which add takes"),
+        (("matvec", "add", "gelu"), ("i8",), "--dtype i8: expected one of fp32, fp16, bf16, which add, gelu take"),
+        (("add", "fp8_matmul"), ("i8",), "which add takes; one of e4m3, e5m2, which fp8_matmul takes"),
+        (
+            ("add", "matvec"),
+            ("bf16", "e4m3"),
+            "--dtype e4m3: expected one of fp32, fp16, bf16, which add takes; one of",
+        ),
+        (
+            (),
+            ("int8", "fp64"),
+            "--dtype fp64: expected one of fp32, fp16, bf16, e4m3, e5m2, i8, i32, which the operators",
+        ),
+        ((), ("fp17",), 'got "fp17"'),
+    ],
+)
+def test_a_dtype_that_a_named_operator_does_not_take_is_refused(named, wanted, says):
+    with pytest.raises(ArgumentError, match=re.escape(says)):
+        catalog.check_dtypes(named, wanted)
+
+
+def test_operators_that_take_none_of_the_dtypes_are_named():
+    catalog.check_dtypes(("add", "matvec"), ("bfloat16", "i8"))
+    assert catalog.taking(("e5m2",)) == ("fp8_matmul",) and catalog.taking(()) == OPS
+    assert (
+        catalog.left_out(("e5m2",)) == f"fp8_matmul alone takes e5m2: the other {len(OPS) - 1} operators are left out"
+    )
+    assert catalog.left_out(("fp16", "bf16")) == "left out, as they take no fp16 or bf16: fp8_matmul, int8_matmul"
+    assert catalog.left_out(()) == catalog.left_out(("fp32", "fp16", "e4m3", "i8")) == ""
 
 
 @pytest.mark.parametrize("op", OPS)

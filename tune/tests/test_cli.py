@@ -47,6 +47,14 @@ def test_a_call_that_no_space_fits_is_refused(capsys):
     assert "nothing to search" in capsys.readouterr().err
 
 
+def test_a_dtype_of_few_operators(capsys, monkeypatch):
+    assert cli.main(["--op", "matmul", "int8_matmul", "--dtype", "i8", "--dry-run"]) == 2
+    assert capsys.readouterr().err == "tune: --dtype i8: expected one of fp32, fp16, bf16, which matmul takes\n"
+    monkeypatch.setattr(cli, "jobs", lambda *_: iter(()))
+    assert cli.main(["--dtype", "e4m3", "--dry-run"]) == 2
+    assert capsys.readouterr().out.startswith("fp8_matmul alone takes e4m3: the other ")
+
+
 def test_the_list_names_what_is_stale(capsys, tmp_path):
     (tmp_path / "fake_gpu_9000.json").write_text(TABLE)
     assert cli.main(["--list", "--out", str(tmp_path)]) == 0
