@@ -74,6 +74,7 @@ def parser() -> Parser:
     )
     _selection(made.add_argument_group("what runs"))
     _running(made.add_argument_group("how it runs"))
+    made.add_argument("--program", default=program, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
     _reports(made.add_argument_group("what it shows and writes"))
     _instead(made.add_argument_group("in place of a run, or beside it (one of these)").add_mutually_exclusive_group())
     return made
@@ -119,7 +120,6 @@ def _running(made: Any) -> None:
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
     made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)
-    made.add_argument("--program", default=made.prog, help=argparse.SUPPRESS)  # what started this, for "reproduce:"
 
 
 def _reports(made: Any) -> None:
