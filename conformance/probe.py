@@ -24,11 +24,11 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, dispatch, numerics
+from kernelmux.registry import conduct, dispatch, numerics, results
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import DeterminismWarning, FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, FallbackWarning, SpecError
 from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
 
@@ -119,12 +119,15 @@ class Probe:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         with self.environment(), conduct.Alarm(self.spec, self.backend) if self._listens else nullcontext() as alarm:
             self._listens = False  # one call tells, and hearing takes time
-            result = dispatch.call(self.spec, tuple(values), self.label)
+            try:
+                result = dispatch.call(self.spec, tuple(values), self.label)
+            except SpecError as error:  # it says everything, and no line of the implementation raised it
+                raise Failed(str(error)) from error
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         if alarm and alarm.heard:
             raise Failed(alarm.heard)
-        if problem := origins.malformed(self.spec, result):
+        if problem := results.malformed(self.spec, result):
             raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
 

@@ -57,7 +57,8 @@ class Backend:
 class Implementation:
     """One idea of how to compute an operator.
 
-    fn: takes every argument of the spec, in order, scalars normalised; returns fresh tensors.
+    fn: takes every argument of the spec, in order, scalars normalised; returns fresh tensors. One that has no parameter
+    for some argument with a default runs only calls that leave it at that (`registration.adapted`).
     idea: the idea in one line.
     requires: conditions a call must meet.
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of

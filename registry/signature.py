@@ -30,7 +30,8 @@ class Tensor:
     length, "..." is any number of leading axes. Alternatives are separated by "|" ("M E | B M E"), the first that fits
     holds; "" is a single number. dtypes: what is allowed; like: has the dtype of that argument instead.
     optional: None is a value as well, and the default. domain: the values that it has (`domains`); a kernel is asked about
-    no others. host: the tensor lives in host memory (pinned where there is a GPU).
+    no others. host: the tensor lives in host memory (pinned where there is a GPU). since: the first version of the spec
+    that has it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Tensor:
     domain: Domain = REAL
     host: bool = False
     doc: str = ""
+    since: int = 1
 
     @property
     def default(self) -> Any:
@@ -98,7 +100,7 @@ class Scalar:
     write stride=2x1, and the operator of torch takes int[2]. fit: from the shapes of a call and its other scalars a value
     that goes with them, where hardly any other does; the suites take it for the calls that they draw. extent: these
     numbers follow from the lengths of images, and a graph of torch.compile takes every value of them, as of a single
-    number: the operator of torch has SymInt[2] then, and takes no single number in its place.
+    number: the operator of torch has SymInt[2] then, and takes no single number in its place. since: as for `Tensor`.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Scalar:
     fit: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Any] | None = None
     extent: bool = False
     doc: str = ""
+    since: int = 1
 
     @property
     def varies(self) -> bool:
@@ -133,7 +136,7 @@ class Scalar:
 class Axis:
     """A scalar that names one axis of the tensor `of`; negative values count from the end, implementations see none.
 
-    optional: None stands for all axes.
+    optional: None stands for all axes. since: as for `Tensor`.
     """
 
     name: str
@@ -141,6 +144,7 @@ class Axis:
     default: Any = REQUIRED
     optional: bool = False
     doc: str = ""
+    since: int = 1
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ class Output:
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
     model; an output of another dtype, such as an index, must be equal to the reference. saved: what the backward needs,
     which the public call does not return (`dispatch.outputs` does); it is computed, judged and verified like the others.
+    since: as for `Tensor`.
     """
 
     name: str
@@ -163,6 +168,7 @@ class Output:
     saved: bool = False
     doc: str = ""
     order: str = ""
+    since: int = 1
 
     def memory_format(self, call: Call) -> torch.memory_format:
         """How this output must lie in memory for a call."""
