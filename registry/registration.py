@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from kernelmux.registry import keywords
 from kernelmux.registry.conditions import AtDefault
-from kernelmux.registry.errors import SpecError, hint
+from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.signature import REQUIRED
 
@@ -161,7 +162,8 @@ def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
 def _misfit(spec: OpSpec, got: list[str], want: list[str]) -> str:
     """What is wrong with the parameters of a function, or "": it may do without those that have a default."""
     if unknown := [name for name in got if name not in want]:
-        return f"the spec has no {unknown[0]}; {hint(unknown[0], want)}".rstrip("; ")
+        meant = keywords.near(unknown[0], want)
+        return f"the spec has no {unknown[0]}" + (f"; did you mean {meant}?" if meant else "")
     if needed := [i.name for i in spec.inputs if i.default is REQUIRED and i.name not in got]:
         return f"{needed[0]} has no default, so that fn must take it"
     order = [name for name in want if name in got]

@@ -14,6 +14,7 @@ Specs live in `registry/ops/<op>.py`, one per file, found by file name.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -51,6 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
+SINCE = re.compile(r",\s*since=\d+")  # says nothing of what a call gives
 
 
 SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
@@ -273,8 +275,8 @@ class OpSpec:
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over the spec's source without comment lines: changes when the meaning may have."""
-        return digest([inspect.getsource(inspect.getmodule(self.reference) or type(self))])
+        """Twelve hex digits over the spec's source without comment lines and `since`: changes when the meaning may have."""
+        return digest([SINCE.sub("", inspect.getsource(inspect.getmodule(self.reference) or type(self)))])
 
     def bind(
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any
