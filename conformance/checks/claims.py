@@ -104,8 +104,8 @@ def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
         moved = layouts.laid_out(x := base.tensors[condition.name], layouts.contiguous_strides(x.shape), 1)
         yield from _valid(base.changed(f"{condition.name} one element off", **{condition.name: moved}))
     elif isinstance(condition, AtDefault):
-        given = (valid for trial in _given(base, condition.name) for valid in _valid(trial))
-        yield from (trial for trial in given if condition.check(trial.call))
+        passed = (valid for trial in _passed(base, condition.name) for valid in _valid(trial))
+        yield from (trial for trial in passed if condition.check(trial.call))
     else:
         for value in _outside(base, condition):
             yield from _valid(_with_value(base, condition.name, value))  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def _cast(base: Trial, dtype: torch.dtype, given: dict[str, torch.dtype]) -> tup
     return tuple(v.to(kinds[item.name]) if isinstance(v, torch.Tensor) else v for item, v in pairs)
 
 
-def _given(base: Trial, name: str) -> Iterator[Trial | None]:
+def _passed(base: Trial, name: str) -> Iterator[Trial | None]:
     """The call with other values of an argument than its default; of a tensor the first case that has it."""
     spec, item = base.spec, next(i for i in base.spec.inputs if i.name == name)
     if isinstance(item, Tensor):

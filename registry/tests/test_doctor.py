@@ -201,8 +201,8 @@ def test_backends_from_outside_that_cannot_be_used_are_named_with_their_reason(p
     out = " ".join(capsys.readouterr().out.split())
     for line in (
         '! fails: backend "fails" is registered but cannot be imported: ModuleNotFoundError: No module named \'nowhere',
-        "! wrong: softmax: wrong/best registered softmax(x, dim, scale) but the spec is (x, axis, scale): the spec has no dim; did"
-        " you mean axis?",
+        "! wrong: softmax: wrong/best registered softmax(x, dim, scale) but the spec is (x, axis, scale): the spec has"
+        " no dim; did you mean axis?",
         "! wrong: add, gelu: its module for each cannot be imported: ModuleNotFoundError: No module named 'nowhere",
         '! cuda (cuda_pkg): backend "cuda (cuda_pkg)" cannot be used: the name "cuda" belongs to a backend of kernelmux',
         '! two: backend "two" cannot be used: the name "two" is announced by a_pkg and b_pkg: uninstall all but one',

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from kernelmux.registry import tuning
+from kernelmux.registry.errors import SpecError
 from kernelmux.tune import ahead, cli, progress
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import TABLE
@@ -45,6 +46,16 @@ def test_images_lie_channels_last_where_the_option_or_the_workload_says_so():
 def test_a_call_that_no_space_fits_is_refused(capsys):
     assert cli.main(["--op", "softmax", "--dry-run"]) == 2
     assert "nothing to search" in capsys.readouterr().err
+
+
+def test_a_module_that_does_not_fit_its_spec_has_nothing_to_search(monkeypatch):
+    def misfit(name, op):
+        raise SpecError(f"{name}/one registered {op}(b, a)")
+
+    monkeypatch.setattr(cli.registered, "variants", misfit)
+    assert cli._searchable("triton", "matmul", [None], named=False) == []
+    with pytest.raises(SpecError, match="registered matmul"):
+        cli._searchable("triton", "matmul", [None], named=True)
 
 
 def test_the_list_names_what_is_stale(capsys, tmp_path):
