@@ -78,11 +78,11 @@ def execute(item: Item, options: Options, share: Share | None = None) -> Outcome
 
 
 def _without_running(item: Item, options: Options) -> Outcome:
-    """An unavailable backend is skipped, unless it was asked for; one that cannot be imported fails."""
+    """An unavailable backend is skipped, unless it was asked for; a module that cannot be used fails."""
     asked = any(name.partition("/")[0] == item.backend for name in options.backends)
     if item.check == UNAVAILABLE and not asked:
         return Outcome(item, "skipped", item.problem)
-    verb = "was asked for and cannot work here" if item.check == UNAVAILABLE else "cannot be imported"
+    verb = "was asked for and cannot work here" if item.check == UNAVAILABLE else "cannot be used"
     return Outcome(item, "failed", f"{item.op}[{item.backend}] {verb}: {item.problem}")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import files, matrix, report
+from kernelmux.conformance import files, matrix, plan, report
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
@@ -145,8 +145,7 @@ def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
         (op, backend, variant)
         for op in ops or catalog.names()
         for backend in registered.backends()
-        if registered.implements(backend, op)
-        for variant in registered.variants(backend, op)
+        for variant in plan.known(backend, op)
     )
     found = ((name, status(*name)) for name in names)
     return tuple("/".join(name) for name, (kind, gpus) in found if kind == VERIFIED and not alike.isdisjoint(gpus))
@@ -161,8 +160,7 @@ def table(ops: Sequence[str] = ()) -> str:
 
 
 def _cell(op: str, backend: str) -> str:
-    found = registered.variants(backend, op) if registered.implements(backend, op) else {}
-    return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in found) or "-"
+    return ", ".join(f"{v} {MARKS[status(op, backend, v)[0]]}" for v in plan.known(backend, op)) or "-"
 
 
 def command(file: str, ops: Sequence[str], console: Console) -> int:

@@ -8,34 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator import EmulatorError
-from kernelmux.registry.spec import OpSpec
-
-
-def malformed(spec: OpSpec, result: Any) -> str:
-    """What is wrong with the kind and number of the objects that an implementation returned, or ""."""
-    want, got = len(spec.outputs), result if isinstance(result, tuple) else (result,)
-    if isinstance(result, torch.Tensor | tuple) and len(got) != want:
-        return f"expected {want} output{'s' * (want > 1)}, got {len(got)}"
-    if want > 1 and not isinstance(result, tuple):
-        return f"expected a tuple of {want} tensors, got {_kind(result)}"
-    odd = next((i for i, x in enumerate(got) if not isinstance(x, torch.Tensor)), None)
-    if odd is None:
-        return ""
-    place = f"{spec.outputs[odd].name}: " if want > 1 else ""
-    return f"{place}expected a torch.Tensor, got {_kind(got[odd])}"
-
-
-def _kind(value: Any) -> str:
-    """What an object is, in words: None, numpy.ndarray, list of 2."""
-    if value is None:
-        return "None"
-    module = type(value).__module__
-    name = type(value).__qualname__ if module == "builtins" else f"{module}.{type(value).__qualname__}"
-    return f"{name} of {len(value)}" if isinstance(value, list | tuple) else name
 
 
 def axes(trial: Trial) -> dict[str, Any]:

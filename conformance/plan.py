@@ -11,12 +11,10 @@ from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError, BackendUnavailable, unknown
+from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, unknown
 
-UNAVAILABLE, BROKEN = (
-    "unavailable",
-    "import",
-)  # pseudo checks: the backend cannot work here; its module cannot be imported
+# Pseudo checks: the backend cannot work here; its module for the operator cannot be imported, or does not fit the spec.
+UNAVAILABLE, BROKEN = "unavailable", "import"
 
 
 @dataclass(frozen=True)
@@ -134,6 +132,9 @@ def _of_backend(op: str, backend: str, chosen: list[str], options: Options) -> I
         ladder = registered.variants(backend, op)
     except BackendUnavailable as error:
         yield Item(op, backend, "", UNAVAILABLE, str(error))
+        return
+    except SpecError as error:
+        yield Item(op, backend, "", BROKEN, str(error))
         return
     except Exception:
         yield Item(op, backend, "", BROKEN, traceback.format_exc(limit=-3).rstrip())

@@ -23,11 +23,11 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, dispatch, numerics
+from kernelmux.registry import conduct, dispatch, numerics, results
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import DeterminismWarning, FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, FallbackWarning, SpecError
 from kernelmux.registry.memory_order import strides_of
 from kernelmux.registry.numerics import Arithmetic
 from kernelmux.registry.spec import OpSpec
@@ -71,15 +71,10 @@ class Judge:
         return outputs
 
     def _are_tensors(self, outputs: Sequence[Any]) -> None:
-        wanted = self.trial.spec.outputs
-        if len(outputs) != len(wanted):
-            expected = f"a tuple of {len(wanted)} tensors" if len(wanted) > 1 else "a torch.Tensor"
-            got = f"{len(outputs)} values" if len(outputs) != 1 else type(outputs[0]).__name__
-            raise Failed(f"expected {expected}, got {got}")
-        for output, got in zip(wanted, outputs, strict=True):
-            strided = isinstance(got, torch.Tensor) and got.layout == torch.strided
-            kind = str(got.layout) if isinstance(got, torch.Tensor) else type(got).__name__
-            self.require(strided, f"{output.name}: expected a torch.Tensor, got {kind}")
+        if problem := results.malformed(self.trial.spec, tuple(outputs)):
+            raise Failed(problem)
+        for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
+            self.require(got.layout == torch.strided, f"{output.name}: expected a torch.Tensor, got {got.layout}")
 
     def _are_fresh(self, outputs: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
         """No output is a view of an input."""
@@ -221,12 +216,15 @@ class Probe:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         with self.environment(), conduct.Alarm(self.spec, self.backend) if self._listens else nullcontext() as alarm:
             self._listens = False  # one call tells, and hearing takes time
-            result = dispatch.call(self.spec, tuple(values), self.label)
+            try:
+                result = dispatch.call(self.spec, tuple(values), self.label)
+            except SpecError as error:  # it says everything, and no line of the implementation raised it
+                raise Failed(str(error)) from error
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         if alarm and alarm.heard:
             raise Failed(alarm.heard)
-        if problem := origins.malformed(self.spec, result):
+        if problem := results.malformed(self.spec, result):
             raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
 

@@ -64,7 +64,7 @@ def _home(backend: str, op: str) -> str:
 
 
 def _arguments(spec: OpSpec) -> str:
-    rows = [(f"`{i.name}`", documentation.kind(i), _default(i), i.doc) for i in spec.inputs]
+    rows = [(f"`{i.name}`", documentation.kind(i), _default(i), documentation.said(i)) for i in spec.inputs]
     return tables.markdown(("argument", "what", "default", "meaning"), rows)
 
 
@@ -74,7 +74,7 @@ def _default(item: Any) -> str:
 
 def _outputs(spec: OpSpec) -> str:
     rows = [
-        (f"`{o.name}`{', saved for the gradient' if o.saved else ''}", documentation.form(o), o.doc)
+        (f"`{o.name}`{', saved for the gradient' if o.saved else ''}", documentation.form(o), documentation.said(o))
         for o in spec.outputs
     ]
     return tables.markdown(("output", "what", "meaning"), rows)

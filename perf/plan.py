@@ -230,7 +230,8 @@ def _variants(name: str, only: str | None, spec: OpSpec, call: Call) -> Iterator
     try:
         ladder = registered.variants(name, spec.name)
     except Exception as error:
-        yield only or "", f"its module cannot be imported: {type(error).__name__}: {error}", True
+        kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
+        yield only or "", f"its module cannot be used: {kind}{error}", True
         return
     if not ladder:
         yield only or "", f"has no implementation of {spec.name}", False

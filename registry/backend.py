@@ -58,7 +58,8 @@ class Implementation:
     """One idea of how to compute an operator.
 
     fn: takes every argument of the spec, in order, scalars normalised; returns fresh tensors, contiguous whatever the
-    strides of the inputs (of images: in the order that `Output.order` asks for).
+    strides of the inputs (of images: in the order that `Output.order` asks for). One that has no parameter for some
+    argument with a default runs only calls that leave it at that (`registration.adapted`).
     idea: the idea in one line.
     requires: conditions a call must meet.
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of

@@ -52,6 +52,16 @@ def bind(
     return call
 
 
+def left_out(call: Call, name: str) -> Any:
+    """What an argument with a default is in a call that leaves it out, all others being as they are."""
+    spec, arguments = call.spec, dict(call.arguments)
+    item = next(i for i in spec.inputs if i.name == name)
+    arguments[name] = item.default if isinstance(item, Tensor) else _scalar(spec, item, item.default, arguments)
+    if spec.normalise:
+        spec.normalise(arguments, call.axes)
+    return arguments[name]
+
+
 def _check_room(call: Call) -> None:
     """Refuse outputs that the device could not hold if it were empty; a dispatch mode may place them elsewhere."""
     if torch._C._len_torch_dispatch_stack() or not all(map(tracing.has_memory, call.tensors.values())):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from kernelmux.registry import dtypes
-from kernelmux.registry.errors import SpecError
+from kernelmux.registry.errors import SpecError, shown
 
 if TYPE_CHECKING:
     from kernelmux.registry.spec import Call
@@ -125,6 +125,32 @@ class OneOf:
         """The values to pass; None for an axis, whose length the data give."""
         values = " or ".join(f"{self.name}={value!r}" for value in self.allowed)
         return f"pass {values}" if self.name in call.scalars else None
+
+
+@dataclass(frozen=True)
+class AtDefault:
+    """The argument `name`, which the implementation does not take, is what it is in a call that leaves it out.
+
+    What a default stands for counts as the default: 1/sqrt(D) for the scale of attention, left out or not.
+    """
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} at its default"
+
+    def check(self, call: Call) -> str | None:
+        value, default = call.arguments[self.name], call.spec.left_out(call, self.name)
+        tensor = isinstance(value, torch.Tensor)
+        if value is default or (not tensor and value == default):
+            return None
+        observed = f"{self.name} is given" if tensor else f"{self.name} = {shown(value)}"
+        return f"{observed}, needs the default {shown(default)}: the implementation has no parameter {self.name}"
+
+    def remedy(self, call: Call) -> str:
+        """The call that would do."""
+        return f"leave out {self.name}"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from kernelmux.registry import (
     ranges,
     record,
     replay,
+    results,
     scope,
     selection,
     stats,
@@ -221,7 +222,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     given = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
     scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or identity(values[i]) != identity(v))
     emulation = home.emulation if chosen.emulated else None
-    fn = implementation.fn
+    fn = results.looking(bound.spec, chosen.name, implementation.fn)
     if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
         fn = replay.Replayed(fn)
     fn = ranges.named(checked.looking(bound, fn), f"{bound.spec.name}[{chosen.name}]")
@@ -266,7 +267,7 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
             with strange.Told(spec, values):
                 return seen(*values)
         plan = _plan(spec, values, argument)
-        if key is not None:
+        if key is not None and results.settled(plan.ran):
             _remember(key, plan)
     if key_of and key is not None and not casts:
         if _plans.looked_up.get(spec.name) is plan:

@@ -13,7 +13,7 @@ from kernelmux.registry.spec import OpSpec, Output
 def documentation(spec: OpSpec) -> str:
     """The docstring of a public operator, from its spec."""
     lines = [spec.summary, "", f"    {spec.math}", "", "Arguments:"]
-    lines += [f"    {i.name}: {kind(i)}{'; ' + i.doc if i.doc else ''}" for i in spec.inputs]
+    lines += [f"    {i.name}: {kind(i)}{'; ' + said(i) if said(i) else ''}" for i in spec.inputs]
     lines += ['    backend: a backend, a variant such as "cuda/tiled", or a list to try in order', "", "Returns:"]
     lines += [_output(o) for o in spec.outputs if not o.saved]
     if saved := [_output(o) for o in spec.outputs if o.saved]:
@@ -24,7 +24,12 @@ def documentation(spec: OpSpec) -> str:
 
 
 def _output(output: Output) -> str:
-    return f"    {output.name}: {form(output)}{'; ' + output.doc if output.doc else ''}"
+    return f"    {output.name}: {form(output)}{'; ' + said(output) if said(output) else ''}"
+
+
+def said(item: Any) -> str:
+    """What the spec says of an argument or output, and since which of its versions there is one that came later."""
+    return "; ".join(filter(None, (item.doc, f"since version {item.since}" if item.since > 1 else "")))
 
 
 def form(output: Output) -> str:

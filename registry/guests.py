@@ -1,8 +1,9 @@
 """Backends that are registered for a while: families of broken kernels, or one function from any file.
 
-`--impl path.py:function --op softmax` is a backend "impl" with one variant, called like the function. It takes every
-argument of the operator, in order, and gets them checked and normalised, as a kernel does. The file may also hold an
-`Implementation` under that name: it declares conditions, layouts and arithmetic; a function has those of torch's own.
+`--impl path.py:function --op softmax` is a backend "impl" with one variant, called like the function. It takes the
+arguments of the operator, in order, and gets them checked and normalised, as a kernel does; those with a default that it
+lacks stay at that. The file may also hold an `Implementation` under that name: it declares conditions, layouts and
+arithmetic; a function has those of torch's own.
 """
 
 from __future__ import annotations

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from kernelmux.registry import keywords
+from kernelmux.registry.conditions import AtDefault
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Rounding
+from kernelmux.registry.signature import REQUIRED
 
 if TYPE_CHECKING:
     from kernelmux.registry.backend import Backend, Implementation
@@ -39,7 +44,7 @@ def check_backend(name: str, package: str, found: Any) -> Backend:
 
 
 def check_ladder(backend: Backend, module: str, spec: OpSpec, found: Any) -> dict[str, Implementation]:
-    """The VARIANTS of a module; SpecError names the first variant that contradicts the spec."""
+    """The VARIANTS of a module, `adapted` to the spec; SpecError names the first variant that contradicts it."""
     if not isinstance(found, dict) or not found:
         raise SpecError(f"{module}: expected VARIANTS = {{name: Implementation(...)}}, got {found!r}")
     for variant, implementation in found.items():
@@ -47,7 +52,32 @@ def check_ladder(backend: Backend, module: str, spec: OpSpec, found: Any) -> dic
             raise SpecError(f'{module}: VARIANTS: expected names without "/" and ",", got {variant!r}')
         check_implementation(f"{backend.name}/{variant}", spec, implementation)
         check_rounds(f"{backend.name}/{variant}", spec, implementation, backend.composite, variant == [*found][-1])
-    return found
+    return {variant: adapted(spec, implementation) for variant, implementation in found.items()}
+
+
+def adapted(spec: OpSpec, found: Implementation) -> Implementation:
+    """An implementation whose fn takes every argument of the spec; the same one if it does so already.
+
+    One that lacks arguments with defaults, such as those that came after it was written, runs the calls that leave them
+    at their defaults: it has that for a condition, and is called without them.
+    """
+    taken = inspect.signature(found.fn).parameters
+    lacking = tuple(AtDefault(item.name) for item in spec.inputs if item.name not in taken)
+    if not lacking:
+        return found
+    places = [i for i, item in enumerate(spec.inputs) if item.name in taken]
+    return replace(found, fn=_without(spec, found.fn, places), requires=(*found.requires, *lacking))
+
+
+def _without(spec: OpSpec, fn: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """A function of all arguments that calls `fn` with those in these places."""
+
+    @wraps(fn)
+    def called(*values: Any) -> Any:
+        return fn(*[values[i] for i in places])
+
+    vars(called)["__signature__"] = spec.signature  # not that of fn: this one takes every argument
+    return called
 
 
 def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
@@ -118,6 +148,7 @@ def _check_arithmetic(label: str, spec: OpSpec, given: Any) -> None:
 
 
 def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
+    """Parameters of the spec in its order, and all of them that have no default."""
     want = [i.name for i in spec.inputs]
     try:
         got = list(inspect.signature(fn).parameters)
@@ -125,12 +156,23 @@ def _check_signature(label: str, spec: OpSpec, fn: Any) -> None:
         raise SpecError(
             f"{label} of {spec.name}: fn: expected a function of ({', '.join(want)}): {error}{_adapter(fn, want)}"
         ) from error
-    if got != want:
-        wrong = next((i for i, (g, w) in enumerate(zip(got, want, strict=False)) if g != w), min(len(got), len(want)))
+    if problem := _misfit(spec, got, want):
         raise SpecError(
             f"{label} registered {spec.name}({', '.join(got)}) but the spec is ({', '.join(want)}):"
-            f" see parameter {wrong}{_adapter(fn, want)}"
+            f" {problem}{'' if set(got) <= set(want) else _adapter(fn, want)}"
         )
+
+
+def _misfit(spec: OpSpec, got: list[str], want: list[str]) -> str:
+    """What is wrong with the parameters of a function, or "": it may do without those that have a default."""
+    if unknown := [name for name in got if name not in want]:
+        meant = keywords.near(unknown[0], want)
+        return f"the spec has no {unknown[0]}" + (f"; did you mean {meant}?" if meant else "")
+    if needed := [i.name for i in spec.inputs if i.default is REQUIRED and i.name not in got]:
+        return f"{needed[0]} has no default, so that fn must take it"
+    order = [name for name in want if name in got]
+    wrong = next(((w, g) for w, g in zip(order, got, strict=True) if w != g), None)
+    return f"expected {wrong[0]} before {wrong[1]}" if wrong else ""
 
 
 def _adapter(fn: Any, want: list[str]) -> str:

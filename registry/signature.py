@@ -34,7 +34,7 @@ class Tensor:
     optional: None is a value as well, and the default. domain: the values that it has (`domains`); a kernel is asked about
     no others. host: the tensor lives in host memory (pinned where there is a GPU). breakpoints: where a piecewise formula
     changes in this argument, as in `breakpoints=(-3.0, 3.0)` or `breakpoints=lambda a: (a["threshold"],)`; the suite asks
-    about the values around each.
+    about the values around each. since: the first version of the spec that has it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Tensor:
     host: bool = False
     doc: str = ""
     breakpoints: Breakpoints = ()
+    since: int = 1
 
     @property
     def default(self) -> Any:
@@ -103,7 +104,7 @@ class Scalar:
     write stride=2x1, and the operator of torch takes int[2]. fit: from the shapes of a call and its other scalars a value
     that goes with them, where hardly any other does; the suites take it for the calls that they draw. extent: these
     numbers follow from the lengths of images, and a graph of torch.compile takes every value of them, as of a single
-    number: the operator of torch has SymInt[2] then, and takes no single number in its place.
+    number: the operator of torch has SymInt[2] then, and takes no single number in its place. since: as for `Tensor`.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Scalar:
     fit: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Any] | None = None
     extent: bool = False
     doc: str = ""
+    since: int = 1
 
     @property
     def varies(self) -> bool:
@@ -138,7 +140,7 @@ class Scalar:
 class Axis:
     """A scalar that names one axis of the tensor `of`; negative values count from the end, implementations see none.
 
-    optional: None stands for all axes.
+    optional: None stands for all axes. since: as for `Tensor`.
     """
 
     name: str
@@ -146,6 +148,7 @@ class Axis:
     default: Any = REQUIRED
     optional: bool = False
     doc: str = ""
+    since: int = 1
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Output:
     inputs, "like" for the shape of that argument, or a rule. A floating output is judged by the bound of its error
     model; an output of another dtype, such as an index, must be equal to the reference. saved: what the backward needs,
     which the public call does not return (`dispatch.outputs` does); it is computed, judged and verified like the others.
+    since: as for `Tensor`.
     """
 
     name: str
@@ -168,6 +172,7 @@ class Output:
     saved: bool = False
     doc: str = ""
     order: str = ""
+    since: int = 1
 
     def memory_format(self, call: Call) -> torch.memory_format:
         """How this output must lie in memory for a call."""

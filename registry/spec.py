@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +26,7 @@ import torch
 
 from kernelmux.registry import gradient as gradients
 from kernelmux.registry import keywords
-from kernelmux.registry.binding import bind
+from kernelmux.registry.binding import bind, left_out
 from kernelmux.registry.cases import INPUTS, Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.domains import Computed, Count, Domain, Index, LogProbabilities, Positive, Real, lawful
@@ -52,6 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
+SINCE = re.compile(r",\s*since=\d+")  # says nothing of what a call gives
 
 
 SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
@@ -90,8 +92,9 @@ class OpSpec:
     error: per output; `EQUAL` for one that is not floating. arithmetics: how an implementation may accumulate
     (`numerics.ARITHMETICS`); one that declares another is refused, since it decides how far off a result may be.
     formats: dtypes of several tensors that go together, where not all of those that each may have do.
-    normalise: changes checked arguments, such as None to what it stands for. derive: further axes, from the arguments after
-    that and the axes of the tensors: the lengths of an output that scalars decide.
+    normalise: changes checked arguments, such as None to what it stands for; those that it has changed it leaves as they
+    are. derive: further axes, from the arguments after that and the axes of the tensors: the lengths of an output that
+    scalars decide.
     """
 
     name: str
@@ -140,6 +143,7 @@ class OpSpec:
             _check_breakpoints(self.name, tensor)
         for name in {name for together in self.formats for name in together} - {t.name for t in self.tensors}:
             raise SpecError(f"{self.name}: formats: expected dtypes of tensors, got {name}")
+        self._check_since()
         saved = [output.saved for output in self.outputs]
         if all(saved) or saved != sorted(saved):
             raise SpecError(f"{self.name}: expected an output that is returned, and saved ones after it, got {saved}")
@@ -147,6 +151,18 @@ class OpSpec:
         kinds = [type(p).__name__ for p in self.properties]
         if len(set(kinds)) != len(kinds):
             raise SpecError(f"{self.name}: properties: expected each kind once, got {', '.join(kinds)}")
+
+    def _check_since(self) -> None:
+        """What came later is of a version that there is, and has a default: implementations from before it lack it."""
+        for item in (*self.inputs, *self.outputs):
+            if not 1 <= item.since <= self.version:
+                legal = f"1 <= since <= {self.version}, the version of the spec"
+                raise SpecError(f"{self.name}: {item.name}: expected {legal}, got since={item.since}")
+        if late := [i.name for i in self.inputs if i.since > 1 and i.default is REQUIRED]:
+            raise SpecError(
+                f"{self.name}: {late[0]}: expected a default, as it came after version 1: calls and implementations from"
+                " before it do without"
+            )
 
     def case(self, text: str, **options: Any) -> Case:
         """A case of this operator that it does not list, from text such as "x=37x1000 axis=0"; see `Case`."""
@@ -261,8 +277,8 @@ class OpSpec:
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over the spec's source without comment lines: changes when the meaning may have."""
-        return digest([inspect.getsource(inspect.getmodule(self.reference) or type(self))])
+        """Twelve hex digits over the spec's source without comment lines and `since`: changes when the meaning may have."""
+        return digest([SINCE.sub("", inspect.getsource(inspect.getmodule(self.reference) or type(self)))])
 
     def bind(
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any
@@ -270,6 +286,10 @@ class OpSpec:
         """Check a call against the spec; ArgumentError names op, argument, expected and got."""
         values = self.given(*args, **kwargs)
         return bind(self, dict(zip(self.signature.parameters, values, strict=True)), capability, device)
+
+    def left_out(self, call: Call, name: str) -> Any:
+        """The value that the argument `name`, which has a default, has in such a call if the caller leaves it out."""
+        return left_out(call, name)
 
     def evaluate(self, call: Call) -> tuple[torch.Tensor, ...]:
         """The reference of a call in float64 (integers and bools stay), one tensor per output."""

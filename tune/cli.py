@@ -17,7 +17,7 @@ from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes, terminal, tuning
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.files import between, file_stem
 from kernelmux.registry.spec import Call, OpSpec
 from kernelmux.tune import report, run
@@ -118,14 +118,20 @@ def jobs(args: argparse.Namespace, device: str) -> Iterator[Job]:
         spec = catalog.spec(op)
         for name in registered.backend_names():
             wanted = [variant for head, variant in labels if head == name] if labels else [None]
-            for variant in _searchable(name, op, wanted):
+            for variant in _searchable(name, op, wanted, named=bool(labels) and op in args.op):
                 yield from _of_variant(spec, name, variant, args, device)
 
 
-def _searchable(backend: str, op: str, wanted: Sequence[str | None]) -> list[str]:
+def _searchable(backend: str, op: str, wanted: Sequence[str | None], named: bool) -> list[str]:
+    """The variants with a space; none of a module that cannot be used, which is an error where both are named."""
     if not wanted or registered.unavailable(backend, torch.device("cuda" if torch.cuda.is_available() else "cpu")):
         return []
-    ladder = registered.variants(backend, op)
+    try:
+        ladder = registered.variants(backend, op)
+    except KernelmuxError:
+        if named:
+            raise
+        return []
     return [v for v, found in ladder.items() if found.space and (None in wanted or v in wanted)]
 
 

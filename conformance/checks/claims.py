@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
 
-from kernelmux.conformance import layouts, trials
+from kernelmux.conformance import generate, layouts, trials
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf, sm
+from kernelmux.registry.conditions import (
+    Aligned,
+    AtDefault,
+    AtLeast,
+    AtMost,
+    Capability,
+    Condition,
+    Dtypes,
+    Multiple,
+    OneOf,
+    sm,
+)
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Axis, Scalar, Tensor
 
@@ -90,6 +102,9 @@ def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
     elif isinstance(condition, Aligned):
         moved = layouts.laid_out(x := base.tensors[condition.name], layouts.contiguous_strides(x.shape), 1)
         yield from _valid(base.changed(f"{condition.name} one element off", **{condition.name: moved}))
+    elif isinstance(condition, AtDefault):
+        passed = (valid for trial in _passed(base, condition.name) for valid in _valid(trial))
+        yield from (trial for trial in passed if condition.check(trial.call))
     else:
         for value in _outside(base, condition):
             yield from _valid(_with_value(base, condition.name, value))  # type: ignore[attr-defined]
@@ -99,6 +114,18 @@ def _cast(base: Trial, dtype: torch.dtype, given: dict[str, torch.dtype]) -> tup
     kinds = base.spec.dtypes_for(dtype, given)
     pairs = zip(base.spec.inputs, base.values, strict=True)
     return tuple(v.to(kinds[item.name]) if isinstance(v, torch.Tensor) else v for item, v in pairs)
+
+
+def _passed(base: Trial, name: str) -> Iterator[Trial | None]:
+    """The call with other values of an argument than its default; of a tensor the first case that has it."""
+    spec, item = base.spec, next(i for i in base.spec.inputs if i.name == name)
+    if isinstance(item, Tensor):
+        having = (c for c in spec.cases if name in c.shapes and base.dtype in (c.dtypes or spec.dtypes))
+        for case in islice(having, 1):
+            yield replace(trials.trial(spec, case, base.dtype, base.seed, base.call.device), note=f"with {name}")
+        return
+    values = generate.pool(item) if isinstance(item, Scalar) else range(base.tensors[item.of].dim())
+    yield from (_with_value(base, name, value) for value in values)
 
 
 def _outside(base: Trial, condition: Condition) -> list[Any]:

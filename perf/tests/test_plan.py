@@ -10,7 +10,7 @@ from kernelmux.perf import plan, records
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError, UnknownName
+from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
 
 
 @pytest.fixture
@@ -79,6 +79,23 @@ def test_an_unmet_condition_is_a_reason_and_a_broken_module_a_defect(gpu, monkey
     (row,) = [r for r in rows if r.backend == "cuda" and r.dtype == "bf16"]
     assert row.broken
     assert "no such header" in row.problem
+
+
+def test_a_module_that_does_not_fit_its_spec_is_the_problem_of_its_rows_alone(gpu, monkeypatch):
+    real = registered.variants
+
+    def misfit(name, op):
+        if (name, op) == ("cuda", "add"):
+            raise SpecError("cuda/one registered add(y, x)")
+        return real(name, op)
+
+    monkeypatch.setattr(registered, "variants", misfit)
+    options = Options(ops=("add", "square"), backends=("cuda",), workloads=("large",), dtypes=("bf16",), device="cuda")
+    rows = [r for r in plan.rows(options) if r.backend == "cuda"]
+    assert [(r.op, r.problem) for r in rows if r.broken] == [
+        ("add", "its module cannot be used: cuda/one registered add(y, x)")
+    ]
+    assert {r.op for r in rows if not r.broken} == {"square"}
 
 
 def test_options_survive_json():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -197,9 +198,9 @@ SPEC = OpSpec(
         Tensor("v", "B G N D", like="q"),
         CAUSAL,
         SCALE,
-        WINDOW,
-        PRECISION,
-        AHEAD,
+        replace(WINDOW, since=2),
+        replace(PRECISION, since=2),
+        replace(AHEAD, since=3),
     ),
     outputs=(
         Output("y", like="q"),
@@ -209,6 +210,7 @@ SPEC = OpSpec(
             dims="B H M",
             dtype=torch.float32,
             saved=True,
+            since=2,
             doc="log(sum(exp(scale * q k^T))) over the keys that a query sees, -inf if it sees none",
         ),
     ),

@@ -200,7 +200,7 @@ SPEC = OpSpec(
         replace(attention.SCALE, doc=SAME),
         replace(attention.WINDOW, doc=SAME),
         PRECISION,
-        replace(attention.AHEAD, doc=SAME),
+        replace(attention.AHEAD, doc=SAME, since=2),
     ),
     outputs=(Output("grad_q", like="q"), Output("grad_k", like="k"), Output("grad_v", like="v")),
     constraints=(*attention.CONSTRAINTS, attention.ONE_BOUND),

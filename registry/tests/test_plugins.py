@@ -103,7 +103,7 @@ MODULES = {
     "no VARIANTS": "x = 1",
     "empty": "VARIANTS = {}",
     "no Implementation": "VARIANTS = {'a': 5}",
-    "signature": SOFTMAX.replace("x, axis, scale:", "x, axis:"),
+    "signature": SOFTMAX.replace("x, axis, scale:", "x, scale, axis:"),
     "no function": SOFTMAX.replace("fn=lambda x, axis, scale: torch.softmax(x * scale, axis)", "fn=None"),
     "name with a slash": SOFTMAX.replace('"best"', '"a/b"'),
     "layout of no tensor": SOFTMAX.replace("idea=", "layout={'y': 'last'}, idea="),

@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from kernelmux.registry import tuning
+from kernelmux.registry.errors import SpecError
 from kernelmux.tune import ahead, cli, progress
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import TABLE
@@ -53,6 +54,16 @@ def test_a_dtype_of_few_operators(capsys, monkeypatch):
     monkeypatch.setattr(cli, "jobs", lambda *_: iter(()))
     assert cli.main(["--dtype", "e4m3", "--dry-run"]) == 2
     assert capsys.readouterr().out.startswith("fp8_matmul alone takes e4m3: the other ")
+
+
+def test_a_module_that_does_not_fit_its_spec_has_nothing_to_search(monkeypatch):
+    def misfit(name, op):
+        raise SpecError(f"{name}/one registered {op}(b, a)")
+
+    monkeypatch.setattr(cli.registered, "variants", misfit)
+    assert cli._searchable("triton", "matmul", [None], named=False) == []
+    with pytest.raises(SpecError, match="registered matmul"):
+        cli._searchable("triton", "matmul", [None], named=True)
 
 
 def test_the_list_names_what_is_stale(capsys, tmp_path):
