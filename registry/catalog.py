@@ -1,37 +1,94 @@
-"""Every spec, found by file name in `registry/ops/`: there is no list to keep."""
+"""Every spec, found by file name in `registry/ops/` and in packages elsewhere: there is no list to keep."""
 
 from __future__ import annotations
 
 import copyreg
 import importlib
-import pkgutil
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from kernelmux.registry import ops
-from kernelmux.registry.errors import SpecError, unknown
+from kernelmux.registry import elsewhere
+from kernelmux.registry.errors import KernelmuxError, SpecError, unknown
 from kernelmux.registry.spec import OpSpec
 
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    """The operators, in alphabetical order."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(ops.__path__) if not m.name.startswith("_")))
+    """The operators, in alphabetical order; those of packages elsewhere too, whether their specs can be loaded or not."""
+    return tuple(sorted((*elsewhere.own(), *elsewhere.listed().owners)))
+
+
+def usable() -> tuple[str, ...]:
+    """The operators but for those of packages elsewhere whose specs cannot be loaded."""
+    return tuple(op for op in names() if not problem(op))
+
+
+def problem(op: str) -> str:
+    """Why the spec of an operator elsewhere cannot be loaded, or ""; of ours each can."""
+    if elsewhere.owner(op) is None:
+        return ""
+    try:
+        spec(op)
+    except KernelmuxError as error:
+        return str(error)
+    return ""
 
 
 def spec(op: str) -> OpSpec:
-    """The spec of an operator; UnknownName with the nearest match if there is none."""
+    """The spec of an operator; UnknownName with the nearest match if there is none, SpecError for one that is no spec."""
+    if (found := _known.get(op)) is not None if isinstance(op, str) else False:
+        return found
     if not isinstance(op, str) or op not in names():
+        if isinstance(op, str) and (why := elsewhere.listed().refused.get(op)):
+            raise SpecError(why)
         raise unknown("operator", op, names())
-    return _spec(op)
+    if why := _broken.get(op):
+        raise SpecError(why)
+    try:
+        return _known.setdefault(op, _spec(op))
+    except SpecError as error:
+        _broken[op] = str(error)
+        raise
 
 
-@cache
+_known: dict[str, OpSpec] = {}
+_broken: dict[str, str] = {}  # operators elsewhere that failed once: to import them at each call would only take time
+
+
 def _spec(op: str) -> OpSpec:
-    found = getattr(importlib.import_module(f"kernelmux.registry.ops.{op}"), "SPEC", None)
+    package = elsewhere.owner(op)
+    if package is None:
+        found, where = getattr(importlib.import_module(f"kernelmux.registry.ops.{op}"), "SPEC", None), "registry"
+    else:
+        where = package.package.replace(".", "/")
+        try:
+            found = getattr(importlib.import_module(f"{package.package}.{elsewhere.OPS}.{op}"), "SPEC", None)
+        except (Exception, SystemExit) as error:
+            told = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+            raise SpecError(f"{where}/ops/{op}.py cannot be imported: {told}") from error
     if not isinstance(found, OpSpec) or found.name != op:
-        raise SpecError(f"registry/ops/{op}.py: expected SPEC = OpSpec(name={op!r}, ...), got {found!r}")
+        raise SpecError(f"{where}/ops/{op}.py: expected SPEC = OpSpec(name={op!r}, ...), got {found!r}")
     return found
+
+
+def refusing(op: str) -> Callable[..., Any]:
+    """What stands for the public function of an operator elsewhere that cannot be loaded: a call raises the reason."""
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise SpecError(f"{op}: this operator cannot be used: {problem(op)}")
+
+    refused.__name__ = refused.__qualname__ = op
+    refused.__doc__ = f"Not available: {problem(op)}"
+    return refused
+
+
+def forget() -> None:
+    """Find the operators again when they are next asked for."""
+    elsewhere.forget()
+    names.cache_clear()
+    _known.clear()
+    _broken.clear()
 
 
 def _by_name(found: OpSpec) -> tuple[Any, tuple[str]]:
