@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
+  kernelmux new op hardswish --like relu --package our_ops
   kernelmux doctor
 """
 
@@ -46,6 +47,7 @@ PROVIDED = {
         "kernelmux.nn.check_command",
         "compare a patched model with the plain one and float64, layer by layer",
     ),
+    "new": ("kernelmux.registry.scaffold.command", "write the files of a new operator: spec, three backends, test"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them.
 PROGRAMS = {

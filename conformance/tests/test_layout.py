@@ -47,9 +47,9 @@ VARIABLES = Path("registry/requests.py")  # which names every one
 
 
 def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:
-    """Files of the parts as paths relative to the repository, without what tools leave behind."""
+    """Files of the parts as paths relative to the repository, without what tools leave and templates of operators."""
     found = {path for part in parts for pattern in patterns for path in (TOP / part).rglob(pattern)}
-    return sorted(path.relative_to(TOP) for path in found if "__pycache__" not in path.parts)
+    return sorted(path.relative_to(TOP) for path in found if not {"__pycache__", "templates"} & {*path.parts})
 
 
 def text(path: Path) -> str:

@@ -23,6 +23,7 @@ from kernelmux.perf import cli as perf
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.profile import cli as profile
 from kernelmux.registry import cli as registry
+from kernelmux.registry.scaffold import command as new
 from kernelmux.tune import cli as tune
 
 DOCS = Path(__file__).parents[1]
@@ -41,6 +42,7 @@ PROGRAMS = {
     "profile": profile.parser,
     "emulate": emulate.parser,
     "check-model": check_command.parser,
+    "new": new.parser,
     "registry": registry._parser,
 }
 PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"

@@ -11,7 +11,7 @@ ROWS = 8  # of threads
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    (m, k), n = a.shape, b.shape[1]  # TODO(newop): the sizes, and below the strides of b along k and n
+    (m, k), n = a.shape, b.shape[1]  # TODO(newop): the sizes; below, the strides of b along k and n
     c = a.new_empty(m, n)
     if c.numel():
         signature = "a* b* c* M:i64 N:i64 K:i64 am:i64 ak:i64 bk:i64 bn:i64"

@@ -8,11 +8,11 @@ from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
-from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Tensor
+from kernelmux.registry.spec import Call, Composed, OpSpec, Output, SpecialValues, Tensor
 
 
 def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("mk,kn->mn", a, b)  # TODO(newop): the formula, slow and obvious; it is evaluated in float64
+    return torch.einsum("mk,kn->mn", a, b)  # TODO(newop): slow and obvious; evaluated in float64
 
 
 def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -22,8 +22,8 @@ def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Integers whose products add up exactly in fp32, to numbers of the dtype."""
-    k = case.shapes["a"][-1]  # TODO(newop): or exact=NoExact("why there are none") below
-    largest = exact_range(k, dtype, products=True)
+    # TODO(newop): or, below, exact=NoExact("why there are none")
+    largest = exact_range(case.shapes["a"][-1], dtype, products=True)
     return {name: integers(shape, dtype, rng, largest) for name, shape in case.shapes.items()} if largest else None
 
 
@@ -48,6 +48,8 @@ SPEC = OpSpec(
     arithmetics=("fp32", "fp32_sequential", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"], flushes=True),
     exact=exact,
+    # TODO(newop): for what no kernel in fp32 can give, as undefined={"largest": "the sum overflows before it is scaled"}
+    special=SpecialValues(),
     cases=(  # TODO(newop): with the axes that you gave them
         Case("a=64x32 b=32x48", tier="smoke"),
         Case("a=1x1 b=1x1"),
@@ -69,7 +71,8 @@ SPEC = OpSpec(
     ),
     workloads=(Case("a=4096x4096 b=4096x4096"), Case("a=1000x3000 b=3000x5000")),
     cost=cost,
-    gradient=Composed(  # TODO(newop): of values v["a"], v["b"] and v["c"]; or NoGradient("why there is none")
+    # TODO(newop): of values v["a"], v["b"] and v["c"]; or NoGradient("why there is none")
+    gradient=Composed(
         ("a", "b"),
         lambda kx, v, g: {"a": lambda: kx.matmul(g["c"], v["b"].mT), "b": lambda: kx.matmul(v["a"].mT, g["c"])},
     ),

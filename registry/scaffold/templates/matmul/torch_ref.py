@@ -11,4 +11,6 @@ def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(x, y).to(a.dtype)  # TODO(newop): what a user of torch writes
 
 
-VARIANTS = {"wide": Implementation(fn=wide, idea="torch.matmul in a wider dtype", arithmetic="mma")}  # TODO(newop): its name
+VARIANTS = {
+    "wide": Implementation(fn=wide, idea="torch.matmul in a wider dtype", arithmetic="mma")  # TODO(newop): its name
+}

@@ -1,5 +1,7 @@
 """newop: one program per tile of c, accumulated in fp32; tensor cores multiply 16-bit numbers."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -7,7 +9,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Ints, Launch, cdiv, plan
 from kernelmux.registry.backend import Implementation
 
-TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4}
+TILE: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4}
 
 
 @triton.jit
@@ -32,7 +34,7 @@ def product_kernel(
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    (m, k), n = a.shape, b.shape[1]  # TODO(newop): the sizes, and below the strides of b along k and n
+    (m, k), n = a.shape, b.shape[1]  # TODO(newop): the sizes; below, the strides of b along k and n
     c = a.new_empty(m, n)
     if c.numel():
         _launch(m, n, k, a.stride(), (b.stride(0), b.stride(1)))(c, a, b)

@@ -11,22 +11,25 @@ from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Tensor
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x <= 0, 0.0, x)  # TODO(newop): the formula, slow and obvious; it is evaluated in float64
+    return torch.where(x <= 0, 0.0, x)  # TODO(newop): slow and obvious; evaluated in float64
 
 
 def magnitude(x: torch.Tensor) -> torch.Tensor:
     """The terms that are added, on absolute values: what roundings in fp32 are relative to."""
-    return x.abs()  # TODO(newop): for a * b + c it is (a * b).abs() + c.abs()
+    # TODO(newop): of a * b + c it is (a * b).abs() + c.abs(). For exp(x) the model below also needs
+    # amplified=lambda x: (x * torch.exp(x)).abs(), as it makes a rounding of x as large as x is.
+    return x.abs()
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Inputs with which every order of evaluation gives the same bits."""
-    return {"x": integers(case.shapes["x"], dtype, rng, 15)}  # TODO(newop): or exact=NoExact("why there are none") below
+    # TODO(newop): or, below, exact=NoExact("why there are none")
+    return {"x": integers(case.shapes["x"], dtype, rng, 15)}
 
 
 def cost(call: Call) -> Cost:
     x = call.arguments["x"]
-    return Cost(bytes=2 * x.numel() * x.element_size(), flops=x.numel())  # TODO(newop): operations of one element
+    return Cost(bytes=2 * x.numel() * x.element_size(), flops=x.numel())  # TODO(newop): per element
 
 
 SPEC = OpSpec(
@@ -40,7 +43,8 @@ SPEC = OpSpec(
     reference=reference,
     error=ErrorModel(magnitude=magnitude, flushes=True),
     exact=exact,
-    cases=(  # TODO(newop): inputs="cancel" and others that are hard for the formula: registry/cases.py lists them
+    # TODO(newop): inputs="cancel", and others of kernelmux.registry.cases that are hard for the formula
+    cases=(
         Case("x=1000", tier="smoke"),
         Case("x=scalar"),
         Case("x=1"),

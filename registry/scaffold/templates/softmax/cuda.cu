@@ -6,7 +6,7 @@ newop_rows(const ELEMENT* __restrict__ x, ELEMENT* __restrict__ y, i64 n, i64 in
     __shared__ float scratch[2][32];  // one for each reduction
     const i64 start = blockIdx.x / inner * n * inner + blockIdx.x % inner;
 
-    // TODO(newop): what is known of a whole row: every thread reduces its own elements, then the block reduces those.
+    // TODO(newop): what is known of a whole row: each thread reduces its elements, then the block reduces theirs
     float m = -infinity();
     for (i64 i = threadIdx.x; i < n; i += GROUP) m = fmaxf(m, to_float(x[start + i * inner]));
     m = block_reduce<GROUP>(m, scratch[0], Max());

@@ -18,6 +18,7 @@ from kernelmux.registry.spec import (
     Output,
     PermutationInvariant,
     ShiftInvariant,
+    SpecialValues,
     Tensor,
 )
 
@@ -25,7 +26,8 @@ from kernelmux.registry.spec import (
 def reference(x: torch.Tensor, axis: int) -> torch.Tensor:
     if x.shape[axis] == 0:
         return torch.zeros_like(x)
-    e = torch.exp(x - x.amax(axis, keepdim=True))  # TODO(newop): the formula, slow and obvious, evaluated in float64
+    # TODO(newop): the formula, slow and obvious; it is evaluated in float64
+    e = torch.exp(x - x.amax(axis, keepdim=True))
     return e / e.sum(axis, keepdim=True)
 
 
@@ -33,14 +35,14 @@ def magnitude(x: torch.Tensor, axis: int) -> torch.Tensor:
     """What roundings in fp32 are relative to; of a sum, its terms on absolute values."""
     if x.shape[axis] == 0:
         return torch.zeros_like(x)
-    # TODO(newop): often reference(x, axis).abs(); exp makes a rounding of its argument as large as the argument is
+    # TODO(newop): often reference(x, axis).abs(); exp makes a rounding of its argument as large as that is
     distance = (x - x.amax(axis, keepdim=True)).abs()
     return (reference(x, axis) * (1 + distance)).nan_to_num(nan=0.0)
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Inputs with which every order of evaluation gives the same bits; None if this case has none."""
-    # TODO(newop): or exact=NoExact("why there are none") below. Here 2^k entries are equal, the others infinitely far.
+    # TODO(newop): or, below, exact=NoExact("why there are none"). Of softmax: 2^k equal entries, the others -inf.
     shape, axis = case.shapes["x"], case.scalars.get("axis", -1)
     if 0 in shape:
         return None
@@ -50,12 +52,12 @@ def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, tor
 
 
 def gradient(y: torch.Tensor, grad: torch.Tensor, axis: int) -> torch.Tensor:
-    return (grad - (grad * y).sum(axis, keepdim=True)) * y  # TODO(newop): from the values that you need
+    return (grad - (grad * y).sum(axis, keepdim=True)) * y  # TODO(newop): of the values that it needs
 
 
 def cost(call: Call) -> Cost:
     x = call.arguments["x"]
-    return Cost(bytes=2 * x.numel() * x.element_size(), flops=5 * x.numel())  # TODO(newop): operations of one element
+    return Cost(bytes=2 * x.numel() * x.element_size(), flops=5 * x.numel())  # TODO(newop): per element
 
 
 SPEC = OpSpec(
@@ -72,7 +74,10 @@ SPEC = OpSpec(
     reference=reference,
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["N"], flushes=True),  # terms: of the sum of a row
     exact=exact,
-    cases=(  # TODO(newop): what else is hard for the formula: registry/cases.py lists the distributions
+    # TODO(newop): for what no kernel in fp32 can give, as undefined={"largest": "its square overflows"}
+    special=SpecialValues(),
+    # TODO(newop): inputs of kernelmux.registry.cases that are hard for the formula
+    cases=(
         Case("x=4x100", tier="smoke"),
         Case("x=1x1"),
         Case("x=17"),
@@ -100,6 +105,6 @@ SPEC = OpSpec(
     cost=cost,
     # TODO(newop): of values v["x"], v["axis"] and v["y"]; or NoGradient("why there is none")
     gradient=Composed(("x",), lambda kx, v, g: {"x": gradient(v["y"], g["y"], v["axis"])}),
-    # TODO(newop): those that hold: what is added to a row changes nothing, and what is permuted comes out permuted
+    # TODO(newop): those that hold: a number added to a row changes nothing, what is permuted comes out permuted
     properties=(BatchInvariant(), ShiftInvariant("x"), PermutationInvariant("x")),
 )

@@ -6,7 +6,7 @@ from kernelmux.registry.backend import Implementation
 
 
 def plain(x: torch.Tensor, axis: int) -> torch.Tensor:
-    y = torch.softmax(x.float(), axis)  # TODO(newop): what a user of torch writes, in fp32: rounded once, at the end
+    y = torch.softmax(x.float(), axis)  # TODO(newop): what a user of torch writes, in fp32
     return y.to(x.dtype).contiguous()
 
 

@@ -15,7 +15,7 @@ LONGEST = 4096  # elements of a block
 
 @triton.jit
 def _load(x_ptr, columns, n, inner, other):
-    return tl.load(x_ptr + columns.to(tl.int64) * inner, mask=columns < n, other=other).to(tl.float32)
+    return tl.load(x_ptr + columns * inner, mask=columns < n, other=other).to(tl.float32)
 
 
 @triton.jit
@@ -23,9 +23,9 @@ def rows_kernel(y_ptr, x_ptr, n, inner, BLOCK: tl.constexpr):
     """x, y: [outer, n, inner]; the elements of a row lie `inner` apart."""
     row = tl.program_id(0).to(tl.int64)
     start = row // inner * n * inner + row % inner
-    lanes = tl.arange(0, BLOCK)
+    lanes = tl.arange(0, BLOCK).to(tl.int64)
 
-    # TODO(newop): what is known of a whole row. `other` stands beyond its end, where it must change nothing.
+    # TODO(newop): what is known of a whole row; `other` stands beyond its end and must change nothing
     top = tl.full([BLOCK], -float("inf"), tl.float32)
     for first in range(0, n, BLOCK):
         top = tl.maximum(top, _load(x_ptr + start, first + lanes, n, inner, -float("inf")))
@@ -41,7 +41,7 @@ def rows_kernel(y_ptr, x_ptr, n, inner, BLOCK: tl.constexpr):
         columns = first + lanes
         x = _load(x_ptr + start, columns, n, inner, 0.0)
         y = tl.exp(x - m) / total  # TODO(newop): the result of an element
-        tl.store(y_ptr + start + columns.to(tl.int64) * inner, y.to(y_ptr.dtype.element_ty), mask=columns < n)
+        tl.store(y_ptr + start + columns * inner, y.to(y_ptr.dtype.element_ty), mask=columns < n)
 
 
 def rows(x: torch.Tensor, axis: int) -> torch.Tensor:
