@@ -31,7 +31,7 @@ BACKEND = "backend: str | Sequence[str] | None = None"
 def text() -> str:
     """The whole stub."""
     face = import_module("kernelmux")
-    functions = [_function(catalog.spec(op)) for op in catalog.names()]
+    functions = [_function(catalog.spec(op)) for op in catalog.usable()]
     listed = "".join(f'    "{name}",\n' for name in face.__all__)
     return (
         f"{HEAD}{''.join(_imports(face._API))}\n__version__: str\n__all__ = [\n{listed}]\n\n"
