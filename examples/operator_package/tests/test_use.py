@@ -2,7 +2,7 @@
 
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, catalog, config, dispatch, requests
+from kernelmux.registry import bundles, catalog, selection
 
 BACKENDS = ("torch_ref", "triton", "cuda")
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:TRITON_DEFAULT_FP_FUSION")
@@ -22,21 +22,16 @@ def x() -> torch.Tensor:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Sets a variable of kernelmux, which reads them once."""
 
     def set_to(variable: str, value: str) -> None:
         monkeypatch.setenv(variable, value)
-        forget()
-
-    def forget() -> None:
-        for cached in (requests.environment, config.read):
-            cached.cache_clear()
-        dispatch._plans.clear()
+        selection.reread()
 
     yield set_to
     monkeypatch.undo()
-    forget()
+    selection.reread()
 
 
 def test_it_is_a_public_function() -> None:
@@ -79,7 +74,7 @@ def test_a_variable_and_a_file_choose_its_backend(
 
 
 def test_a_further_variant_runs_when_it_is_named_and_never_by_itself(x: torch.Tensor) -> None:
-    assert [*registered.variants("triton", "softmax")][0] == "our_ops.short"
+    assert next(iter(registered.variants("triton", "softmax"))) == "our_ops.short"
     assert kx.which("softmax", x, backend="triton") == "triton/resident"
     with kx.use("triton/our_ops.short", ops="softmax"):
         torch.testing.assert_close(kx.softmax(x, axis=0), torch.softmax(x, 0))
@@ -113,6 +108,10 @@ def test_its_calls_are_recorded_shadowed_and_kept(x: torch.Tensor, tmp_path: Pat
 def test_its_spec_is_pickled_by_name_and_has_a_hash_of_its_own() -> None:
     spec = catalog.spec("hardswish")
     assert pickle.loads(pickle.dumps(spec)) is spec
-    hashes = {spec.hash, catalog.spec("hardswish_backward").hash, *(registered.source_hash(n, spec.name) for n in BACKENDS)}
+    hashes = {
+        spec.hash,
+        catalog.spec("hardswish_backward").hash,
+        *(registered.source_hash(n, spec.name) for n in BACKENDS),
+    }
     assert len(hashes) == 5
     assert registered.source_hash("triton", "softmax", "our_ops.short") != registered.source_hash("triton", "softmax")
