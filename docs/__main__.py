@@ -93,7 +93,8 @@ def _run(check: bool, pictures: bool) -> int:
 def _written(wanted: dict[Path, str], changed: list[Path], check: bool, top: Path, command: str) -> int:
     """Write what has changed, or say what has: paths as they are seen from the folder `top`, and what writes them."""
     for path in changed:
-        print(f"{'differs from' if check else 'written from'} the records: {path.relative_to(top)}")
+        shown = path.relative_to(top) if path.is_relative_to(top) else path
+        print(f"{'differs from' if check else 'written from'} the records: {shown}")
         if not check and path in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, wanted[path])
