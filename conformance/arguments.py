@@ -236,7 +236,7 @@ def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:
 
 def _check_cases(chosen: Options) -> None:
     """A case that no chosen operator has is a mistake, and so is one that none can be called with, and such a dtype."""
-    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.usable()]
     if not any(chosen.dtypes_of(spec) for spec in specs):
         known = dict.fromkeys(dtypes.SHORT[dtype] for spec in specs for dtype in spec.dtypes)
         raise ArgumentError(
@@ -251,7 +251,7 @@ def _check_cases(chosen: Options) -> None:
 
 def _check_spelt(text: str, chosen: Options) -> None:
     """ArgumentError unless some operator can be called so; of several refusals one of an operator with these tensors."""
-    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.usable()]
     refusals = [spelt.refusal(spec, spelt.case(spec, text), chosen.dtypes) for spec in specs]
     if all(refusals):
         near = [r for r, spec in zip(refusals, specs, strict=True) if spelt.names_tensors(spec, text)]

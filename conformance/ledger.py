@@ -1,6 +1,7 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
 
-`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A variant is "verified"
+`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with operators
+has a folder of this name for its own implementations. A variant is "verified"
 while the hashes of its spec and source are those on record, "stale" once either has changed, and "emulated only" if no GPU
 ever ran it.
 """
@@ -23,12 +24,13 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.files import between, file_stem
 
-FOLDER = Path(__file__).with_name("verified")
+NAME = "verified"
+FOLDER = Path(__file__).with_name(NAME)
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "-"}
 
@@ -47,9 +49,10 @@ def capability(device: torch.device) -> str:
     return sm(torch.cuda.get_device_capability(device))
 
 
-def path_for(gpu: str) -> Path:
-    """NVIDIA H200 -> verified/nvidia_h200.json."""
-    return FOLDER / f"{file_stem(gpu)}.json"
+def path_for(gpu: str, op: str, label: str) -> Path:
+    """NVIDIA H200 -> verified/nvidia_h200.json, in the package that a variant comes from."""
+    package = elsewhere.whose(op, label.partition("/")[2])
+    return (package.folder / NAME if package else FOLDER) / f"{file_stem(gpu)}.json"
 
 
 def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
@@ -58,9 +61,7 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
     One of whose items some did not report, in a run that was stopped, keeps what was known of it.
     """
     gpu = torch.cuda.get_device_name(options.where)
-    path = path_for(gpu)
-    new = {"schema": report.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
-    book: dict[str, Any] = json.loads(path.read_text()) if path.exists() else new
+    written: dict[Path, dict[str, Any]] = {}
     passed, reported = 0, {o.item.id for o in outcomes}
     unknown = {(i.op, i.label) for i in items if i.id not in reported}
     for row in matrix.rows(outcomes):
@@ -69,13 +70,23 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
             continue
         key = f"{row.op}/{row.label}"
         passed += good
+        path = path_for(gpu, row.op, row.label)
+        book = written.setdefault(path, _opened(path, gpu, options))
         book["entries"].pop(key, None)
         if good:
             book["entries"][key] = _entry(row, options)
-    path.parent.mkdir(exist_ok=True)
-    files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
+    for path, book in written.items():
+        path.parent.mkdir(exist_ok=True)
+        files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
     books.cache_clear()
-    return f"recorded: {passed} variants verified on {gpu} in {path.name}"
+    names = (path.name if path.parent == FOLDER else str(path) for path in written)
+    return f"recorded: {passed} variants verified on {gpu} in {', '.join(names) or 'no file'}"
+
+
+def _opened(path: Path, gpu: str, options: Options) -> dict[str, Any]:
+    """The ledger in a file, or a new one."""
+    new = {"schema": report.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
+    return _book(path) if path.exists() else new
 
 
 def _sound(row: matrix.Row) -> bool:
@@ -84,9 +95,10 @@ def _sound(row: matrix.Row) -> bool:
 
 
 def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+    backend, _, variant = row.label.partition("/")
     return {
         "spec": catalog.spec(row.op).hash,
-        "source": report.source_hash(row.label.partition("/")[0], row.op),
+        "source": report.source_hash(backend, row.op, variant),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": report.versions(),
@@ -97,8 +109,21 @@ def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def books() -> tuple[dict[str, Any], ...]:
-    """All ledgers, one per GPU."""
-    return tuple(_book(path) for path in sorted(FOLDER.glob("*.json")))
+    """All ledgers, one per GPU, with what packages with operators have recorded of their own implementations."""
+    found = {book["gpu"]: book for path in sorted(FOLDER.glob("*.json")) for book in [_book(path)]}
+    for package in elsewhere.listed().packages.values():
+        for path in sorted((package.folder / NAME).glob("*.json")):
+            book = _book(path)
+            entries = {key: entry for key, entry in book["entries"].items() if _whose(key) is package}
+            known = found.get(book["gpu"], {**book, "entries": {}})
+            found[book["gpu"]] = {**known, "entries": {**known["entries"], **entries}}
+    return tuple(found.values())
+
+
+def _whose(key: str) -> elsewhere.Package | None:
+    """The package that an entry, "softmax/triton/theirs.short", is about."""
+    op, _, label = key.partition("/")
+    return elsewhere.whose(op, label.partition("/")[2])
 
 
 def _book(path: Path) -> dict[str, Any]:
@@ -113,7 +138,7 @@ def _book(path: Path) -> dict[str, Any]:
 
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     """ "verified" or "stale" and on which GPUs, else "emulated only" (a backend that emulates) or "never run"."""
-    now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
+    now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op, variant)}
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
     known = {gpu: all(e[k] == v for k, v in now.items()) for gpu, e in entries.items() if e}
     if current := tuple(gpu for gpu, good in known.items() if good):
@@ -131,7 +156,7 @@ def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
     alike = {b["gpu"] for b in books() if capability in ("", b.get("capability"))}
     names = (
         (op, backend, variant)
-        for op in ops or catalog.names()
+        for op in ops or catalog.usable()
         for backend in registered.backends()
         if registered.implements(backend, op)
         for variant in registered.variants(backend, op)
@@ -145,7 +170,7 @@ def table(ops: Sequence[str] = ()) -> str:
     names = registered.backends()
     gpus = ", ".join(b["gpu"] for b in books()) or "no GPU yet"
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
-    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
+    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.usable()]
     key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
     return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; - neither."])
 

@@ -330,7 +330,7 @@ def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) ->
         **vars(checked),
         idea=idea,
         spec=catalog.spec(row.op).hash,
-        source=registered.source_hash(row.backend, row.op),
+        source=registered.source_hash(row.backend, row.op, row.variant),
         bytes=work.bytes,
         flops=work.flops,
         unit=work.matrix_format,

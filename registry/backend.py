@@ -186,9 +186,9 @@ def loads(name: str) -> bool:
 
 
 def implements(name: str, op: str) -> bool:
-    """Whether there is a module for the operator in the backend, without importing it; False for one that cannot be imported.
+    """Whether the backend has a module for the operator, without importing it; False for one that cannot be imported.
 
-    It lies in the backend's package, or in that of operators elsewhere (`elsewhere`).
+    It lies in the backend's package, or in one with operators (`elsewhere`).
     """
     return loads(name) and (bool(_homes(name, op)) or any(elsewhere.joining(name, op)))
 
@@ -216,8 +216,7 @@ def variants(name: str, op: str) -> dict[str, Implementation]:
     found: dict[str, Implementation] = {}
     for package in elsewhere.joining(name, op):
         try:
-            theirs = _ladder(name, package.home(name), op, joins=True)
-            found |= {f"{package.name}.{variant}": implementation for variant, implementation in theirs.items()}
+            found |= _ladder(name, package.home(name), op, f"{package.name}.")
         except KernelmuxError as error:
             refused[name, op, package.name] = str(error)
     for package_name in _homes(name, op):
@@ -225,15 +224,20 @@ def variants(name: str, op: str) -> dict[str, Implementation]:
     return found
 
 
-refused: dict[tuple[str, str, str], str] = {}  # modules that packages join to a backend: backend, operator, package -> why
+refused: dict[
+    tuple[str, str, str], str
+] = {}  # modules that packages join to a backend: backend, operator, package -> why
 
 
-def _ladder(name: str, package: str, op: str, joins: bool = False) -> dict[str, Implementation]:
-    """The implementations in one module. joins: the ladder of the backend goes on behind them."""
+def _ladder(name: str, package: str, op: str, prefix: str = "") -> dict[str, Implementation]:
+    """The implementations in one module. prefix: of the names of those that come before the ladder of the backend."""
     spec, home = catalog.spec(op), backend(name)
     who = f"{name}: its module for {op}" if package == _packages()[name] else f"{package}.{op}"
     module = _module(f"{package}.{op}", who)
-    return check_ladder(home, module.__name__, spec, getattr(module, "VARIANTS", None), joins)
+    found = getattr(module, "VARIANTS", None)
+    if prefix and isinstance(found, dict):
+        found = {f"{prefix}{variant}": implementation for variant, implementation in found.items()}
+    return check_ladder(home, module.__name__, spec, found, joins=bool(prefix))
 
 
 def joined(op: str, variant: str) -> bool:

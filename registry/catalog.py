@@ -8,8 +8,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from kernelmux.registry import elsewhere
 from kernelmux.registry.errors import KernelmuxError, SpecError, unknown
+from kernelmux.registry.gradient import Gradient
 from kernelmux.registry.spec import OpSpec
 
 
@@ -37,8 +40,8 @@ def problem(op: str) -> str:
 
 def spec(op: str) -> OpSpec:
     """The spec of an operator; UnknownName with the nearest match if there is none, SpecError for one that is no spec."""
-    if (found := _known.get(op)) is not None if isinstance(op, str) else False:
-        return found
+    if isinstance(op, str) and op in _known:
+        return _known[op]
     if not isinstance(op, str) or op not in names():
         if isinstance(op, str) and (why := elsewhere.listed().refused.get(op)):
             raise SpecError(why)
@@ -58,18 +61,35 @@ _broken: dict[str, str] = {}  # operators elsewhere that failed once: to import 
 
 def _spec(op: str) -> OpSpec:
     package = elsewhere.owner(op)
-    if package is None:
-        found, where = getattr(importlib.import_module(f"kernelmux.registry.ops.{op}"), "SPEC", None), "registry"
-    else:
-        where = package.package.replace(".", "/")
-        try:
-            found = getattr(importlib.import_module(f"{package.package}.{elsewhere.OPS}.{op}"), "SPEC", None)
-        except (Exception, SystemExit) as error:
-            told = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
-            raise SpecError(f"{where}/ops/{op}.py cannot be imported: {told}") from error
+    home = package.package if package else "kernelmux.registry"
+    file = f"{home.removeprefix('kernelmux.').replace('.', '/')}/{elsewhere.OPS}/{op}.py"
+    try:
+        found = getattr(importlib.import_module(f"{home}.{elsewhere.OPS}.{op}"), "SPEC", None)
+    except (Exception, SystemExit) as error:
+        if package is None:
+            raise
+        told = str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+        raise SpecError(f"{file} cannot be imported: {told}") from error
     if not isinstance(found, OpSpec) or found.name != op:
-        raise SpecError(f"{where}/ops/{op}.py: expected SPEC = OpSpec(name={op!r}, ...), got {found!r}")
+        raise SpecError(f"{file}: expected SPEC = OpSpec(name={op!r}, ...), got {found!r}")
+    if package:
+        _check_elsewhere(found, file)
     return found
+
+
+def _check_elsewhere(found: OpSpec, file: str) -> None:
+    """SpecError for a spec that torch has no form for, or whose gradient is an operator that cannot be loaded."""
+    schema = importlib.import_module("kernelmux.registry.torch_ops").schema(found)
+    try:
+        torch._C.parse_schema(schema)
+    except RuntimeError as error:
+        told = str(error).strip().splitlines()[0]
+        raise SpecError(f"{file}: torch cannot have an operator {schema}: {told}") from error
+    if isinstance(found.gradient, Gradient):
+        try:
+            spec(found.gradient.op)
+        except KernelmuxError as error:
+            raise SpecError(f"{file}: its gradient is the operator {found.gradient.op}: {error}") from error
 
 
 def refusing(op: str) -> Callable[..., Any]:

@@ -135,9 +135,11 @@ def _list(console: Console, options: argparse.Namespace) -> int:
         title="variants in ladder order; the last that can run a call is the default",
         show_lines=True,
     )
-    for op in catalog.names():
+    for op in catalog.usable():
         table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
     console.print(table)
+    for line in doctor.unusable():
+        console.print(f"cannot be used: {line}", markup=False, soft_wrap=True)
     return 0
 
 

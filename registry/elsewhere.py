@@ -107,7 +107,13 @@ def _refusal(op: str, having: list[Package]) -> str | None:
         return f'the name "{op}" belongs to an operator of kernelmux: {where} needs another one'
     if op in _taken():
         return f'the name "{op}" is public in kernelmux and means something else: {where} needs another one'
-    if not op.isidentifier() or not op.isascii() or op != op.lower() or keyword.iskeyword(op) or keyword.issoftkeyword(op):
+    if (
+        not op.isidentifier()
+        or not op.isascii()
+        or op != op.lower()
+        or keyword.iskeyword(op)
+        or keyword.issoftkeyword(op)
+    ):
         return f'the name "{op}" cannot be that of a function in lower case: {where} needs another one'
     return f'the operator "{op}" is announced by {where}: uninstall all but one' if len(having) > 1 else None
 

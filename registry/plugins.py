@@ -1,4 +1,4 @@
-"""Which packages announce a backend, or operators, and what is wrong with those that cannot: a bad one disturbs no other."""
+"""Which packages announce a backend or operators, and what is wrong with those that cannot: a bad one disturbs no other."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _no_prefix(name: str, packages: list[str]) -> str | None:
     """Why a name cannot stand before those of variants, or None."""
     if not (name.isidentifier() and name.isascii()):
         where = " and ".join(packages)
-        return f'the name "{name}" begins the names of variants: expected letters, digits and _; {where} needs another one'
+        return (
+            f'the name "{name}" begins the names of variants: expected letters, digits and _; {where} needs another one'
+        )
     return _unusable(name, packages)
 
 

@@ -50,7 +50,9 @@ def check_ladder(
         if not isinstance(variant, str) or not variant or "/" in variant or "," in variant:
             raise SpecError(f'{module}: VARIANTS: expected names without "/" and ",", got {variant!r}')
         check_implementation(f"{backend.name}/{variant}", spec, implementation)
-        check_rounds(f"{backend.name}/{variant}", spec, implementation, backend.composite, not joins and variant == [*found][-1])
+        check_rounds(
+            f"{backend.name}/{variant}", spec, implementation, backend.composite, not joins and variant == [*found][-1]
+        )
     return found
 
 
