@@ -43,6 +43,11 @@ BANNED = {
     "a path of one machine": r"(?<![\w.}~*-])/(home|root|tmp|work|mnt|Users)/\w",
     "a package host": r"(pypi\.org|pythonhosted\.org|download\.pytorch\.org)",
 }
+MARKS = (
+    "registry/scaffold/",
+    "test_scaffold",
+    "new_operator",
+)  # what writes, tries and shows the marks of new operators
 VARIABLES = Path("registry/requests.py")  # which names every one
 
 
@@ -289,7 +294,7 @@ def test_nobody_writes(what: str) -> None:
     found = [
         f"{path}:{number} {line.strip()}"
         for path in everywhere
-        if path.name != Path(__file__).name
+        if path.name != Path(__file__).name and not any(place in path.as_posix() for place in MARKS)
         for number, line in enumerate(text(path).splitlines(), 1)
         if law.search(line)
     ]

@@ -48,7 +48,7 @@ SPEC = OpSpec(
     arithmetics=("fp32", "fp32_sequential", "mma"),
     error=ErrorModel(magnitude=magnitude, terms=lambda axes: axes["K"], flushes=True),
     exact=exact,
-    # TODO(newop): for what no kernel in fp32 can give, as undefined={"largest": "the sum overflows before it is scaled"}
+    # TODO(newop): for what no kernel in fp32 can give, as undefined={"largest": "sums overflow"}
     special=SpecialValues(),
     cases=(  # TODO(newop): with the axes that you gave them
         Case("a=64x32 b=32x48", tier="smoke"),

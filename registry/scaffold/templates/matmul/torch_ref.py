@@ -12,5 +12,6 @@ def wide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 VARIANTS = {
-    "wide": Implementation(fn=wide, idea="torch.matmul in a wider dtype", arithmetic="mma")  # TODO(newop): its name
+    # TODO(newop): its name
+    "wide": Implementation(fn=wide, idea="torch.matmul in a wider dtype", arithmetic="mma")
 }

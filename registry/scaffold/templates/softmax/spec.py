@@ -42,7 +42,7 @@ def magnitude(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
     """Inputs with which every order of evaluation gives the same bits; None if this case has none."""
-    # TODO(newop): or, below, exact=NoExact("why there are none"). Of softmax: 2^k equal entries, the others -inf.
+    # TODO(newop): or, below, exact=NoExact("why there are none"); here 2^k equal entries, the others -inf
     shape, axis = case.shapes["x"], case.scalars.get("axis", -1)
     if 0 in shape:
         return None
@@ -105,6 +105,6 @@ SPEC = OpSpec(
     cost=cost,
     # TODO(newop): of values v["x"], v["axis"] and v["y"]; or NoGradient("why there is none")
     gradient=Composed(("x",), lambda kx, v, g: {"x": gradient(v["y"], g["y"], v["axis"])}),
-    # TODO(newop): those that hold: a number added to a row changes nothing, what is permuted comes out permuted
+    # TODO(newop): those that hold; the last two: a row shifted by a number, and one permuted
     properties=(BatchInvariant(), ShiftInvariant("x"), PermutationInvariant("x")),
 )
