@@ -1,9 +1,8 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
 
-`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with operators
-has a folder of this name for its own implementations. A variant is "verified"
-while the hashes of its spec and source are those on record, "stale" once either has changed, and "emulated only" if no GPU
-ever ran it.
+`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
+operators has a folder of this name for its own implementations. A variant is "verified" while the hashes of its spec
+and source are those on record, "stale" once either has changed, and "emulated only" if no GPU ever ran it.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from kernelmux.registry.errors import ArgumentError, BackendUnavailable, Kernelm
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
+from kernelmux.registry.spec import OpSpec
 
 
 @dataclass(frozen=True)
@@ -213,27 +214,25 @@ def variants(name: str, op: str) -> dict[str, Implementation]:
     that cannot be used is left out, and `refused` says why. BackendUnavailable if the backend or its module cannot be
     imported, SpecError if the module is not well formed.
     """
+    spec, home = catalog.spec(op), backend(name)
     found: dict[str, Implementation] = {}
     for package in elsewhere.joining(name, op):
         try:
-            found |= _ladder(name, package.home(name), op, f"{package.name}.")
+            found |= _ladder(home, package.home(name), spec, f"{package.name}.")
         except KernelmuxError as error:
             refused[name, op, package.name] = str(error)
     for package_name in _homes(name, op):
-        found |= _ladder(name, package_name, op)
+        found |= _ladder(home, package_name, spec)
     return found
 
 
-refused: dict[
-    tuple[str, str, str], str
-] = {}  # modules that packages join to a backend: backend, operator, package -> why
+refused: dict[tuple[str, str, str], str] = {}  # (backend, operator, package that joins a module to them) -> why
 
 
-def _ladder(name: str, package: str, op: str, prefix: str = "") -> dict[str, Implementation]:
+def _ladder(home: Backend, package: str, spec: OpSpec, prefix: str = "") -> dict[str, Implementation]:
     """The implementations in one module. prefix: of the names of those that come before the ladder of the backend."""
-    spec, home = catalog.spec(op), backend(name)
-    who = f"{name}: its module for {op}" if package == _packages()[name] else f"{package}.{op}"
-    module = _module(f"{package}.{op}", who)
+    file = f"{package}.{spec.name}"
+    module = _module(file, f"{home.name}: its module for {spec.name}" if package == _packages()[home.name] else file)
     found = getattr(module, "VARIANTS", None)
     if prefix and isinstance(found, dict):
         found = {f"{prefix}{variant}": implementation for variant, implementation in found.items()}

@@ -213,6 +213,12 @@ def test_a_joined_module_that_contradicts_the_spec_is_refused_alone(announce, ho
     ours_work()
 
 
+@pytest.mark.parametrize("names", [("no_such_backend", "softmax"), ("triton", "no_such_op")])
+def test_a_ladder_of_names_that_there_are_not_is_an_error(names):
+    with pytest.raises(UnknownName):
+        registered.variants(*names)
+
+
 def test_what_nothing_reads_is_a_line(announce):
     announce("theirs", {"backends/tritn/softmax.py": SOFTMAX, "backends/triton/sofmax.py": SOFTMAX})
     told = "\n".join(lines())
@@ -232,8 +238,8 @@ def test_the_hash_of_a_variant_is_that_of_its_files_and_of_what_they_use_of_the_
         file.write("MORE = 1\n")
     after = registered.source_hash("torch_ref", "softmax", "theirs.wrong")
     assert after != before and registered.source_hash("torch_ref", "softmax", "exact") == of_ours
-    helper = Path(registered.folder("torch_ref")) / "_activations.py"
+    helper = "_activations.py"
     read = Path.read_text
-    changed = lambda path, *a, **k: read(path, *a, **k) + ("MORE = 1\n" if path.name == helper.name else "")  # noqa: E731
+    changed = lambda path, *a, **k: read(path, *a, **k) + ("MORE = 1\n" if path.name == helper else "")  # noqa: E731
     monkeypatch.setattr(Path, "read_text", changed)
     assert registered.source_hash("torch_ref", "softmax", "theirs.wrong") != after
