@@ -270,7 +270,7 @@ def _check_cases(chosen: Options) -> None:
 
 def _check_spelt(text: str, chosen: Options) -> None:
     """ArgumentError unless some operator can be called so; of several refusals one of an operator with these tensors."""
-    specs = [catalog.spec(op) for op in chosen.ops or catalog.names()]
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.usable()]
     refusals = [spelt.refusal(spec, spelt.case(spec, text), chosen.dtypes) for spec in specs]
     if all(refusals):
         near = [r for r, spec in zip(refusals, specs, strict=True) if spelt.names_tensors(spec, text)]

@@ -1,4 +1,4 @@
-"""What a compiled kernel may cost: `resource_budgets.toml` of the suite, and of the package of any backend for its own."""
+"""What a compiled kernel may cost: `resource_budgets.toml` of the suite, and of any package with kernels for its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelmux.emulator.compilers import amdgcn
 from kernelmux.registry import backend as registered
+from kernelmux.registry import elsewhere
 from kernelmux.registry.errors import SpecError
 
 NAME = "resource_budgets.toml"
@@ -53,22 +54,23 @@ def amd_archs(backend: str) -> list[str]:
 
 
 def budget(op: str, backend: str, label: str, arch: str) -> Budget:
-    """The general budget, or that of the variant `label` of the operator on `arch`, from either file."""
-    return Budget(**_limits([_table(path) for path in _files(backend)], f"{op}/{label}", arch, LIMITS))
+    """The general budget, or that of the variant `label` of the operator on `arch`, from the first file that has it."""
+    return Budget(**_limits([_table(path) for path in _files(backend, op, label)], f"{op}/{label}", arch, LIMITS))
 
 
 def amd_budget(op: str, backend: str, label: str, arch: str) -> AmdBudget:
     """The same on an AMD GPU, from the sections [amd]; what no file limits is limited by the GPU."""
     unit = amdgcn.GPUS[arch]
-    sections = [_table(path).get("amd", {}) for path in _files(backend)]
+    sections = [_table(path).get("amd", {}) for path in _files(backend, op, label)]
     found = _limits(sections, f"{op}/{label}", arch, AMD_LIMITS)
     return AmdBudget(**{"lds": unit.lds, "threads": unit.threads, **found})
 
 
-def _files(backend: str) -> list[Path]:
-    """The file of the backend's own package, if it has one, and the suite's."""
-    folder = registered.folder(backend)
-    return [*([folder / NAME] if folder is not None and (folder / NAME).is_file() else []), FILE]
+def _files(backend: str, op: str = "", label: str = "") -> list[Path]:
+    """Those of the package that a variant comes from, of the backend's package, and the suite's, where there are such."""
+    package = elsewhere.whose(op, label.partition("/")[2])
+    folders = (package.folder if package else None, registered.folder(backend))
+    return [*(folder / NAME for folder in folders if folder is not None and (folder / NAME).is_file()), FILE]
 
 
 def _limits(tables: list[dict[str, Any]], name: str, arch: str, limits: tuple[str, ...]) -> dict[str, Any]:

@@ -111,6 +111,8 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
 
 def _by_name_alone(item: Item) -> bool:
     """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked."""
+    if registered.joined(item.op, item.variant):  # by a package, which has no other check of it
+        return False
     return not item.backend.startswith(MUTANTS) and rungs.superseded(item.op, item.backend, item.variant)
 
 

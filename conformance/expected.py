@@ -1,6 +1,7 @@
 """Failures that are on record in `expected_failures.toml`: they do not fail a run, but their disappearance does.
 
-The suite has such a file, the package of every backend may have one for its own items, and `--expected` names more.
+The suite has such a file, every package of a backend or of operators may have one for its own items, and `--expected` names
+more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kernelmux.conformance.execute import WHOLE, Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
+from kernelmux.registry import elsewhere
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import SpecError
 
@@ -55,22 +57,27 @@ class Expected:
 
 @dataclass(frozen=True)
 class Book:
-    """The entries of one file. backend: the only one whose items they speak of, "" for all."""
+    """The entries of one file. backend, package: the only one whose items they speak of, "" for all."""
 
     path: Path
     entries: tuple[Expected, ...]
     backend: str = ""
+    package: str = ""
 
     def find(self, outcome: Outcome, options: Options) -> Expected | None:
         """The first entry about an outcome."""
         item = outcome.item
         if self.backend not in ("", item.backend):
             return None
+        if self.package and getattr(elsewhere.whose(item.op, item.variant), "name", "") != self.package:
+            return None
         return next((e for e in self.entries if e.matches(item.name, options.device, options.tier)), None)
 
     def complete(self, options: Options) -> bool:
         """Whether the run holds every item that the entries may speak of."""
-        chosen = not options.backends or (self.backend in options.backends if self.backend else self.path != FILE)
+        chosen = not options.backends or (
+            self.backend in options.backends if self.backend else self.path != FILE and not self.package
+        )
         return options.complete and not options.ops and not options.mutants and chosen
 
 
@@ -98,8 +105,8 @@ def _entry(entry: Any, path: Path) -> Expected:
 
 
 def books(options: Options) -> list[Book]:
-    """All files that a run takes account of: the suite's, those of the backends' packages, those of `--expected`."""
-    found = [Book(FILE, entries()), *_of_backends()]
+    """All files that a run takes account of: the suite's, those of packages elsewhere, those of `--expected`."""
+    found = [Book(FILE, entries()), *_of_backends(), *_of_packages()]
     return [*found, *(Book(Path(name), entries(Path(name).resolve())) for name in options.expected)]
 
 
@@ -108,6 +115,12 @@ def _of_backends() -> Iterator[Book]:
         folder = registered.folder(name)
         if folder is not None and (folder / NAME).is_file():
             yield Book(folder / NAME, entries(folder / NAME), name)
+
+
+def _of_packages() -> Iterator[Book]:
+    for package in elsewhere.listed().packages.values():
+        if (path := package.folder / NAME).is_file():
+            yield Book(path, entries(path), package=package.name)
 
 
 def applied(outcome: Outcome, options: Options, known: list[Book] | None = None) -> Outcome:

@@ -1,8 +1,9 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
 
-`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A variant is "verified"
-while the hashes of its spec and source are those on record, "stale" once either has changed, and has "no record" otherwise:
-no GPU has run it, or it failed. What the emulator says is not recorded.
+`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
+operators has a folder of this name for its own implementations. A variant is "verified" while the hashes of its spec and
+source are those on record, "stale" once either has changed, and has "no record" otherwise: no GPU has run it, or it failed.
+What the emulator says is not recorded.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.files import between, file_stem
 
-FOLDER = Path(__file__).with_name("verified")
+NAME = "verified"
+FOLDER = Path(__file__).with_name(NAME)
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 VERIFIED, STALE, NO_RECORD = "verified", "stale", "no record"
 MARKS = {VERIFIED: "✓", STALE: "stale", NO_RECORD: "no record"}
@@ -48,9 +50,10 @@ def capability(device: torch.device) -> str:
     return sm(torch.cuda.get_device_capability(device))
 
 
-def path_for(gpu: str) -> Path:
-    """NVIDIA H200 -> verified/nvidia_h200.json."""
-    return FOLDER / f"{file_stem(gpu)}.json"
+def path_for(gpu: str, op: str, label: str) -> Path:
+    """NVIDIA H200 -> verified/nvidia_h200.json, in the package that a variant comes from."""
+    package = elsewhere.whose(op, label.partition("/")[2])
+    return (package.folder / NAME if package else FOLDER) / f"{file_stem(gpu)}.json"
 
 
 def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
@@ -59,9 +62,7 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
     One of whose items some did not report, in a run that was stopped, keeps what was known of it.
     """
     gpu = torch.cuda.get_device_name(options.where)
-    path = path_for(gpu)
-    new = {"schema": report.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
-    book: dict[str, Any] = json.loads(path.read_text()) if path.exists() else new
+    written: dict[Path, dict[str, Any]] = {}
     passed, reported = 0, {o.item.id for o in outcomes}
     unknown = {(i.op, i.label) for i in items if i.id not in reported}
     for row in matrix.rows(outcomes):
@@ -70,13 +71,23 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
             continue
         key = f"{row.op}/{row.label}"
         passed += good
+        path = path_for(gpu, row.op, row.label)
+        book = written.setdefault(path, _opened(path, gpu, options))
         book["entries"].pop(key, None)
         if good:
             book["entries"][key] = _entry(row, options)
-    path.parent.mkdir(exist_ok=True)
-    files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
+    for path, book in written.items():
+        path.parent.mkdir(exist_ok=True)
+        files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
     books.cache_clear()
-    return f"recorded: {passed} variants verified on {gpu} in {path.name}"
+    names = (path.name if path.parent == FOLDER else str(path) for path in written)
+    return f"recorded: {passed} variants verified on {gpu} in {', '.join(names) or 'no file'}"
+
+
+def _opened(path: Path, gpu: str, options: Options) -> dict[str, Any]:
+    """The ledger in a file, or a new one."""
+    new = {"schema": report.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
+    return _book(path) if path.exists() else new
 
 
 def _sound(row: matrix.Row) -> bool:
@@ -85,8 +96,9 @@ def _sound(row: matrix.Row) -> bool:
 
 
 def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+    backend, _, variant = row.label.partition("/")
     return {
-        **now(row.op, row.label.partition("/")[0]),
+        **now(row.op, backend, variant),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": report.versions(),
@@ -97,8 +109,21 @@ def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def books() -> tuple[dict[str, Any], ...]:
-    """All ledgers, one per GPU."""
-    return tuple(_book(path) for path in sorted(FOLDER.glob("*.json")))
+    """All ledgers, one per GPU, with what packages with operators have recorded of their own implementations."""
+    found = {book["gpu"]: book for path in sorted(FOLDER.glob("*.json")) for book in [_book(path)]}
+    for package in elsewhere.listed().packages.values():
+        for path in sorted((package.folder / NAME).glob("*.json")):
+            book = _book(path)
+            entries = {key: entry for key, entry in book["entries"].items() if _whose(key) is package}
+            known = found.get(book["gpu"], {**book, "entries": {}})
+            found[book["gpu"]] = {**known, "entries": {**known["entries"], **entries}}
+    return tuple(found.values())
+
+
+def _whose(key: str) -> elsewhere.Package | None:
+    """The package that an entry, "softmax/triton/theirs.short", is about."""
+    op, _, label = key.partition("/")
+    return elsewhere.whose(op, label.partition("/")[2])
 
 
 def _book(path: Path) -> dict[str, Any]:
@@ -111,15 +136,15 @@ def _book(path: Path) -> dict[str, Any]:
     return found
 
 
-def now(op: str, backend: str) -> dict[str, str]:
+def now(op: str, backend: str, variant: str) -> dict[str, str]:
     """The hashes by which an entry of a variant counts: of its spec, and of its source."""
-    return {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
+    return {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op, variant)}
 
 
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
     """`VERIFIED` or `STALE` and on which GPUs, or `NO_RECORD`."""
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
-    known = {gpu: all(e[k] == v for k, v in now(op, backend).items()) for gpu, e in entries.items() if e}
+    known = {gpu: all(e[k] == v for k, v in now(op, backend, variant).items()) for gpu, e in entries.items() if e}
     if current := tuple(gpu for gpu, good in known.items() if good):
         return VERIFIED, current
     return (STALE, tuple(known)) if known else (NO_RECORD, ())
@@ -143,7 +168,7 @@ def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
     alike = {b["gpu"] for b in books() if capability in ("", b.get("capability"))}
     names = (
         (op, backend, variant)
-        for op in ops or catalog.names()
+        for op in ops or catalog.usable()
         for backend in registered.backends()
         for variant in plan.known(backend, op)
     )
@@ -155,7 +180,7 @@ def table(ops: Sequence[str] = ()) -> str:
     """The support matrix in Markdown, of all operators unless some are named: per backend every variant with its mark."""
     names = registered.backends()
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
-    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
+    lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.usable()]
     return "\n".join([*lines, "", "; ".join(f"{mark}: {means}" for mark, means in meanings().items())])
 
 

@@ -78,7 +78,7 @@ def _variants(op: str, recorded: Iterable[str]) -> Iterator[tuple[str, str, str]
 
 def _standing(book: dict[str, Any], op: str, backend: str, variant: str) -> Standing:
     entry = book["entries"].get(f"{op}/{backend}/{variant}") or {}
-    changed = tuple(key for key, value in ledger.now(op, backend).items() if entry and entry.get(key) != value)
+    changed = tuple(key for key, value in ledger.now(op, backend, variant).items() if entry and entry.get(key) != value)
     status = NO_RECORD if not entry else STALE if changed else VERIFIED
     return Standing(book["gpu"], op, backend, variant, status, changed, entry)
 
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     books = _books(options.gpu)
-    ops = requests.operators(options.op, "ledger") if options.op else list(catalog.names())
+    ops = requests.operators(options.op, "ledger") if options.op else list(catalog.usable())
     found = standings(books, ops)
     if options.json:
         print(json_form.text(document(books, found, options.stale)))

@@ -118,11 +118,12 @@ def _line(row: Row, names: list[str], notes: list[str], shown: set[str]) -> dict
 
 def _operator(op: str, rows: list[Row], failed: list[Outcome]) -> dict[str, Any]:
     """Of an operator: what it means, how much of the bound each variant uses, and its failing items."""
-    spec, own = catalog.spec(op), [row for row in rows if row.op == op]
+    own, broken = [row for row in rows if row.op == op], catalog.problem(op)
+    spec = None if broken else catalog.spec(op)
     return {
         "op": op,
-        "summary": spec.summary,
-        "math": spec.math,
+        "summary": spec.summary if spec else broken,
+        "math": spec.math if spec else "",
         "variants": [_variant(row) for row in own if not row.problem],
         "failing": [_item(o) for o in failed if o.item.op == op],
     }

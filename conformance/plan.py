@@ -92,7 +92,7 @@ def check_names(options: Options) -> None:
         catalogue.check(name)
     for label in options.backends:
         head, variant = (label, None) if label == SPEC else registered.split(label)
-        ladders = {op: known(head, op) for op in options.ops or catalog.names()} if variant else {}
+        ladders = {op: known(head, op) for op in options.ops or catalog.usable()} if variant else {}
         if variant and not any(variant in ladder for ladder in ladders.values()):
             every = sorted({v for ladder in ladders.values() for v in ladder})
             raise unknown(f"variant of {head}", variant, every)
@@ -116,6 +116,9 @@ def _heads(names: tuple[str, ...], backend: str) -> bool:
 
 
 def _of_op(op: str, options: Options) -> Iterator[Item]:
+    if problem := catalog.problem(op):
+        yield Item(op, SPEC, "", BROKEN, problem)
+        return
     chosen = [n for n in catalogue.names() if not options.checks or n in options.checks]
     if wanted(options, SPEC):
         yield from (Item(op, SPEC, "", n) for n in chosen if catalogue.check(n).about == SPEC)

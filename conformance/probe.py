@@ -23,7 +23,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, dispatch, numerics, results
+from kernelmux.registry import conduct, dispatch, elsewhere, numerics, results
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
@@ -173,8 +173,9 @@ class Probe:
 
     @cached_property
     def home(self) -> Path | None:
-        """The folder of the backend's package."""
-        return registered.folder(self.backend) if self.variant else None
+        """The folder of the package that the variant comes from."""
+        package = elsewhere.whose(self.spec.name, self.variant)
+        return (package.folder if package else registered.folder(self.backend)) if self.variant else None
 
     @property
     def conditions(self) -> list[str]:

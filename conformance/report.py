@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections import Counter
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.tested import Tested
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, gpu_tables
 from kernelmux.registry.packages import version
 
 SCHEMA = 1
@@ -37,10 +36,9 @@ def versions() -> dict[str, str]:
     return {name: told for name, told in found.items() if told}
 
 
-@cache
-def source_hash(backend: str, op: str) -> str:
+def source_hash(backend: str, op: str, variant: str = "") -> str:
     """The hash of an implementation's source, "" for the rows that judge a spec."""
-    return registered.source_hash(backend, op) if backend in registered.backends() else ""
+    return gpu_tables.source(backend, op, variant) if backend in registered.backends() else ""
 
 
 def folder(options: Options) -> Path:
@@ -130,7 +128,8 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
     item = outcome.item
     where: dict[str, Any] = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
     where |= {} if item.seed is None else {"seed": item.seed}
-    hashes = {"spec": catalog.spec(item.op).hash, "source": "" if item.problem else source_hash(item.backend, item.op)}
+    spec = "" if item.problem and catalog.problem(item.op) else catalog.spec(item.op).hash
+    hashes = {"spec": spec, "source": "" if item.problem else source_hash(item.backend, item.op, item.variant)}
     head = {
         "kind": "item",
         **where,

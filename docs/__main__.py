@@ -4,6 +4,7 @@ docs/operators/<op>.md    a page for each operator, and README.md, their index
 docs/images/speeds*.svg   well-known operators beside other libraries, for a narrow page and a wide one
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
 docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
+<out>/<op>.md             with --package: the pages of the operators of a package, and nothing else
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmux.docs import fused, index_page, ladder_pictures, libraries, operator_page, record_tables, rungs, speeds
-from kernelmux.registry import catalog, files, terminal
+from kernelmux.registry import elsewhere, files, terminal
+from kernelmux.registry.elsewhere import Package
+from kernelmux.registry.errors import ArgumentError, unknown
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"
@@ -23,7 +26,7 @@ MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in ("libraries", *fused.
 
 def made() -> dict[Path, str]:
     """Every file that is written, with its text."""
-    found = {PAGES / f"{op}.md": operator_page.page(op) for op in catalog.names()}
+    found = {PAGES / f"{op}.md": operator_page.page(op) for op in elsewhere.own()}
     found[PAGES / "README.md"] = index_page.page()
     found[HOME / "images/speeds.svg"] = speeds.picture()
     found[HOME / "images/speeds_wide.svg"] = speeds.picture(columns=2)
@@ -36,8 +39,12 @@ def made() -> dict[Path, str]:
 
 def differing(wanted: dict[Path, str]) -> list[Path]:
     """Files that are not what they should be, and pages of operators that are there no more."""
-    wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    wrong = [path for path, text in wanted.items() if _differs(path, text)]
     return [*wrong, *sorted(path for path in PAGES.glob("*.md") if path not in wanted)]
+
+
+def _differs(path: Path, text: str) -> bool:
+    return not path.exists() or path.read_text(encoding="utf-8") != text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
     made.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
+    made.add_argument("--package", metavar="NAME", help="a package with operators, by the name of its entry point")
+    made.add_argument("--out", metavar="FOLDER", help="for the pages of --package (default: docs/operators here)")
     return made
 
 
@@ -56,21 +65,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if lack := terminal.missing(("matplotlib",)):
         return terminal.say("docs", lack, terminal.USAGE)
-    return terminal.run("docs", lambda: _run(options.check, options.pictures))
+    if options.package is None and options.out is None:
+        return terminal.run("docs", lambda: _run(options.check, options.pictures))
+    return terminal.run("docs", lambda: _of_package(options))
+
+
+def _of_package(options: argparse.Namespace) -> int:
+    """Write, or check, the pages of the operators of a package."""
+    if options.package is None or options.pictures:
+        raise ArgumentError("--out and --package stand together, without --pictures")
+    package, out = _package(options.package), Path(options.out or "docs/operators")
+    own = (op for op in package.operators if elsewhere.owner(op) is package)
+    wanted = {out / f"{op}.md": operator_page.page(op) for op in own}
+    changed = [path for path in wanted if _differs(path, wanted[path])]
+    return _written(wanted, changed, options.check, Path(), f"kernelmux docs --package {package.name} --out {out}")
+
+
+def _package(name: str) -> Package:
+    """A package with operators by its entry point; UnknownName, or what is wrong with it."""
+    found = elsewhere.listed()
+    if name in found.wrong:
+        raise ArgumentError(f"--package: {found.wrong[name]}")
+    if name not in found.packages:
+        raise unknown("package with operators", name, found.packages, "--package")
+    return found.packages[name]
 
 
 def _run(check: bool, pictures: bool) -> int:
     wanted = made() | (dict(ladder_pictures.made()) if pictures else {})
-    changed = differing(wanted)
+    return _written(wanted, differing(wanted), check, HOME.parent, "nox -s docs")
+
+
+def _written(wanted: dict[Path, str], changed: list[Path], check: bool, top: Path, command: str) -> int:
+    """Write what has changed, or say what has: paths as they are seen from the folder `top`, and what writes them."""
     for path in changed:
-        print(f"{'differs from' if check else 'written from'} the records: {path.relative_to(HOME.parent)}")
+        shown = path.relative_to(top) if path.is_relative_to(top) else path
+        print(f"{'differs from' if check else 'written from'} the records: {shown}")
         if not check and path in wanted:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, wanted[path])
         elif not check:
             path.unlink()
     if check and changed:
-        return terminal.say("docs", "run `nox -s docs`, which writes these files anew", 1)
+        return terminal.say("docs", f"run `{command}`, which writes these files anew", 1)
     print(f"{len(wanted)} files, {len(changed)} changed")
     return 0
 

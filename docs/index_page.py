@@ -11,7 +11,7 @@ from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, tables
+from kernelmux.registry import elsewhere, tables
 
 HEAD = """# Operators
 
@@ -31,14 +31,14 @@ def page() -> str:
     parts = [HEAD.format(marks=marks).rstrip()]
     timed = [row for record in records.recorded() for row in rungs.rows(record)]
     speeds = {group.op: _speed(group) for group in large_groups(timed)}
-    for family, ops in by_family(catalog.names()).items():
+    for family, ops in by_family(elsewhere.own()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]
         parts += [f"## {family}", tables.markdown(("operator", *backends(), "best, us"), rows)]
     return "\n\n".join([*parts, "Written by `nox -s docs` from the specs and the records."]) + "\n"
 
 
 def _cell(op: str, backend: str) -> str:
-    found = registered.variants(backend, op) if registered.implements(backend, op) else {}
+    found = (name for name in registered.variants(backend, op) if not registered.joined(op, name))
     return ", ".join(f"{name} {ledger.MARKS[ledger.status(op, backend, name)[0]]}" for name in found) or "-"
 
 

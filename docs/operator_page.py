@@ -1,6 +1,7 @@
 """The page of one operator, docs/operators/<op>.md, from its spec, its variants, the ledger and the records.
 
-The text is the same on every machine: what could run is asked of sm_90, and no plugin that is installed takes part.
+The text is the same on every machine: what could run is asked of sm_90, and no plugin that is installed takes part. The
+page of an operator elsewhere, which lies in no folder of ours, has no links to our pages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.result import Timed
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, documentation, numerics, support, tables
+from kernelmux.registry import catalog, documentation, elsewhere, numerics, support, tables
 from kernelmux.registry.conditions import Capability
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.gradient import Composed, Gradient
@@ -40,19 +41,36 @@ def page(op: str) -> str:
     parts += ["## Arguments", _arguments(spec), "## Returns", _outputs(spec), *_rules(spec)]
     parts += ["## Who computes it", _support(op), "## How far off a result may be", *_errors(spec)]
     parts += ["## Gradient", _gradient(spec), "## Speed", *_speeds(op), *_curves(op)]
-    parts += ["", "Written by `nox -s docs` from the spec and the records."]
+    package = elsewhere.owner(op)
+    command = f"kernelmux docs --package {package.name}" if package else "nox -s docs"
+    parts += ["", f"Written by `{command}` from the spec and the records."]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _sources(spec: OpSpec) -> str:
     call = ", ".join(i.name if i.default is REQUIRED else f"{i.name}={i.default!r}" for i in spec.inputs)
     links = [
-        f"[{name}](../../{_home(name, spec.name)})" for name in backends() if registered.implements(name, spec.name)
+        _link(name, f"../../{_home(name, spec.name)}", spec.name)
+        for name in backends()
+        if registered.implements(name, spec.name)
     ]
+    package = elsewhere.owner(spec.name)
+    home = f"{package.package.replace('.', '/')}/ops" if package else "registry/ops"
+    stem = f"{home}/{spec.name}.py"
     lines = ["```text", spec.math, f"kx.{spec.name}({call})", "```", ""]
-    lines += [f"Spec: [registry/ops/{spec.name}.py](../../registry/ops/{spec.name}.py), version {spec.version}."]
+    lines += [f"Spec: {_link(stem, f'../../{stem}', spec.name)}, version {spec.version}."]
     lines += [f"Kernels: {', '.join(links)}.", *(f"Source: {source}." for source in spec.sources)]
     return "\n".join(lines)
+
+
+def _link(text: str, target: str, op: str) -> str:
+    """A link from the page of an operator of ours; the text alone from that of another."""
+    return text if elsewhere.owner(op) else f"[{text}]({target})"
+
+
+def _see(text: str, target: str, op: str) -> str:
+    """A link in brackets from the page of an operator of ours, nothing from that of another."""
+    return "" if elsewhere.owner(op) else f" ([{text}]({target}))"
 
 
 def _home(backend: str, op: str) -> str:
@@ -95,7 +113,7 @@ def _rules(spec: OpSpec) -> Iterator[str]:
 
 def _support(op: str) -> str:
     matrix = support.support_matrix(rungs.GPU, op)
-    entries = [e for name in backends() for e in matrix.of(op, name)]
+    entries = [e for name in backends() for e in matrix.of(op, name) if not registered.joined(op, e.variant)]
     rows = []
     for entry in entries:
         found = registered.variants(entry.backend, op)[entry.variant]
@@ -107,7 +125,7 @@ def _support(op: str) -> str:
         f"{tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input where it"
         " lies. An input that is not named may have any. An input with other strides is copied first. The default of a"
         " backend is its last variant that can run the call. A variant is verified on a GPU once it has passed the whole"
-        " suite there as it stands ([conformance](../conformance.md))."
+        f" suite there as it stands{_see('conformance', '../conformance.md', op)}."
     )
 
 
@@ -130,7 +148,7 @@ def _status(op: str, entry: support.Support) -> str:
 
 def _errors(spec: OpSpec) -> Iterator[str]:
     for output, model in zip(spec.outputs, spec.errors, strict=True):
-        yield f"`{output.name}`: {_bound(model)}"
+        yield f"`{output.name}`: {_bound(model, spec.name)}"
     judged = [(o, m) for o, m in zip(spec.outputs, spec.errors, strict=True) if m.roundings]
     if not judged:
         return
@@ -146,7 +164,7 @@ def _errors(spec: OpSpec) -> Iterator[str]:
     yield tables.markdown(("arithmetic", "chain h", "factor", "u_acc"), rows)
 
 
-def _bound(model: numerics.ErrorModel) -> str:
+def _bound(model: numerics.ErrorModel, op: str) -> str:
     """The terms of registry/numerics.py that this output has."""
     if model.chosen:
         return "one of the inputs, found by comparisons: it must be equal to the reference."
@@ -159,7 +177,8 @@ def _bound(model: numerics.ErrorModel) -> str:
     terms += ["what flushing subnormal inputs changes"] if model.flushes else []
     told = inspect.getdoc(model.magnitude) if model.magnitude.__name__ != "<lambda>" else None
     means = f" M: {told.partition(chr(10))[0]}" if told else ""
-    return f"|error| <= {' + '.join(terms)} ([the formula](../conformance.md#how-far-off-may-a-result-be)).{means}"
+    formula = _see("the formula", "../conformance.md#how-far-off-may-a-result-be", op)
+    return f"|error| <= {' + '.join(terms)}{formula}.{means}"
 
 
 def _factor(how: numerics.Arithmetic, terms: int, outputs: int) -> tuple[str, str, str]:
@@ -175,7 +194,8 @@ def _gradient(spec: OpSpec) -> str:
     names = ", ".join(f"`{name}`" for name in found.tensors)
     saved = f", from the saved {', '.join(f'`{s}`' for s in found.saves)}" if found.saves else ""
     if isinstance(found, Gradient):
-        return f"Of {names}, by [{found.op}]({found.op}.md){saved}."
+        beside = elsewhere.owner(found.op) == elsewhere.owner(spec.name)
+        return f"Of {names}, by {f'[{found.op}]({found.op}.md)' if beside else f'`{found.op}`'}{saved}."
     return f"Of {names}, composed of public operators and steps of torch{saved}."
 
 
@@ -183,8 +203,12 @@ def _gradient(spec: OpSpec) -> str:
 
 
 def _speeds(op: str) -> Iterator[str]:
-    for record in records.recorded():
+    if elsewhere.owner(op) and not any(row.op == op for record in records.everywhere() for row in record.rows):
+        yield f"Not on record yet: `python -m kernelmux.perf --op {op} --record`, on a GPU."
+    for record in records.everywhere():
         rows = [row for row in rungs.rows(record) if row.op == op]
+        if not rows and elsewhere.owner(op):
+            continue
         yield rungs.table_of(record, op)
         if len(found := groups(rows)) > 1:
             yield "The best of each backend, microseconds and share of the floor:"

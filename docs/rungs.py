@@ -65,7 +65,8 @@ def rows(record: GpuRecord) -> tuple[Timed, ...]:
 
 @cache
 def _rows(gpu: str) -> tuple[Timed, ...]:
-    return tuple(row for r in records.recorded() if r.gpu == gpu for row in r.rows if row.backend in backends())
+    own = (row for r in records.everywhere() if r.gpu == gpu for row in r.rows if row.backend in backends())
+    return tuple(row for row in own if not registered.joined(row.op, row.variant))
 
 
 def _usual(dtypes: tuple[torch.dtype, ...]) -> torch.dtype:
@@ -88,7 +89,7 @@ def _lines(group: ResultGroup) -> Iterator[list[str]]:
     for backend in backends():
         for variant, found in registered.variants(backend, group.op).items():
             row = known.get(f"{backend}/{variant}")
-            if row is not None or not found.reasons(call):
+            if (row is not None or not found.reasons(call)) and not registered.joined(group.op, variant):
                 yield [f"{backend}/{variant}", found.idea, *_cells(group, row)]
 
 

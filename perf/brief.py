@@ -41,7 +41,7 @@ def report(options: Options) -> list[Row]:
         peers.join()
     plan.check_names(options)
     rows: list[Row] = []
-    for op in order(catalog.names()):
+    for op in order(catalog.usable()):
         rows += _chosen(list(_group(catalog.spec(op), options)), options)
     return rows
 

@@ -121,8 +121,11 @@ def results_of(outcome: running.Outcome, command: str, options: Options) -> Resu
 
 
 def lacking(options: Options) -> Iterator[str]:
-    """The backends that could run on this device if their package were installed, and what to do."""
+    """What a run leaves out: operators elsewhere that cannot be loaded; backends that lack a package, and what to do."""
     absent = missing_packages(torch.device(options.device), plan.chosen_backends(options))
+    for op in () if options.ops else catalog.names():
+        if why := catalog.problem(op):
+            yield f"operator {op} was left out: {why}"
     others = " ".join(name for name in registered.backend_names() if name not in absent and name != peers.NAME)
     for name, told in absent.items():
         yield f"backend {name} could run here and was left out: {told}; or run without it: --backend {others}"
@@ -204,14 +207,13 @@ def write(console: Console, measured: Results, args: argparse.Namespace) -> Resu
 
 
 def _record(console: Console, measured: Results) -> None:
-    path = records.record(measured)
-    records.derive(path)
-    markdown.write(results.read(path), path.parent, path.stem)
-    console.print(f"recorded: {path}", markup=False, soft_wrap=True)
+    for path in records.record_all(measured):
+        markdown.write(results.read(path), path.parent, path.stem)
+        console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 
 def _show_records(console: Console, options: Options) -> None:
-    for known in records.recorded():
+    for known in records.everywhere():
         rows = [row for row in known.rows if not options.ops or row.op in options.ops]
         if rows:
             _print_record(console, known, rows, whole=False)

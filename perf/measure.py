@@ -39,7 +39,7 @@ from kernelmux.perf.roofline import Ceilings, Work
 from kernelmux.perf.stopping import WARMUP, Timing, timing_of, until_known
 from kernelmux.perf.verify import Checked, Oracle, WrongOutput
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, conduct
+from kernelmux.registry import catalog, conduct, elsewhere
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec import Call
 
@@ -170,7 +170,8 @@ def _time_row(
         hidden.require_none(prepared.call)
     laps("held, host, other streams")
     checked = _checked(prepared, inputs, implementation, oracle, peers.SLACK if library else 1.0)
-    if not library and not registered.package(row.backend).startswith("kernelmux.backends."):
+    own = registered.package(row.backend).startswith("kernelmux.backends.") and not elsewhere.whose(row.op, row.variant)
+    if not library and not own:
         _keeps_nothing(row, prepared, inputs, implementation)
     laps("check")
     timed = _timed(row, implementation.idea, timing, checked, inputs.work)
@@ -330,7 +331,7 @@ def _timed(row: Row, idea: str, timing: Timing, checked: Checked, work: Work) ->
         **vars(checked),
         idea=idea,
         spec=catalog.spec(row.op).hash,
-        source=registered.source_hash(row.backend, row.op),
+        source=registered.source_hash(row.backend, row.op, row.variant),
         bytes=work.bytes,
         flops=work.flops,
         unit=work.matrix_format,

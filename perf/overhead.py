@@ -29,7 +29,7 @@ WARMUP = 3  # calls, after which one of a kernel is replayed
 def measure(ops: tuple[str, ...], backends: tuple[str, ...], device: str) -> tuple[Overhead, ...]:
     """One per operator, backend and variant that the backend picks by itself for one of the dtypes."""
     rows = []
-    for op in ops or catalog.names():
+    for op in ops or catalog.usable():
         for name in backends:
             rows += _rows(op, name, device)
     return tuple(rows)

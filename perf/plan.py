@@ -38,7 +38,7 @@ def rows(options: Options) -> list[Row]:
         peers.join()
     check_names(options)
     rows = []
-    for op in options.ops or catalog.names():
+    for op in options.ops or catalog.usable():
         spec = catalog.spec(op)
         for case in workloads(spec, options):
             for dtype in _dtypes(spec, case, options):
@@ -99,7 +99,7 @@ def _check_variant(name: str, variant: str | None, options: Options) -> None:
     """UnknownName for a variant that none of the operators has; a backend that cannot be loaded is a row's problem."""
     known: dict[str, None] = {}
     try:
-        for op in options.ops or catalog.names():
+        for op in options.ops or catalog.usable():
             known |= dict.fromkeys(registered.variants(name, op))
     except Exception:
         return

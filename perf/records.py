@@ -1,4 +1,7 @@
-"""The record of each GPU, perf/results/<gpu>.json, and whether its rows are of the sources as they are."""
+"""The record of each GPU, perf/results/<gpu>.json, and whether its rows are of the sources as they are.
+
+A package with operators keeps the rows of its own implementations in its folder `results`, and their times in `times`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Overhead, Results, read, text
 from kernelmux.perf.roofline import NOISY
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, measured
+from kernelmux.registry import catalog, elsewhere, measured
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 from kernelmux.registry.gpu_tables import Table
@@ -40,6 +43,26 @@ def record(results: Results, folder: Path | None = None) -> Path:
     files.write(path, text(form(replace(head, rows=merged(known.timed, results), overhead=_overhead(known, results)))))
     recorded.cache_clear()
     return path
+
+
+def record_all(results: Results) -> list[Path]:
+    """`record` and `derive`, for ours and for each package whose implementations were timed; the files of the records."""
+    packages = {name: package.folder for name, package in elsewhere.listed().packages.items()}
+    parts = {_whose(row.op, row.variant) for row in results.rows} | {_whose(r.op, r.variant) for r in results.overhead}
+    paths = []
+    for name in sorted(parts or {""}):
+        rows = tuple(row for row in results.rows if _whose(row.op, row.variant) == name)
+        overhead = tuple(row for row in results.overhead if _whose(row.op, row.variant) == name)
+        home = packages.get(name)
+        paths.append(record(replace(results, rows=rows, overhead=overhead), home / FOLDER.name if home else None))
+        derive(paths[-1], home / measured.TABLES.folder.name if home else None)
+    return paths
+
+
+def _whose(op: str, variant: str) -> str:
+    """The package with operators whose implementation this is, "" for ours."""
+    package = elsewhere.whose(op, variant)
+    return package.name if package else ""
 
 
 def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
@@ -118,12 +141,24 @@ def recorded() -> tuple[GpuRecord, ...]:
     return tuple(GpuRecord(read(path)) for path in sorted(FOLDER.glob("*.json")))
 
 
+def everywhere() -> tuple[GpuRecord, ...]:
+    """The same, with the rows of packages with operators."""
+    found = {known.gpu: known.results for known in recorded()}
+    for name, package in elsewhere.listed().packages.items():
+        for path in sorted((package.folder / FOLDER.name).glob("*.json")):
+            theirs = read(path)
+            rows = tuple(row for row in theirs.timed if _whose(row.op, row.variant) == name)
+            known = found.get(theirs.machine.name, replace(theirs, rows=(), overhead=()))
+            found[theirs.machine.name] = replace(known, rows=(*known.rows, *rows))
+    return tuple(map(GpuRecord, found.values()))
+
+
 def find(gpu: str) -> GpuRecord:
     """The record of a GPU by its name, its file name or a part of either; ArgumentError names what there is."""
-    for known in recorded():
+    for known in everywhere():
         if not gpu or file_stem(gpu) in file_stem(known.gpu):
             return known
-    names = ", ".join(known.gpu for known in recorded()) or "none"
+    names = ", ".join(known.gpu for known in everywhere()) or "none"
     raise ArgumentError(f"no recorded results{f' of {gpu}' if gpu else ''}; recorded GPUs: {names}")
 
 

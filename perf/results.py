@@ -37,6 +37,10 @@ class Overhead:
     date: str = field(default="", metadata=SPARSE)
     error: str = field(default="", metadata=SPARSE)
 
+    @property
+    def variant(self) -> str:
+        return self.label.partition("/")[2]
+
 
 @dataclass(frozen=True)
 class KernelNeed:

@@ -20,12 +20,13 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog, numerics, plugins
+from kernelmux.registry import catalog, elsewhere, numerics, plugins
 from kernelmux.registry.conditions import Condition, Unmet, unmet
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
+from kernelmux.registry.spec import OpSpec
 
 
 @dataclass(frozen=True)
@@ -188,28 +189,61 @@ def loads(name: str) -> bool:
 
 
 def implements(name: str, op: str) -> bool:
-    """Whether the backend has a module for the operator, without importing it; False for one that cannot be imported."""
-    if not loads(name):
-        return False
+    """Whether the backend has a module for the operator, without importing it; False for one that cannot be imported.
+
+    It lies in the backend's package, or in one with operators (`elsewhere`).
+    """
+    return loads(name) and (bool(_homes(name, op)) or any(elsewhere.joining(name, op)))
+
+
+def _homes(name: str, op: str) -> list[str]:
+    """The packages that hold the module of a backend for an operator: that of the operator, and that of the backend."""
+    owner, found = elsewhere.owner(op), list[str]()
+    if owner and op in owner.implements(name):
+        found.append(owner.home(name))
     try:
-        return importlib.util.find_spec(f"{_packages()[name]}.{op}") is not None
+        own = importlib.util.find_spec(f"{_packages()[name]}.{op}") is not None
     except (ImportError, ValueError):  # a module that is no package has no modules
-        return False
+        own = False
+    return [*found, _packages()[name]] if own else found
 
 
 @cache
 def variants(name: str, op: str) -> dict[str, Implementation]:
     """The backend's implementations of an operator in ladder order; empty if it has none.
 
-    BackendUnavailable if the backend or its module cannot be imported, SpecError if the module is not well formed.
+    Those that other packages join to it come first, under the names of their packages ("theirs.blocked"); such a module
+    that cannot be used is left out, and `refused` says why. BackendUnavailable if the backend or its module cannot be
+    imported, SpecError if the module is not well formed.
     """
-    spec = catalog.spec(op)
-    home = backend(name)
-    if not implements(name, op):
-        return {}
-    module = _module(f"{_packages()[name]}.{op}", f"{name}: its module for {op}")
-    found: dict[str, Implementation] = check_ladder(home, module.__name__, spec, getattr(module, "VARIANTS", None))
+    spec, home = catalog.spec(op), backend(name)
+    found: dict[str, Implementation] = {}
+    for package in elsewhere.joining(name, op):
+        try:
+            found |= _ladder(home, package.home(name), spec, f"{package.name}.")
+        except KernelmuxError as error:
+            refused[name, op, package.name] = str(error)
+    for package_name in _homes(name, op):
+        found |= _ladder(home, package_name, spec)
     return found
+
+
+refused: dict[tuple[str, str, str], str] = {}  # (backend, operator, package that joins a module to them) -> why
+
+
+def _ladder(home: Backend, package: str, spec: OpSpec, prefix: str = "") -> dict[str, Implementation]:
+    """The implementations in one module. prefix: of the names of those that come before the ladder of the backend."""
+    file = f"{package}.{spec.name}"
+    module = _module(file, f"{home.name}: its module for {spec.name}" if package == _packages()[home.name] else file)
+    found = getattr(module, "VARIANTS", None)
+    if prefix and isinstance(found, dict):
+        found = {f"{prefix}{variant}": implementation for variant, implementation in found.items()}
+    return check_ladder(home, module.__name__, spec, found, joins=bool(prefix))
+
+
+def joined(op: str, variant: str) -> bool:
+    """Whether a variant comes from a package that joined it: then no bare name of a backend stands for it."""
+    return elsewhere.of_variant(op, variant) is not None
 
 
 def split(name: str, where: str = "") -> tuple[str, str | None]:
@@ -248,18 +282,29 @@ def folder(name: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
-def source_hash(name: str, op: str) -> str:
-    """Twelve hex digits over the files of a backend that its implementation of an operator is made of.
+def source_hash(name: str, op: str, variant: str = "") -> str:
+    """Twelve hex digits over the files that a backend's implementation of an operator is made of.
 
     These are `fingerprint.sources` but for files named `_*_emulated.py`, which only work where there is no GPU: what a
-    GPU has verified does not depend on them.
+    GPU has verified does not depend on them. Of an operator, or of a variant, from a package elsewhere they are files of
+    that package, and those of the backend that these use.
     """
     package = _packages()[name]
     module = importlib.import_module(package)
     home = Path(_module_file(module)).parent
-    stem = getattr(module, "STEM", op)  # of a function from a file of any name
-    found = sorted(p for p in sources(home, package, stem) if not p.name.endswith("_emulated.py"))
-    return digest(text for p in found for text in (p.relative_to(home).as_posix(), p.read_text()))
+    if (theirs := elsewhere.whose(op, variant)) and op in theirs.implements(name):
+        files = sources(theirs.folder, theirs.package, f"{elsewhere.BACKENDS}.{name}.{op}", (home, package))
+        roots: tuple[Path, ...] = (theirs.folder, home)
+    else:
+        stem = getattr(module, "STEM", op)  # of a function from a file of any name
+        files, roots = sources(home, package, stem), (home,)
+    found = sorted(p for p in files if not p.name.endswith("_emulated.py"))
+    return digest(text for p in found for text in (_within(p, roots), p.read_text()))
+
+
+def _within(path: Path, roots: Sequence[Path]) -> str:
+    """The path of a file below the first of these folders that holds it."""
+    return next(path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root))
 
 
 def _module_file(module: ModuleType) -> str:

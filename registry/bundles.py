@@ -87,7 +87,8 @@ def _about(call: Call, results: Sequence[Result]) -> dict[str, Any]:
 
 def _source(name: str, op: str) -> str:
     try:
-        return registered.source_hash(name.partition("/")[0], op)
+        backend, _, variant = name.partition("/")
+        return registered.source_hash(backend, op, variant)
     except Exception:  # a backend whose files cannot be read
         return "unknown"
 

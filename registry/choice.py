@@ -32,6 +32,7 @@ class Verdict:
     of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
     declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
+    joined: it comes from a package that joined it to the backend, whose bare name does not stand for it.
     """
 
     backend: str
@@ -45,6 +46,7 @@ class Verdict:
     asked: bool = True
     declared: str = ""
     varies: bool = False
+    joined: bool = False
 
     @property
     def name(self) -> str:
@@ -125,7 +127,8 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call, 
     if varies and determinism.mode() != determinism.OFF and not lenient:
         found.append(determinism.FORBIDDEN)
     copied, declared = tuple(_bytes(call, k) for k in copies), implementation.declared
-    return Verdict(name, variant, tuple(found), copies, copied, emulated, declared=declared, varies=varies)
+    joined = registered.joined(call.spec.name, variant)
+    return Verdict(name, variant, tuple(found), copies, copied, emulated, False, False, True, declared, varies, joined)
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
@@ -171,6 +174,8 @@ def verdicts(
         ladder = registered.variants(name, call.spec.name)
     except KernelmuxError as error:
         return [Verdict(name, only or "", (Unmet(str(error).removeprefix(f"{name}: ")),), down=True)]
+    if only and (why := registered.refused.get((name, call.spec.name, only.partition(".")[0]))):
+        return [Verdict(name, only, (Unmet(why),), down=True)]
     if not ladder:
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:
@@ -193,7 +198,9 @@ def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) ->
     """
     if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
-    runs = {v.backend if registered.composite(v.backend) else v.name: v for v in judged if v.able}
+    composite = {v.backend for v in judged if registered.composite(v.backend)}
+    ours = (v for v in judged if v.able and not (v.joined and v.backend in composite))
+    runs = {v.backend if v.backend in composite else v.name: v for v in ours}
     able = {v.name: v for v in runs.values() if not v.copies}
     name = near.fastest(list(able))
     return able[name] if name else None
@@ -223,7 +230,7 @@ def _decided(call: Call, request: Request, thorough: bool, elsewhere: bool, leni
     for label in dict.fromkeys(named):
         more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere, "", lenient)
         if chosen is None and (not request.strict or label == named[0]):
-            chosen = next((v for v in reversed(more) if v.able), None)
+            chosen = next((v for v in reversed(more) if v.able and (label[1] or not v.joined)), None)
         if chosen is None:
             fallbacks += _passed(label, more, request)
         if chosen and not thorough and near is None:
@@ -240,6 +247,7 @@ def _passed(label: Label, judged: list[Verdict], request: Request) -> list[Fallb
     """What it says of a choice that this one was passed over; "auto" says nothing of what a call cannot change."""
     if request.auto and any(v.down or v.missing for v in judged):
         return []
+    judged = [v for v in judged if label[1] or not v.joined] or judged
     nearest = min(reversed(judged), key=lambda v: len(v.unmet))  # of several the last: the best rung
     return [Fallback("/".join(filter(None, label)), nearest)]
 

@@ -45,6 +45,7 @@ EXAMPLES = """examples:
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
   kernelmux ledger --stale
+  kernelmux new op hardswish --like relu --package our_ops
   kernelmux doctor --json
 """
 
@@ -62,6 +63,7 @@ PROVIDED = {
         "compare a patched model with the plain one and float64, layer by layer",
     ),
     "ledger": ("kernelmux.conformance.ledger_command", "which variants passed the suite on which GPU, as they stand"),
+    "new": ("kernelmux.registry.scaffold.command", "write the files of a new operator: spec, three backends, test"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module
 # with `parser()`, for completion.
@@ -78,7 +80,7 @@ PROGRAMS = {
         "where the time of an operator or of a script goes",
         "kernelmux.perf.profile.cli",
     ),
-    "docs": ("kernelmux.docs", "write the generated pages, in a checkout", "kernelmux.docs.__main__"),
+    "docs": ("kernelmux.docs", "write the generated pages, in a checkout; --package", "kernelmux.docs.__main__"),
 }
 
 
@@ -170,8 +172,14 @@ def _answer(options: argparse.Namespace, document: Callable[[], json_form.Docume
 
 
 def _list(console: Console, options: argparse.Namespace) -> int:
-    _answer(options, json_form.listed, lambda: console.print(_operators()))
+    _answer(options, json_form.listed, lambda: _print_list(console))
     return 0
+
+
+def _print_list(console: Console) -> None:
+    console.print(_operators())
+    for line in doctor.unusable():
+        console.print(f"cannot be used: {line}", markup=False, soft_wrap=True)
 
 
 def _operators() -> Table:
@@ -181,7 +189,7 @@ def _operators() -> Table:
         title="variants in ladder order; the last that can run a call is the default",
         show_lines=True,
     )
-    for op in catalog.names():
+    for op in catalog.usable():
         table.add_row(op, *(_ladder(name, op) for name in registered.backend_names()))
     return table
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import backend as registered
+from kernelmux.registry import elsewhere
 from kernelmux.registry.spec import OpSpec
 
 OWN = tuple(f"kernelmux.{part}" for part in ("registry", "conformance", "perf", "emulator"))
@@ -115,7 +116,9 @@ class Alarm:
             return
         code = frame.f_code
         if code is self.reference:
-            self.heard = f"calls the reference, registry/ops/{self.spec.name}.py:{code.co_firstlineno}"
+            package = elsewhere.owner(self.spec.name)
+            file = f"{package.package if package else 'registry'}/ops/{self.spec.name}.py"
+            self.heard = f"calls the reference, {file}:{code.co_firstlineno}"
         elif not code.co_filename.endswith("__init__.py"):
             other = next((n for n, folder in self.others.items() if code.co_filename.startswith(folder)), "")
             self.heard = f"calls another backend, {other}: {code.co_filename}:{code.co_firstlineno}" if other else ""

@@ -21,8 +21,9 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, config, cuda_driver, measured, requests, selection, tables, tuning
-from kernelmux.registry.errors import KernelmuxError, VariableWarning, described
+from kernelmux.registry import catalog, config, cuda_driver, elsewhere, measured, requests, selection, tables, tuning
+from kernelmux.registry.elsewhere import Package
+from kernelmux.registry.errors import KernelmuxError, VariableWarning, described, hint
 from kernelmux.registry.packages import PACKAGES, TESTED, untested, version
 
 PROBLEM = "! "
@@ -194,7 +195,7 @@ def _modules() -> Iterator[str]:
     for name in registered.backend_names():
         if all(_health(name, device).startswith("no: ") for device in _devices()):
             continue  # said already
-        for op in catalog.names():
+        for op in catalog.usable():
             try:
                 registered.variants(name, op)
             except Exception as error:
@@ -203,6 +204,55 @@ def _modules() -> Iterator[str]:
                 failed.setdefault((name, alike), {})[op] = told
     for (name, alike), ops in failed.items():
         yield f"{PROBLEM}{name}: {', '.join(ops)}: {alike if len(ops) > 1 else next(iter(ops.values()))}"
+
+
+def _elsewhere() -> Iterator[str]:
+    """The packages with operators, and what of them cannot be used."""
+    for name, package in elsewhere.listed().packages.items():
+        own = [op for op in package.operators if elsewhere.owner(op) is package]
+        parts = [", ".join(own)] if own else []
+        joined = sorted(
+            {op for backend in package.backends for op in package.implements(backend)} - {*package.operators}
+        )
+        parts += [f"variants for {', '.join(joined)}"] if joined else []
+        yield f"{name:<20} {'; '.join(parts) or 'nothing'}; from the package {package.package}"
+    yield from (f"{PROBLEM}{text}" for text in unusable())
+
+
+def unusable() -> Iterator[str]:
+    """What of packages with operators cannot be used, a line each, with the reason."""
+    found = elsewhere.listed()
+    yield from (f"{name}: {why}" for name, why in found.wrong.items())
+    yield from (f"{op}: {why}" for op in found.owners if (why := catalog.problem(op)))
+    for package in found.packages.values():
+        yield from _misplaced(package)
+    for name, op, package_name in _refused():
+        yield f"{package_name}: {name}, {op}: {registered.refused[name, op, package_name]}"
+
+
+def _misplaced(package: Package) -> Iterator[str]:
+    """Folders of backends that there are not, and modules for operators that there are not."""
+    for name in package.backends:
+        if name not in registered.backends():
+            near = hint(name, registered.backends())
+            yield f"{package.name}: {package.home(name)}: there is no backend {name}; {near}nothing reads this folder"
+            continue
+        for op in package.implements(name):
+            if op not in catalog.names() and op not in elsewhere.listed().refused:
+                told = f"there is no operator {op}; {hint(op, catalog.names())}nothing reads this module"
+                yield f"{package.name}: {package.home(name)}.{op}: {told}"
+
+
+def _refused() -> list[tuple[str, str, str]]:
+    """The modules that packages join to backends and that cannot be used."""
+    for package in elsewhere.listed().packages.values():
+        for name in filter(registered.loads, package.backends):
+            for op in (op for op in package.implements(name) if op in catalog.usable()):
+                try:
+                    registered.variants(name, op)
+                except KernelmuxError:  # said with the backend
+                    continue
+    return sorted(registered.refused)
 
 
 # --- settings -----------------------------------------------------------------------------------------------
@@ -295,6 +345,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "packages": _packages,
     "GPUs": _gpus,
     "backends": _backends,
+    "operators of other packages": _elsewhere,
     "operators that a backend cannot run": _modules,
     "environment": _environment,
     "who runs what": _choices,

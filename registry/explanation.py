@@ -94,6 +94,8 @@ def _notes(verdict: Verdict) -> str:
         notes.append(f"copies {', '.join(f'{name} first, {amount(size)}' for name, size in copies)}")
     if verdict.declared:
         notes.append(f"also rounds {verdict.declared}")
+    if verdict.joined:
+        notes.append("of another package: runs when it is named or was measured")
     if verdict.varies:
         notes.append("bits may differ from call to call")
     return f" ({'; '.join(notes)})" if notes else ""

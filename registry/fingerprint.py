@@ -20,12 +20,13 @@ def digest(sources: Iterable[str]) -> str:
     return state.hexdigest()[:12]
 
 
-def sources(home: Path, package: str, stem: str) -> set[Path]:
+def sources(home: Path, package: str, stem: str, base: tuple[Path, str] | None = None) -> set[Path]:
     """The files of the package in `home` that its module `stem` consists of.
 
     The module, or the files of a package of that name; the CUDA source of the same stem and those whose names stand in
     it (`"softmax_registers.cu"`); the headers that these include; what the modules import of the same package, and so on:
     of `from package.matmul._blocked import tile_of` that file, and not the others of its folder.
+    base: folder and name of another package, whose modules and headers count too.
     """
     found: set[Path] = set()
     waiting = _module(home, stem)
@@ -37,9 +38,15 @@ def sources(home: Path, package: str, stem: str) -> set[Path]:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
             waiting += _used(home, package, file, text)
+            waiting += _used(*base, file, text) if base else ()
         else:
-            waiting += [file.with_name(name) for name in _INCLUDE.findall(text)]
+            waiting += [folder / name for name in _INCLUDE.findall(text) for folder in _folders(file, base)]
     return found
+
+
+def _folders(file: Path, base: tuple[Path, str] | None) -> list[Path]:
+    """Where the headers of a CUDA source may lie."""
+    return [file.parent, base[0]] if base else [file.parent]
 
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

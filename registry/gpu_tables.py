@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from kernelmux.registry import backend as registered
+from kernelmux.registry import elsewhere
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.files import file_stem
 
@@ -43,6 +45,7 @@ class Tables(Generic[Row]):
     label: str
     row: Callable[[Any], Row]
     _known: dict[str, Table[Row]] = field(default_factory=dict, init=False, repr=False)
+    _elsewhere: dict[str, Tables[Row]] = field(default_factory=dict, init=False, repr=False)
 
     def of(self, gpu: str) -> Table[Row]:
         """The table of a GPU, read once; an empty one where there is no file."""
@@ -50,6 +53,28 @@ class Tables(Generic[Row]):
             path = self.path(gpu)
             self._known[gpu] = self.read(path) if path.exists() else Table(gpu)
         return self._known[gpu]
+
+    def everywhere(self, gpu: str) -> Table[Row]:
+        """The table of a GPU with the rows that packages with operators have of their own implementations.
+
+        A table of theirs that cannot be read is left out, and `kernelmux doctor` says so.
+        """
+        found = self.of(gpu)
+        for name, tables in self._packages().items():
+            with suppress(SpecError):
+                rows = (row for row in tables.of(gpu).rows if _whose(row) == name)
+                found = replace(found, rows=(*found.rows, *rows))
+        return found
+
+    def all(self) -> tuple[Tables[Row], ...]:
+        """These tables, and those in the folder of the same name of each package with operators."""
+        return (self, *self._packages().values())
+
+    def _packages(self) -> dict[str, Tables[Row]]:
+        for name, package in elsewhere.listed().packages.items():
+            if name not in self._elsewhere:
+                self._elsewhere[name] = replace(self, folder=package.folder / self.folder.name)
+        return {name: self._elsewhere[name] for name in elsewhere.listed().packages}
 
     def path(self, gpu: str) -> Path:
         """The file of a GPU."""
@@ -82,13 +107,24 @@ class Tables(Generic[Row]):
     def forget(self) -> None:
         """Read the files again when they are next asked, and the sources that rows are compared with."""
         self._known.clear()
-        source.cache_clear()
+        self._elsewhere.clear()
+        _source.cache_clear()
+
+
+def _whose(row: Any) -> str | None:
+    """The package with operators whose implementation a row is about."""
+    package = elsewhere.whose(row.op, row.variant)
+    return package.name if package else None
+
+
+def source(backend: str, op: str, variant: str) -> str:
+    """The hash of the files of an implementation, read once."""
+    return _source(backend, op, variant if registered.joined(op, variant) else "")
 
 
 @cache
-def source(backend: str, op: str) -> str:
-    """The hash of the files of an implementation, read once."""
-    return registered.source_hash(backend, op)
+def _source(backend: str, op: str, variant: str) -> str:
+    return registered.source_hash(backend, op, variant)
 
 
 @cache

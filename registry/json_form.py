@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, documentation, measured
+from kernelmux.registry import catalog, doctor, documentation, measured
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
 from kernelmux.registry.choice import Decision, Verdict
@@ -43,8 +43,9 @@ def _strict(value: Any) -> Any:
 
 
 def listed() -> Document:
-    """Operators, and the variants of each backend in ladder order."""
-    return {"backends": registered.backend_names(), "operators": [_operator(op) for op in catalog.names()]}
+    """Operators, and the variants of each backend in ladder order; what of packages elsewhere cannot be used."""
+    operators = [_operator(op) for op in catalog.usable()]
+    return {"backends": registered.backend_names(), "operators": operators, "problems": list(doctor.unusable())}
 
 
 def _operator(op: str) -> Document:

@@ -53,7 +53,7 @@ class Time:
         try:
             spec = catalog.spec(self.op)
             cost = spec.hypothetical(*_workload(self)).cost
-            source = gpu_tables.source(self.backend, self.op)
+            source = gpu_tables.source(self.backend, self.op, self.variant)
         except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
             return False
         known = not any(isinstance(tensor.domain, Count) for tensor in spec.tensors)
@@ -114,7 +114,7 @@ class _Point:
 @cache
 def _points(name: str, op: str) -> tuple[_Point, ...]:
     """The workloads of an operator with the times that count, read once."""
-    times = [t for t in TABLES.of(name).rows if t.op == op and t.current]
+    times = [t for t in TABLES.everywhere(name).rows if t.op == op and t.current]
     return tuple(_point(name, catalog.spec(op), group) for group in _grouped(times))
 
 
@@ -207,7 +207,7 @@ def summary() -> list[str]:
 
     A problem begins with "!".
     """
-    return list(TABLES.summary(_told))
+    return [line for tables in TABLES.all() for line in tables.summary(_told)]
 
 
 def _told(table: Table[Time]) -> Iterator[str]:

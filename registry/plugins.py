@@ -1,4 +1,4 @@
-"""Which packages announce a backend, and what is wrong with those that cannot be one: a bad one disturbs no other."""
+"""Which packages announce a backend or operators, and what is wrong with those that cannot: a bad one disturbs no other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib import metadata
 
 ENTRY_POINTS = "kernelmux.backends"
+OPERATORS = "kernelmux.operators"
 RESERVED = {"": "is empty", "auto": 'stands for "by priority"'}
 SEPARATORS = {"/": "begins the name of a variant", ",": "separates the names of a chain"}
 
@@ -23,12 +24,19 @@ class Found:
 
 
 _announced: dict[str, str] = {}
+_with_operators: dict[str, str] = {}
 
 
 def announce(name: str, package: str) -> None:
     """Make a package known as a backend of this process, beside those that are installed."""
     _announced[name] = package
     find.cache_clear()
+
+
+def announce_operators(name: str, package: str) -> None:
+    """Make a package with operators (`elsewhere`) known to this process, beside those that are installed."""
+    _with_operators[name] = package
+    importlib.import_module("kernelmux.registry.refresh").refresh()
 
 
 @lru_cache(maxsize=1)
@@ -38,6 +46,27 @@ def find() -> Found:
     own = {m.name: f"{home.__name__}.{m.name}" for m in pkgutil.iter_modules(home.__path__) if m.ispkg}
     installed = [(point.name, point.value) for point in metadata.entry_points(group=ENTRY_POINTS)]
     return add(own, [*installed, *_announced.items()])
+
+
+@lru_cache(maxsize=1)
+def find_operators() -> Found:
+    """The packages with operators that entry points or a call announce."""
+    installed = [(point.name, point.value) for point in metadata.entry_points(group=OPERATORS)]
+    others = dict[str, set[str]]()
+    for name, package in [*installed, *_with_operators.items()]:
+        others.setdefault(name, set()).add(package)
+    wrong = {name: problem for name, values in others.items() if (problem := _no_prefix(name, sorted(values)))}
+    return Found({name: min(values) for name, values in sorted(others.items())}, wrong)
+
+
+def _no_prefix(name: str, packages: list[str]) -> str | None:
+    """Why a name cannot stand before those of variants, or None."""
+    if not (name.isidentifier() and name.isascii()):
+        where = " and ".join(packages)
+        return (
+            f'the name "{name}" begins the names of variants: expected letters, digits and _; {where} needs another one'
+        )
+    return _unusable(name, packages)
 
 
 def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> Found:

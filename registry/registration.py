@@ -43,15 +43,22 @@ def check_backend(name: str, package: str, found: Any) -> Backend:
     return found
 
 
-def check_ladder(backend: Backend, module: str, spec: OpSpec, found: Any) -> dict[str, Implementation]:
-    """The VARIANTS of a module, `adapted` to the spec; SpecError names the first variant that contradicts it."""
+def check_ladder(
+    backend: Backend, module: str, spec: OpSpec, found: Any, joins: bool = False
+) -> dict[str, Implementation]:
+    """The VARIANTS of a module, `adapted` to the spec; SpecError names the first variant that contradicts it.
+
+    joins: they come before the ladder of the backend, so that none of them is its default.
+    """
     if not isinstance(found, dict) or not found:
         raise SpecError(f"{module}: expected VARIANTS = {{name: Implementation(...)}}, got {found!r}")
     for variant, implementation in found.items():
         if not isinstance(variant, str) or not variant or "/" in variant or "," in variant:
             raise SpecError(f'{module}: VARIANTS: expected names without "/" and ",", got {variant!r}')
         check_implementation(f"{backend.name}/{variant}", spec, implementation)
-        check_rounds(f"{backend.name}/{variant}", spec, implementation, backend.composite, variant == [*found][-1])
+        check_rounds(
+            f"{backend.name}/{variant}", spec, implementation, backend.composite, not joins and variant == [*found][-1]
+        )
     return {variant: adapted(spec, implementation) for variant, implementation in found.items()}
 
 

@@ -1,17 +1,19 @@
 """The types of the public face, for mypy, pyright and editors: `python -m kernelmux.registry.stubs` writes them.
 
-`registry/public/__init__.pyi` follows from the specs and the table of names in `registry/public`; a test holds it fresh.
+`registry/public/__init__.pyi` follows from our specs and the table of names in `registry/public`; a test holds it fresh.
+`--out typings` writes a stub package (PEP 561) in a project of yours, which has the operators of installed packages too.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, elsewhere, files, terminal
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import REQUIRED, Axis, OpSpec, Scalar, Tensor
 
 WIDTH = 120
@@ -28,11 +30,12 @@ from kernelmux.nn import patch
 BACKEND = "backend: str | Sequence[str] | None = None"
 
 
-def text() -> str:
-    """The whole stub."""
+def text(ops: Sequence[str] = elsewhere.own()) -> str:
+    """The whole stub, with these operators."""
     face = import_module("kernelmux")
-    functions = [_function(catalog.spec(op)) for op in catalog.names()]
-    listed = "".join(f'    "{name}",\n' for name in face.__all__)
+    functions = [_function(catalog.spec(op)) for op in ops]
+    names = sorted({*face._API, *face._NN, "__version__", *ops})
+    listed = "".join(f'    "{name}",\n' for name in names)
     return (
         f"{HEAD}{''.join(_imports(face._API))}\n__version__: str\n__all__ = [\n{listed}]\n\n"
         + "\n".join(functions)
@@ -89,5 +92,33 @@ def path() -> Path:
     return Path(str(face)).resolve().with_name("__init__.pyi")
 
 
+def write(folder: Path) -> Path:
+    """Write a stub package that has every operator of this machine; type checkers find all else where kernelmux is."""
+    package = folder / "kernelmux-stubs"
+    try:
+        package.mkdir(parents=True, exist_ok=True)
+        files.write(package / "__init__.pyi", text(catalog.usable()))
+        files.write(package / "py.typed", "partial\n")
+    except OSError as error:
+        raise ArgumentError(f"--out {folder}: expected a folder that can be written to: {error.strerror}") from error
+    return package
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = terminal.Parser(prog="python -m kernelmux.registry.stubs", description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("--out", metavar="FOLDER", help="a stub package here, with the operators of installed packages")
+    options = parser.parse_args(arguments)
+    return terminal.run("stubs", lambda: _main(options.out))
+
+
+def _main(out: str | None) -> int:
+    if out is None:
+        files.write(path(), text())
+    else:
+        print(f"wrote {write(Path(out))}")
+    return terminal.OK
+
+
 if __name__ == "__main__":
-    sys.exit(0 if path().write_text(text(), encoding="utf-8") else 1)
+    sys.exit(main())

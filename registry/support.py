@@ -80,7 +80,7 @@ def support_matrix(device: str | None = None, ops: str | Iterable[str] | None = 
     there is not.
     """
     where = machine(device, "support_matrix(): device")
-    chosen = catalog.names() if ops is None else requests.operators(ops, "support_matrix(): ops")
+    chosen = catalog.usable() if ops is None else requests.operators(ops, "support_matrix(): ops")
     entries = [e for op in chosen for name in registered.backends() for e in _entries(catalog.spec(op), name, where)]
     return SupportMatrix(where.name, registered.backends(), tuple(entries))
 

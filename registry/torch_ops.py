@@ -33,7 +33,7 @@ INTS = (int, torch.SymInt)
 
 def install_torch_ops() -> None:
     """Register every operator with torch, so that `torch.ops.kernelmux` and exported programs have them."""
-    for op in catalog.names():
+    for op in catalog.usable():
         operator(op)
 
 

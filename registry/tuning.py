@@ -68,7 +68,8 @@ class Entry:
 
     def _changed(self, packages: dict[str, str]) -> str:
         try:
-            now = {"spec": catalog.spec(self.op).hash, "source": gpu_tables.source(self.backend, self.op)} | packages
+            source = gpu_tables.source(self.backend, self.op, self.variant)
+            now = {"spec": catalog.spec(self.op).hash, "source": source} | packages
         except Exception:
             return "its operator or backend is not here"
         then = {"spec": self.spec, "source": self.source} | self.versions
@@ -112,7 +113,7 @@ def times(name: str, op: str, workload: str, dtype: str) -> dict[str, float]:
 def _table(name: str) -> Table[Entry]:
     """The table of a GPU; an empty one, with a warning, where it cannot be read."""
     try:
-        return TABLES.of(name)
+        return TABLES.everywhere(name)
     except SpecError as error:
         warnings.warn(f"{error}; it is ignored", TunedTableWarning, stacklevel=2)
         return Table(name)
@@ -151,7 +152,7 @@ def forget() -> None:
 
 def summary() -> list[str]:
     """A line about each table, and about all entries that do not count for one reason; a problem begins with "!"."""
-    return list(TABLES.summary(_told))
+    return [line for tables in TABLES.all() for line in tables.summary(_told)]
 
 
 def _told(table: Table[Entry]) -> Iterator[str]:

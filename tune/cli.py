@@ -15,11 +15,12 @@ from rich.console import Console
 from kernelmux.perf import files, plan
 from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, terminal, tuning
+from kernelmux.registry import catalog, dtypes, elsewhere, terminal, tuning
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.files import between, file_stem
 from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.tuning import Entry
 from kernelmux.tune import report, run
 from kernelmux.tune.job import CAPABILITY, Job
 from kernelmux.tune.log import Log
@@ -63,7 +64,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     made.add_argument(
-        "--out", default=str(tuning.TABLES.folder), metavar="FOLDER", help="of tables (default: registry/tuned)"
+        "--out",
+        default=str(tuning.TABLES.folder),
+        metavar="FOLDER",
+        help="of tables (default: registry/tuned; of a package with operators its own folder tuned)",
     )
     made.add_argument("--log", default="build/tune", metavar="FOLDER", help="of times so far (default: build/tune)")
     made.add_argument("--dry-run", action="store_true", help="compile and list, time nothing; needs no GPU")
@@ -114,7 +118,7 @@ def _main(args: argparse.Namespace) -> int:
 def jobs(args: argparse.Namespace, device: str) -> Iterator[Job]:
     """The variants with a space, for each workload in each dtype that they can run."""
     labels = [registered.split(label, "--backend") for label in args.backend if label != "all"]
-    for op in args.op or catalog.names():
+    for op in args.op or catalog.usable():
         spec = catalog.spec(op)
         for name in registered.backend_names():
             wanted = [variant for head, variant in labels if head == name] if labels else [None]
@@ -178,10 +182,20 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
     run.time_all(searches, settings, log, progress)
     run.check_winners(searches, settings, progress)
     report.show(console, searches)
-    entries = list(run.entries(searches))
-    path = run.write(entries, gpu, Path(args.out), run.refuted(searches))
-    console.print(f"{len(entries)} of {len(searches)} searches found a faster configuration: {path}", markup=False)
+    entries, refuted = list(run.entries(searches)), run.refuted(searches)
+    paths = []
+    for out in dict.fromkeys(_table_of(search.job, Path(args.out)) for search in searches):
+        own = [entry for entry in entries if _table_of(entry, Path(args.out)) == out]
+        paths.append(str(run.write(own, gpu, out, refuted)))
+    told = f"{len(entries)} of {len(searches)} searches found a faster configuration: {', '.join(paths)}"
+    console.print(told, markup=False, soft_wrap=True)
     return FAILED if any(s.measured and s.measured.wrong for s in searches) else OK
+
+
+def _table_of(found: Job | Entry, out: Path) -> Path:
+    """The folder of tables for a variant: that of --out; without one, for a package with operators its own."""
+    package = elsewhere.whose(found.op, found.variant)
+    return package.folder / out.name if package and out == tuning.TABLES.folder else out
 
 
 def _update(console: Console, path: Path, folder: Path) -> int:

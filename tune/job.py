@@ -69,7 +69,8 @@ class Job:
     @cached_property
     def identity(self) -> tuple[str, ...]:
         """What a result is remembered by: the job, and what kernels are made of."""
-        spec, source = catalog.spec(self.op).hash, registered.source_hash(self.backend, self.op)
+        spec = catalog.spec(self.op).hash
+        source = registered.source_hash(self.backend, self.op, self.variant)
         found_with = " ".join(f"{name} {version}" for name, version in tuning.versions().items())
         return self.op, self.label, self.call_text, spec, source, found_with
 

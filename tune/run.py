@@ -135,7 +135,7 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
                 config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
                 rule_us=round(measured.rule_us, 2), workload=job.workload,
                 dtype=job.dtype, spec=catalog.spec(job.op).hash,
-                source=registered.source_hash(job.backend, job.op), versions=tuning.versions(),
+                source=registered.source_hash(job.backend, job.op, job.variant), versions=tuning.versions(),
             )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def _bits(x: torch.Tensor) -> Array:
 def jobs(device: str) -> Iterator[Job]:
     """Every variant of the backends that have kernels on the smaller cases of tier ci, each in one dtype in turn."""
     emulated, here = Options(), Options(device=device)
-    for op in catalog.names():
+    for op in catalog.usable():
         for name in (n for n in registered.backends() if registered.backend(n).emulates):
             for variant, implementation in registered.variants(name, op).items():
                 planned = Probe(catalog.spec(op), "bits", name, variant, implementation, emulated)

@@ -196,7 +196,7 @@ def _died(code: int) -> str:
 
 def command(chosen: Options, count: int, asked: str, only: int | None, console: Console) -> int:
     """Run `--fuzz`, or the one call of `--fuzz-only`; 1 if a call was bad."""
-    ops = chosen.ops or catalog.names()
+    ops = chosen.ops or catalog.usable()
     seeds = chosen.seeds or (chosen.seed,)
     if only is not None:
         return _again(chosen, seeds[0], only, ops, console)

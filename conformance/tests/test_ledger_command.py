@@ -21,7 +21,7 @@ HERE, GONE = "NVIDIA H200", "NVIDIA A100-SXM4-40GB"
 def entry(backend: str, **changed: str) -> dict[str, Any]:
     """What is on record of a variant of `add`, but for what has changed since."""
     known = {"date": "2026-11-20", "tier": "ci", "passed": 3, "budget": 0.5, "versions": {"torch": "2.11.0"}}
-    return {**ledger.now("add", backend), **known, **changed}
+    return {**ledger.now("add", backend, ""), **known, **changed}
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ from kernelmux.perf import cli as perf
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.profile import cli as profile
 from kernelmux.registry import cli as registry
+from kernelmux.registry.scaffold import command as new
 from kernelmux.tune import cli as tune
 
 DOCS = Path(__file__).parents[1]
@@ -43,6 +44,7 @@ PROGRAMS = {
     "emulate": emulate.parser,
     "check-model": check_command.parser,
     "ledger": ledger_command.parser,
+    "new": new.parser,
     "registry": registry._parser,
 }
 PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"

@@ -132,7 +132,7 @@ def rows(told: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 
 def _rows(options: Options) -> list[Row]:
     """The rows of the operators and variants that this tree knows, group by group."""
-    known = tuple(op for op in options.ops or catalog.names() if op in catalog.names())
+    known = tuple(op for op in options.ops or catalog.usable() if op in catalog.usable())
     found: dict[Row, None] = {}
     for label in options.backends or ("all",):
         if known:
@@ -154,4 +154,4 @@ def _of(label: str, options: Options) -> Iterator[Row]:
 
 def source(row: Row) -> str:
     """Hashes of the files that a row's implementation consists of, and of its spec."""
-    return f"{registered.source_hash(row.backend, row.op)} {catalog.spec(row.op).hash}"
+    return f"{registered.source_hash(row.backend, row.op, row.variant)} {catalog.spec(row.op).hash}"

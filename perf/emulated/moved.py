@@ -27,7 +27,7 @@ from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import Moved
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, dtypes, requests, terminal
+from kernelmux.registry import catalog, dispatch, domains, dtypes, elsewhere, requests, terminal
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.errors import KernelmuxError
 
@@ -52,7 +52,7 @@ class Question:
 def questions(ops: Iterable[str] = ()) -> Iterator[Question]:
     """Of each operator the call that a machine without a GPU times, for each backend of ours with kernels."""
     own = [n for n in registered.backends() if registered.package(n).startswith("kernelmux.backends.")]
-    for op in ops or catalog.names():
+    for op in ops or elsewhere.own():
         row = plan.rows(Options(ops=(op,), device="cpu"))[0]
         for name in sorted(own, key=plan.priority):
             if plan.emulates(name) and registered.implements(name, op):

@@ -57,7 +57,7 @@ class Candidate:
 
 def candidates(options: Options) -> list[Candidate]:
     """Every variant of the backends that have kernels."""
-    return [t for op in options.ops or catalog.names() for t in _of_op(op, options)]
+    return [t for op in options.ops or catalog.usable() for t in _of_op(op, options)]
 
 
 def _of_op(op: str, options: Options) -> Iterator[Candidate]:
@@ -78,7 +78,7 @@ def _of_op(op: str, options: Options) -> Iterator[Candidate]:
 def defaults(options: Options) -> list[Candidate]:
     """Of each operator and backend the variant that a plain call runs on the largest workload."""
     found: list[Candidate] = []
-    for op in brief.order(options.ops or catalog.names()):
+    for op in brief.order(options.ops or catalog.usable()):
         ladders: dict[str, Candidate] = {}
         for candidate in _of_op(op, options):
             if candidate.broken or not _refused(candidate):

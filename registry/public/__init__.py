@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
                 name=name,
                 obj=sys.modules[__name__],  # by which Python says "did you mean"
             )
-        value = dispatch.function(name)
+        value = catalog.refusing(name) if catalog.problem(name) else dispatch.function(name)
     globals()[name] = value
     return value
 

@@ -27,7 +27,7 @@ def backends(monkeypatch, tmp_path):
     fakes.install(monkeypatch)
     monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path))
     monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
-    monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
+    monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     measured.forget()
     yield
     monkeypatch.undo()

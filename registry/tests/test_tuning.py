@@ -31,7 +31,7 @@ def too_wide(config, problem):
 def space(monkeypatch, tmp_path):
     monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path))
     monkeypatch.setattr(gpu_tables, "gpu", lambda device: None if device == -1 else GPU)
-    monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
+    monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     tuning.forget()
     key = lambda problem: Key(problem.kind, (problem.n,))  # noqa: E731
     yield Space("fake", "transpose", "fast", {"BLOCK": (1, 2, 4, 8)}, lambda problem: dict(RULE), key, too_wide)

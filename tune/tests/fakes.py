@@ -63,7 +63,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     real, inputs = registered.variants, timing.inputs.make
     mine = {"tiles": Implementation(matmul, "tiles", space=SPACE)}
     monkeypatch.setattr(registered, "variants", lambda name, op: mine if name == "fake" else real(name, op))
-    monkeypatch.setattr(registered, "source_hash", lambda backend, op: f"{backend} as it is")
+    monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(timing, "CudaStopwatch", Stopwatch)
     monkeypatch.setattr(timing.inputs, "make", lambda row, device: inputs(row, "cpu"))

@@ -108,7 +108,7 @@ def test_one_that_did_not_come_back_is_not_run_again(tmp_path):
 
 def test_a_log_of_another_source_says_nothing(tmp_path, monkeypatch):
     Log(tmp_path / "log.jsonl").ends(JOB, {"BLOCK": 8}, Seen(0.1))
-    monkeypatch.setattr(run.registered, "source_hash", lambda backend, op: "changed")
+    monkeypatch.setattr(run.registered, "source_hash", lambda backend, op, variant="": "changed")
     assert Log(tmp_path / "log.jsonl").seen(replace(JOB), {"BLOCK": 8}) is None
 
 
