@@ -1,14 +1,15 @@
-"""The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
+"""The verified ledger: which variant passed the whole suite on which real GPU, with the keys of what was run.
 
 `verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A variant is "verified"
-while the hashes of its spec and source are those on record, "stale" once either has changed, and "emulated only" if no GPU
-ever ran it.
+while it launches what it launched then (`registry/launch_keys`) and its operator means what it meant (`keys/meaning`),
+"stale" once either has changed, "unknown" while the keys of a changed source were not computed, and "emulated only" if no
+GPU ever ran it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -20,17 +21,20 @@ from rich.console import Console
 from kernelmux.conformance import files, matrix, report
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.keys import meaning
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, launch_keys
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.files import between, file_stem
+from kernelmux.registry.launch_keys import TIERS, digest, split
 
 FOLDER = Path(__file__).with_name("verified")
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
-MARKS = {"verified": "✓", "stale": "stale", "emulated only": "emulated", "never run": "-"}
+VERIFIED, STALE, UNKNOWN = "verified", "stale", "unknown"
+MARKS = {VERIFIED: "✓", STALE: "stale", UNKNOWN: "unknown", "emulated only": "emulated", "never run": "-"}
 
 
 def check_recordable(options: Options) -> None:
@@ -72,10 +76,16 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
         book["entries"].pop(key, None)
         if good:
             book["entries"][key] = _entry(row, options)
+    write(book)
+    return f"recorded: {passed} variants verified on {gpu} in {path.name}"
+
+
+def write(book: dict[str, Any]) -> None:
+    """Put the ledger of a GPU in place of the one in its file."""
+    path = path_for(book["gpu"])
     path.parent.mkdir(exist_ok=True)
     files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
     books.cache_clear()
-    return f"recorded: {passed} variants verified on {gpu} in {path.name}"
 
 
 def _sound(row: matrix.Row) -> bool:
@@ -84,8 +94,11 @@ def _sound(row: matrix.Row) -> bool:
 
 
 def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+    spec = catalog.spec(row.op)
     return {
-        "spec": catalog.spec(row.op).hash,
+        "oracle": meaning.oracle(spec),
+        "judge": meaning.judge(),
+        "asked": "".join(digest(case.text) for case in options.cases_of(spec)),
         "source": report.source_hash(row.label.partition("/")[0], row.op),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -111,15 +124,39 @@ def _book(path: Path) -> dict[str, Any]:
     return found
 
 
+def changed(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> tuple[str, ...]:
+    """What of a variant is not as it was when it was entered: "oracle", "judge", "launches", or "unknown": its launches."""
+    spec = catalog.spec(op)
+    if "oracle" in entry:
+        found = [] if entry["oracle"] == meaning.oracle(spec) else ["oracle"]
+        found += [] if meaning.alike(entry["judge"]) else ["judge"]
+    else:  # entered before there were keys: the text of its spec tells
+        found = [] if entry.get("spec") == spec.hash else ["oracle"]
+    launches = launch_keys.compared(op, backend, variant, entry["source"], report.source_hash(backend, op))
+    found += {launch_keys.CHANGED: ["launches"], launch_keys.UNKNOWN: [UNKNOWN]}.get(launches, [])
+    return tuple(found)
+
+
+def standing(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> str:
+    """How an entry stands: VERIFIED, STALE, or UNKNOWN where --rekey has not yet seen its sources."""
+    found = changed(entry, op, backend, variant)
+    return UNKNOWN if found == (UNKNOWN,) else STALE if found else VERIFIED
+
+
+def unasked(entry: Mapping[str, Any], op: str) -> list[str]:
+    """The cases of tiers smoke and ci that the spec has got since: what was verified without them stays so."""
+    asked = set(split(entry["asked"])) if "asked" in entry else set()
+    cases = (case for case in catalog.spec(op).cases if case.tier in TIERS)
+    return [case.text for case in cases if asked and digest(case.text) not in asked]
+
+
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
-    """ "verified" or "stale" and on which GPUs, else "emulated only" (a backend that emulates) or "never run"."""
-    now = {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op)}
+    """ "verified", "unknown" or "stale" and on which GPUs, else "emulated only" (it emulates) or "never run"."""
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
-    known = {gpu: all(e[k] == v for k, v in now.items()) for gpu, e in entries.items() if e}
-    if current := tuple(gpu for gpu, good in known.items() if good):
-        return "verified", current
-    if known:
-        return "stale", tuple(known)
+    known = {gpu: standing(e, op, backend, variant) for gpu, e in entries.items() if e}
+    for word in (VERIFIED, UNKNOWN, STALE):
+        if gpus := tuple(gpu for gpu, found in known.items() if found == word):
+            return word, gpus
     return ("emulated only" if registered.backend(backend).emulates else "never run"), ()
 
 
@@ -137,7 +174,7 @@ def verified(ops: Sequence[str] = (), capability: str = "") -> tuple[str, ...]:
         for variant in registered.variants(backend, op)
     )
     found = ((name, status(*name)) for name in names)
-    return tuple("/".join(name) for name, (kind, gpus) in found if kind == "verified" and not alike.isdisjoint(gpus))
+    return tuple("/".join(name) for name, (kind, gpus) in found if kind == VERIFIED and not alike.isdisjoint(gpus))
 
 
 def table(ops: Sequence[str] = ()) -> str:
@@ -146,7 +183,8 @@ def table(ops: Sequence[str] = ()) -> str:
     gpus = ", ".join(b["gpu"] for b in books()) or "no GPU yet"
     lines = [f"| operator | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     lines += [f"| `{op}` | {' | '.join(_cell(op, name) for name in names)} |" for op in ops or catalog.names()]
-    key = f"{MARKS['verified']} passed the suite on {gpus} as it stands; stale: passed before its last change; "
+    key = f"{MARKS[VERIFIED]} passed the suite on {gpus} as it stands; stale: passed before its last change; "
+    key += "unknown: passed, and whether its last change matters is not computed (--rekey); "
     return "\n".join([*lines, "", key + "emulated: passes on the emulator, no GPU has run it; - neither."])
 
 
