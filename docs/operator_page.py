@@ -121,7 +121,7 @@ def _needs(entry: support.Support) -> str:
 
 def _status(op: str, entry: support.Support) -> str:
     status, gpus = ledger.status(op, entry.backend, entry.variant)
-    if status == "stale":
+    if status in (ledger.STALE, ledger.UNKNOWN):
         return f"before its last change, on {', '.join(gpus)}"
     return {"verified": f"on {', '.join(gpus)}", "emulated only": "on the emulator alone"}.get(status, "not on a GPU")
 
