@@ -141,6 +141,10 @@ def _instead(made: Any) -> None:
     made.add_argument("--record", action="store_true", help="write what passed on this GPU into the verified ledger")
     table = "print the support matrix, of all operators or those of --op, or update it in FILE; runs nothing"
     made.add_argument("--matrix", nargs="?", const="", metavar="FILE", help=table)
+    keys = "compute the keys of what changed sources launch, which need no GPU, and say which records still count; " + (
+        "with `pins` all anew, by the compilers at hand"
+    )
+    made.add_argument("--rekey", nargs="?", const="missing", choices=("missing", "pins"), help=keys)
     mutants = "test the suite itself: run it on kernels that are broken on purpose"
     made.add_argument("--mutants", action="store_true", help=mutants)
     listed = "name checks and items, with -q items alone; runs nothing"

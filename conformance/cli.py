@@ -17,6 +17,7 @@ from rich.console import Console
 from kernelmux.conformance import arguments, files, ledger, mutation, plan, report, run
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.fuzz import command as fuzz
+from kernelmux.conformance.keys import rekey
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
@@ -54,6 +55,8 @@ def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     chosen = replace(arguments.options_of(args), begun=begun)
     if args.matrix is not None:
         return ledger.command(args.matrix, chosen.ops, console)
+    if args.rekey:
+        return rekey.command(args.rekey, chosen.ops, lambda line: console.print(line, markup=False, soft_wrap=True))
     if args.fuzz or args.fuzz_only is not None:
         return fuzz.command(chosen, args.fuzz or 0, args.workers or "", args.fuzz_only, console)
     if args.record:

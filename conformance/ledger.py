@@ -1,15 +1,16 @@
-"""The verified ledger: which variant passed the whole suite on which real GPU, with the hashes of what was run.
+"""The verified ledger: which variant passed the whole suite on which real GPU, with the keys of what was run.
 
 `verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
-operators has a folder of this name for its own implementations. A variant is "verified" while the hashes of its spec and
-source are those on record, "stale" once either has changed, and has "no record" otherwise: no GPU has run it, or it failed.
-What the emulator says is not recorded.
+operators has a folder of this name for its own implementations. A variant is "verified" while it launches what it launched
+then (`registry/launch_keys`) and its operator means what it meant (`keys/meaning`), "stale" once either has changed,
+"unknown" while the keys of a changed source were not computed, and has "no record" otherwise: no GPU has run it, or it
+failed. What the emulator says is not recorded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -21,19 +22,21 @@ from rich.console import Console
 from kernelmux.conformance import files, matrix, plan, report
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.keys import meaning
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry import catalog, elsewhere, launch_keys
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.files import between, file_stem
+from kernelmux.registry.launch_keys import TIERS, digest, split
 
 NAME = "verified"
 FOLDER = Path(__file__).with_name(NAME)
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
-VERIFIED, STALE, NO_RECORD = "verified", "stale", "no record"
-MARKS = {VERIFIED: "✓", STALE: "stale", NO_RECORD: "no record"}
+VERIFIED, STALE, UNKNOWN, NO_RECORD = "verified", "stale", "unknown", "no record"
+MARKS = {VERIFIED: "✓", STALE: "stale", UNKNOWN: "unknown", NO_RECORD: "no record"}
 
 
 def check_recordable(options: Options) -> None:
@@ -77,11 +80,20 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
         if good:
             book["entries"][key] = _entry(row, options)
     for path, book in written.items():
-        path.parent.mkdir(exist_ok=True)
-        files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
-    books.cache_clear()
+        _write(path, book)
     names = (path.name if path.parent == FOLDER else str(path) for path in written)
     return f"recorded: {passed} variants verified on {gpu} in {', '.join(names) or 'no file'}"
+
+
+def write(book: dict[str, Any]) -> None:
+    """Put the ledger of a GPU for variants of ours in place of the one in its file."""
+    _write(FOLDER / f"{file_stem(book['gpu'])}.json", book)
+
+
+def _write(path: Path, book: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
+    books.cache_clear()
 
 
 def _opened(path: Path, gpu: str, options: Options) -> dict[str, Any]:
@@ -96,9 +108,13 @@ def _sound(row: matrix.Row) -> bool:
 
 
 def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+    spec = catalog.spec(row.op)
     backend, _, variant = row.label.partition("/")
     return {
-        **now(row.op, backend, variant),
+        "oracle": meaning.oracle(spec),
+        "judge": meaning.judge(),
+        "asked": "".join(digest(case.text) for case in options.cases_of(spec)),
+        "source": report.source_hash(backend, row.op, variant),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": report.versions(),
@@ -136,26 +152,56 @@ def _book(path: Path) -> dict[str, Any]:
     return found
 
 
-def now(op: str, backend: str, variant: str) -> dict[str, str]:
-    """The hashes by which an entry of a variant counts: of its spec, and of its source."""
-    return {"spec": catalog.spec(op).hash, "source": report.source_hash(backend, op, variant)}
+def changed(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> tuple[str, ...]:
+    """What of a variant is not as it was when it was entered: "oracle", "judge", "launches", or "unknown": its launches."""
+    spec = catalog.spec(op)
+    if "oracle" in entry:
+        found = [] if entry["oracle"] == meaning.oracle(spec) else ["oracle"]
+        found += [] if meaning.alike(entry["judge"]) else ["judge"]
+    else:  # entered before there were keys: the text of its spec tells
+        found = [] if entry.get("spec") == spec.hash else ["oracle"]
+    source = report.source_hash(backend, op, variant)
+    launches = launch_keys.compared(op, backend, variant, entry["source"], source)
+    found += {launch_keys.CHANGED: ["launches"], launch_keys.UNKNOWN: [UNKNOWN]}.get(launches, [])
+    return tuple(found)
+
+
+def standing(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> str:
+    """How an entry stands: VERIFIED, STALE, or UNKNOWN where --rekey has not yet seen its sources."""
+    return word(changed(entry, op, backend, variant))
+
+
+def word(found: tuple[str, ...]) -> str:
+    """How an entry stands of which `changed` found these."""
+    return UNKNOWN if found == (UNKNOWN,) else STALE if found else VERIFIED
+
+
+def unasked(entry: Mapping[str, Any], op: str) -> list[str]:
+    """The cases of tiers smoke and ci that the spec has got since: what was verified without them stays so."""
+    asked = set(split(entry["asked"])) if "asked" in entry else set()
+    cases = (case for case in catalog.spec(op).cases if case.tier in TIERS)
+    return [case.text for case in cases if asked and digest(case.text) not in asked]
 
 
 def status(op: str, backend: str, variant: str) -> tuple[str, tuple[str, ...]]:
-    """`VERIFIED` or `STALE` and on which GPUs, or `NO_RECORD`."""
+    """`VERIFIED`, `UNKNOWN` or `STALE` and on which GPUs, or `NO_RECORD`."""
     entries = {b["gpu"]: b["entries"].get(f"{op}/{backend}/{variant}") for b in books()}
-    known = {gpu: all(e[k] == v for k, v in now(op, backend, variant).items()) for gpu, e in entries.items() if e}
-    if current := tuple(gpu for gpu, good in known.items() if good):
-        return VERIFIED, current
-    return (STALE, tuple(known)) if known else (NO_RECORD, ())
+    known = {gpu: standing(e, op, backend, variant) for gpu, e in entries.items() if e}
+    for word in (VERIFIED, UNKNOWN, STALE):
+        if gpus := tuple(gpu for gpu, found in known.items() if found == word):
+            return word, gpus
+    return NO_RECORD, ()
 
 
 def meanings() -> dict[str, str]:
     """What each mark says of a variant."""
     gpus = " or ".join(book["gpu"] for book in books()) or "a GPU"
     return {
-        MARKS[VERIFIED]: f"is verified: it passed the whole suite on {gpus}, and spec and source are as they were",
-        MARKS[STALE]: "has a stale record: its spec or its source has changed since it passed",
+        MARKS[VERIFIED]: f"is verified: it passed the whole suite on {gpus}, and launches and means what it did then",
+        MARKS[STALE]: "has a stale record: what it launches, or what is right, has changed since it passed",
+        MARKS[
+            UNKNOWN
+        ]: "has a record of an earlier source, and whether that launches the same is not computed (--rekey)",
         MARKS[NO_RECORD]: "is not known from a GPU: it has not run on one, or has failed",
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kernelmux.conformance import ledger, report
-from kernelmux.conformance.ledger import NO_RECORD, STALE, VERIFIED
+from kernelmux.conformance.ledger import NO_RECORD, STALE, UNKNOWN, VERIFIED
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, json_form, requests, tables, terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
@@ -20,12 +20,15 @@ from kernelmux.registry.files import file_stem
 
 PROGRAM = "kernelmux ledger"
 WIDTH = 140  # where there is no terminal
+WORDS = (VERIFIED, STALE, UNKNOWN, NO_RECORD)
 EPILOG = """examples:
   kernelmux ledger                        how many variants of each operator are verified, on each GPU
   kernelmux ledger softmax matmul         their variants
   kernelmux ledger --stale --gpu h200     what has changed since it passed on an H200
+  kernelmux ledger --rekey                after a change of a kernel: first compute what it launches now
 
-verified: it passed the suite on this GPU as it stands. stale: its spec or the source of its backend has changed since.
+verified: it passed the suite on this GPU, launches what it launched then, and its operator means what it meant. stale: one
+of these has changed. unknown: its source has changed, and what that launches has not been computed (--rekey).
 A variant is recorded by `kernelmux conformance --record`, on the GPU. Exit status: 0, 2 usage error.
 """
 
@@ -34,7 +37,7 @@ A variant is recorded by `kernelmux conformance --record`, on the GPU. Exit stat
 class Standing:
     """A variant on a GPU that has a ledger.
 
-    status: VERIFIED, STALE or NO_RECORD. changed: since it was recorded, of "spec" and "source". entry: what is on record.
+    status: VERIFIED, STALE, UNKNOWN or NO_RECORD. changed: what `ledger.changed` says. entry: what is on record.
     """
 
     gpu: str
@@ -54,7 +57,7 @@ class Standing:
         """As a cell of a table has it."""
         if not self.entry:
             return "-"
-        told = f"{STALE} ({', '.join(self.changed)})" if self.changed else VERIFIED
+        told = f"{STALE} ({', '.join(self.changed)})" if self.status == STALE else self.status
         return f"{told}, {self.entry['date']}, {self.entry['tier']}"
 
 
@@ -78,8 +81,8 @@ def _variants(op: str, recorded: Iterable[str]) -> Iterator[tuple[str, str, str]
 
 def _standing(book: dict[str, Any], op: str, backend: str, variant: str) -> Standing:
     entry = book["entries"].get(f"{op}/{backend}/{variant}") or {}
-    changed = tuple(key for key, value in ledger.now(op, backend, variant).items() if entry and entry.get(key) != value)
-    status = NO_RECORD if not entry else STALE if changed else VERIFIED
+    changed = ledger.changed(entry, op, backend, variant) if entry else ()
+    status = ledger.word(changed) if entry else NO_RECORD
     return Standing(book["gpu"], op, backend, variant, status, changed, entry)
 
 
@@ -93,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("op", nargs="*", help="operators, each with a line per variant (default: all, with a line each)")
     made.add_argument("--gpu", default="", metavar="NAME", help="of the GPUs whose name has this in it (default: all)")
     made.add_argument("--stale", action="store_true", help="only variants that have changed since, and what changed")
+    made.add_argument("--rekey", action="store_true", help="first compute what changed sources launch; without a GPU")
     made.add_argument("--json", action="store_true", help="as one JSON document")
     return made
 
@@ -105,6 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     books = _books(options.gpu)
     ops = requests.operators(options.op, "ledger") if options.op else list(catalog.usable())
+    if options.rekey:
+        from kernelmux.conformance.keys import rekey  # which needs the compilers
+
+        if status := rekey.command(rekey.MISSING, options.op, lambda line: print(line, file=sys.stderr)):
+            return status
+        books = _books(options.gpu)
     found = standings(books, ops)
     if options.json:
         print(json_form.text(document(books, found, options.stale)))
@@ -147,14 +157,14 @@ def document(books: Iterable[dict[str, Any]], found: Sequence[Standing], stale: 
                 "versions": s.entry.get("versions"),
             }
             for s in found
-            if s.status == STALE or not stale
+            if s.status in (STALE, UNKNOWN) or not stale
         ],
     }
 
 
 def _counts(gpu: str, found: Iterable[Standing]) -> dict[str, int]:
     counts = Counter(s.status for s in found if s.gpu == gpu)
-    return {"verified": counts[VERIFIED], "stale": counts[STALE], "no_record": counts[NO_RECORD]}
+    return {name.replace(" ", "_"): counts[name] for name in WORDS}
 
 
 # --- the text -------------------------------------------------------------------------------------------------
@@ -164,14 +174,17 @@ def _text(books: list[dict[str, Any]], found: Sequence[Standing], each: bool, st
     """How many, then by operator or by variant, then what they were recorded with."""
     gpus = [book["gpu"] for book in books]
     counts = [(gpu, *map(str, _counts(gpu, found).values())) for gpu in gpus]
-    yield tables.text(("GPU", *(heads := (VERIFIED, STALE, NO_RECORD))), counts, right=heads, width=width)
+    yield tables.text(("GPU", *WORDS), counts, right=WORDS, width=width)
     yield ""
     rows = list(_by_variant(gpus, found, stale) if each or stale else _by_operator(gpus, found))
     if rows:
         yield tables.text(("variant" if each or stale else "operator", *gpus), rows, width=width)
         yield ""
     if any(s.status == STALE for s in found):
-        yield from tables.wrapped("stale: its spec or its source has changed since it passed", width)
+        yield from tables.wrapped(
+            "stale: what it launches, what is right (oracle), or how it is judged has changed since it passed",
+            width,
+        )
     for gpu in gpus:
         for line in _recorded_with(gpu, found):
             yield from tables.wrapped(line, width, "", "  ")
@@ -191,8 +204,8 @@ def _share(statuses: Sequence[str]) -> str:
     counts = Counter(statuses)
     if counts[NO_RECORD] == len(statuses):
         return "-"
-    stale = f", {counts[STALE]} stale" if counts[STALE] else ""
-    return f"{counts[VERIFIED]} of {len(statuses)}{stale}"
+    others = "".join(f", {counts[word]} {word}" for word in (STALE, UNKNOWN) if counts[word])
+    return f"{counts[VERIFIED]} of {len(statuses)}{others}"
 
 
 def _by_variant(gpus: Sequence[str], found: Iterable[Standing], stale: bool) -> Iterator[tuple[str, ...]]:
@@ -200,7 +213,7 @@ def _by_variant(gpus: Sequence[str], found: Iterable[Standing], stale: bool) -> 
     for s in found:
         of.setdefault(f"{s.operator} {s.name}", {})[s.gpu] = s
     for name, by_gpu in of.items():
-        shown = [by_gpu[gpu].text if by_gpu[gpu].status == STALE or not stale else "" for gpu in gpus]
+        shown = [by_gpu[gpu].text if by_gpu[gpu].status in (STALE, UNKNOWN) or not stale else "" for gpu in gpus]
         if any(shown):
             yield name, *shown
 

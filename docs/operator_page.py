@@ -140,7 +140,12 @@ def _needs(entry: support.Support) -> str:
 def _status(op: str, entry: support.Support) -> str:
     status, gpus = ledger.status(op, entry.backend, entry.variant)
     on = ", ".join(gpus)
-    return {ledger.VERIFIED: f"on {on}", ledger.STALE: f"stale record, of {on}"}.get(status, "no record")
+    told = {
+        ledger.VERIFIED: f"on {on}",
+        ledger.STALE: f"stale record, of {on}",
+        ledger.UNKNOWN: f"before its last change, on {on}",
+    }
+    return told.get(status, "no record")
 
 
 # --- how far off --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What "auto" knows of a GPU: the times of the variants that were measured on it.
 
 `registry/times/<gpu>.json` is written with the record of `python -m kernelmux.perf --record`, from the same rows. A time
-counts while the source of its variant is the one that was measured and its workload is the same work (bytes and
+counts while its variant launches for its workload what was measured (`launch_keys`), and that is the same work (bytes and
 flops); other rows say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options,
 reduced axis and order of images in memory, and the least sum of |log2(length / length of the workload)| over the axes,
 at most FURTHEST.
@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog, dtypes, gpu_tables, tracing, tuning
+from kernelmux.registry import catalog, dtypes, gpu_tables, launch_keys, tracing, tuning
 from kernelmux.registry.domains import Count
 from kernelmux.registry.gpu_tables import Table, Tables
+from kernelmux.registry.launch_keys import SAME, compared
 from kernelmux.registry.signature import Axis, Call
 from kernelmux.registry.spec import OpSpec
 
@@ -46,7 +47,7 @@ class Time:
 
     @property
     def current(self) -> bool:
-        """Whether the source is the tree's, and the workload the same work as when it was measured.
+        """Whether the source is the tree's or launches the same for the workload, which is the same work as then.
 
         Where values decide how much work there is (lengths in use), the sources alone are compared.
         """
@@ -58,7 +59,8 @@ class Time:
             return False
         known = not any(isinstance(tensor.domain, Count) for tensor in spec.tensors)
         same = not known or (_same(self.bytes, cost.bytes) and _same(self.flops, cost.flops))
-        return self.source == source and same
+        item = launch_keys.workload(self.workload, self.dtype)
+        return same and compared(self.op, self.backend, self.variant, self.source, source, item) == SAME
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What searches found faster than the rules beside the kernels: `registry/tuned/<gpu>.json`, and who reads it.
 
-An entry counts while spec, source and versions are those that it was found with. A problem has the entry of its very
-sizes, else the nearest of those whose sizes round up to the same powers of two, of the same variant and kind. Without an
-entry, or without a table, the rule decides. A plan asks once, when it is made. `python -m kernelmux.tune` writes entries.
+An entry counts while spec and versions are those that it was found with, and its variant launches the same by the rule
+(`launch_keys`). A problem has the entry of its very sizes, else the nearest of those whose sizes round up to the same
+powers of two, of the same variant and kind. Without an entry, or without a table, the rule decides. A plan asks once,
+when it is made. `python -m kernelmux.tune` writes entries.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.registry import catalog, gpu_tables, packages
+from kernelmux.registry import catalog, gpu_tables, launch_keys, packages
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.gpu_tables import Table, Tables
 from kernelmux.registry.space import Config, Key, Space
@@ -72,6 +73,12 @@ class Entry:
             now = {"spec": catalog.spec(self.op).hash, "source": source} | packages
         except Exception:
             return "its operator or backend is not here"
+        item = launch_keys.workload(self.workload, self.dtype)
+        if (
+            launch_keys.compared(self.op, self.backend, self.variant, self.source, now["source"], item)
+            == launch_keys.SAME
+        ):
+            del now["source"]
         then = {"spec": self.spec, "source": self.source} | self.versions
         return ", ".join(
             f"{name} is {now[name]} and was {then.get(name)}" for name in now if now[name] != then.get(name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance import ledger, ledger_command
+from kernelmux.conformance import ledger, ledger_command, report
+from kernelmux.conformance.keys import meaning
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import BackendUnavailable
@@ -21,7 +22,8 @@ HERE, GONE = "NVIDIA H200", "NVIDIA A100-SXM4-40GB"
 def entry(backend: str, **changed: str) -> dict[str, Any]:
     """What is on record of a variant of `add`, but for what has changed since."""
     known = {"date": "2026-11-20", "tier": "ci", "passed": 3, "budget": 0.5, "versions": {"torch": "2.11.0"}}
-    return {**ledger.now("add", backend, ""), **known, **changed}
+    asked = {"oracle": meaning.oracle(catalog.spec("add")), "judge": meaning.judge(), "asked": ""}
+    return {**asked, "source": report.source_hash(backend, "add"), **known, **changed}
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +31,8 @@ def books(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs: one on which variants of add stand in every way, one with nothing on record."""
     entries = {
         "add/torch_ref/plain": entry("torch_ref"),
-        "add/cuda/scalar": entry("cuda", spec="0" * 12),
-        "add/cuda/vectorized": entry("cuda", spec="0" * 12, source="1" * 12),
+        "add/cuda/scalar": entry("cuda", oracle="0" * 12),
+        "add/cuda/vectorized": entry("cuda", source="1" * 12),
     }
     known = ({"gpu": HERE, "capability": "sm_90", "entries": entries}, {"gpu": GONE, "entries": {}})
     monkeypatch.setattr(ledger, "books", lambda: known)
@@ -50,16 +52,16 @@ def rows(text: str) -> dict[str, list[str]]:
 def test_the_counts_of_each_gpu_and_of_each_operator(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(shown(capsys))
     every = sum(len(registered.variants(b, op)) for b in registered.backends() for op in catalog.names())
-    assert found[HERE] == ["1", "2", str(every - 3)] and found[GONE] == ["0", "0", str(every)]
-    assert found["add"] == ["1 of 4, 2 stale", "-"] and found["softmax"] == ["-", "-"]
+    assert found[HERE] == ["1", "1", "1", str(every - 3)] and found[GONE] == ["0", "0", "0", str(every)]
+    assert found["add"] == ["1 of 4, 1 stale, 1 unknown", "-"] and found["softmax"] == ["-", "-"]
 
 
 def test_the_variants_of_an_operator_with_what_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "add")
     found = rows(text)
     assert found["add torch_ref/plain"] == ["verified, 2026-11-20, ci", "-"]
-    assert found["add cuda/scalar"] == ["stale (spec), 2026-11-20, ci", "-"]
-    assert found["add cuda/vectorized"] == ["stale (spec, source), 2026-11-20, ci", "-"]
+    assert found["add cuda/scalar"] == ["stale (oracle), 2026-11-20, ci", "-"]
+    assert found["add cuda/vectorized"] == ["unknown, 2026-11-20, ci", "-"]
     assert found["add triton/blocked"] == ["-", "-"] and "softmax" not in text
     assert f"{HERE}: 3 variants recorded with torch 2.11.0" in text and "here: python 3." in text
 
@@ -73,10 +75,13 @@ def test_the_stale_ones_of_a_gpu_by_a_part_of_its_name(capsys: pytest.CaptureFix
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(shown(capsys, "add", "--json"))
     assert [(g["name"], g["capability"]) for g in found["gpus"]] == [(HERE, "sm_90"), (GONE, None)]
-    assert [(g["verified"], g["stale"], g["no_record"]) for g in found["gpus"]] == [(1, 2, 1), (0, 0, 4)]
+    assert [(g["verified"], g["stale"], g["unknown"], g["no_record"]) for g in found["gpus"]] == [
+        (1, 1, 1, 1),
+        (0, 0, 0, 4),
+    ]
     assert len(found["variants"]) == 8 and "torch" in found["versions_here"]
     (scalar,) = [v for v in found["variants"] if (v["gpu"], v["backend"], v["variant"]) == (HERE, "cuda", "scalar")]
-    assert (scalar["status"], scalar["changed"], scalar["date"]) == ("stale", ["spec"], "2026-11-20")
+    assert (scalar["status"], scalar["changed"], scalar["date"]) == ("stale", ["oracle"], "2026-11-20")
     stale = json.loads(shown(capsys, "add", "--json", "--stale"))
     assert [v["variant"] for v in stale["variants"]] == ["scalar", "vectorized"] and stale["gpus"] == found["gpus"]
 
@@ -92,7 +97,7 @@ def test_a_backend_that_cannot_be_loaded_here_has_its_records(
         return known(name, op)
 
     monkeypatch.setattr(registered, "variants", variants)
-    assert rows(shown(capsys, "add"))["add cuda/scalar"] == ["stale (spec), 2026-11-20, ci", "-"]
+    assert rows(shown(capsys, "add"))["add cuda/scalar"] == ["stale (oracle), 2026-11-20, ci", "-"]
 
 
 @pytest.mark.parametrize(

@@ -246,18 +246,23 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
     first, second = (Outcome(item, "passed", records=RAN) for item in items)
     told = [ledger.record(Options(), items, outcomes) for outcomes in ([first], [first, second])]
     assert [text.split(" variants")[0] for text in told] == ["recorded: 0", "recorded: 1"]
+    (name, entry), *others = ledger.books()[0][
+        "entries"
+    ].items()  # with all keys but what it launches, which --rekey adds
+    assert not others and ledger.changed(entry, *name.split("/")) == () and not ledger.unasked(entry, "softmax")
+    assert entry["asked"] and {"oracle", "judge", "source", "tier", "date", "versions"} < entry.keys()
     ledger.record(Options(), items, [replace(first, status="failed")])
     assert "softmax" not in (tmp_path / "nvidia_h200.json").read_text()
     ledger.books.cache_clear()
 
 
-def test_the_ledger_knows_verified_from_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_knows_verified_from_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "FOLDER", tmp_path)
     ledger.books.cache_clear()
     assert ledger.status("softmax", "torch_ref", "exact") == ledger.status("softmax", "triton", "online")
     assert ledger.status("softmax", "triton", "online") == ("no record", ())
-    entry = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("torch_ref", "softmax")}
-    for source, status in ((entry["source"], "verified"), ("other", "stale")):
+    entry: dict[str, str] = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("torch_ref", "softmax")}
+    for source, status in ((entry["source"], "verified"), ("other", "unknown")):
         book = {"gpu": "NVIDIA H200", "entries": {"softmax/torch_ref/exact": entry | {"source": source}}}
         (tmp_path / "nvidia_h200.json").write_text(json.dumps(book))
         ledger.books.cache_clear()
