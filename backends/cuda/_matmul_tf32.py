@@ -65,7 +65,7 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     if not _takes(a, b, epilogue):
         return wgmma_of_any(a, b, precision, epilogue)
     a = k_contiguous(a, 1)
-    a = a if problem(layout(a), layout(b)).left.aligned else padded(a)
+    a = a if problem(layout(a), layout(b)).left.aligned else padded(a, 1)
     return _best_plan(layout(a), layout(b), multiprocessors(a)).run(a, b, PLAIN)
 
 

@@ -136,16 +136,21 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
     p = problem(layout(a), layout(b))
-    a, b = a if p.left.aligned else padded(a), b if p.right.aligned else padded(b)
+    a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
-def padded(x: torch.Tensor) -> torch.Tensor:
-    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them."""
-    if x.stride(-1) != 1:
-        return padded(x.mT).mT
+def padded(x: torch.Tensor, k_axis: int) -> torch.Tensor:
+    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them.
+
+    Lines run along K (axis 0 or 1) where that is contiguous, along the other axis where it is not; of one row or column,
+    which may be either, too.
+    """
+    down = operand(layout(x), k_axis).k_major == (k_axis == 0)
+    lines = x.mT if down else x
     unit = 16 // x.element_size()
-    return x.new_empty(*x.shape[:-1], cdiv(x.shape[-1], unit) * unit)[..., : x.shape[-1]].copy_(x)
+    made = x.new_empty(*lines.shape[:-1], cdiv(lines.shape[-1], unit) * unit)[..., : lines.shape[-1]].copy_(lines)
+    return made.mT if down else made
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:

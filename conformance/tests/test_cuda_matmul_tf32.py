@@ -145,3 +145,11 @@ def test_what_follows_a_product_needs_k_contiguous() -> None:
         (why,) = refusals(linear, "linear", x, weight, *rest)
         assert why.startswith("weight is fp32 with K strided")
         assert not refusals(linear, "linear", x, weight.contiguous(), *rest)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_batch_of_columns_keeps_k_contiguous_where_its_lines_are_copied(rows: int) -> None:
+    a, b = integers(3 * rows, 5).view(3, rows, 5), integers(3 * 5, 1).view(3, 5, 1)
+    y = matmul.VARIANTS["wgmma"].fn(a, b, "tf32")
+    assert torch.equal(y, a @ b)
