@@ -71,7 +71,7 @@ class Judge:
         return outputs
 
     def _are_tensors(self, outputs: Sequence[Any]) -> None:
-        if problem := results.malformed(self.trial.spec, tuple(outputs)):
+        if problem := results.malformed(self.trial.spec, outputs[0] if len(outputs) == 1 else tuple(outputs)):
             raise Failed(problem)
         for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
             self.require(got.layout == torch.strided, f"{output.name}: expected a torch.Tensor, got {got.layout}")

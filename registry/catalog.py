@@ -78,9 +78,11 @@ def _spec(op: str) -> OpSpec:
 
 
 def taking(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The operators that take one of these dtypes, as --dtype names them; all operators for ()."""
+    """The operators that take one of these dtypes, as --dtype names them; all for (), those that cannot be used too."""
     formats = [dtypes.parse(name) for name in wanted]
-    return tuple(op for op in usable() if not formats or any(d in spec(op).dtypes for d in formats))
+    return tuple(
+        op for op in (usable() if formats else names()) if not formats or any(d in spec(op).dtypes for d in formats)
+    )
 
 
 def left_out(wanted: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ def _parsers(places: Mapping[str, str]) -> tuple[dict[str, argparse.ArgumentPars
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """The arguments of a parser and of all its commands."""
     for action in parser._actions:
-        if isinstance(action.choices, dict):
+        if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 yield from _actions(command)
         else:

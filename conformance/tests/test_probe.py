@@ -51,10 +51,10 @@ def test_a_changed_input_is_told_and_given_back() -> None:
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (lambda x: None, "y: expected a torch.Tensor, got NoneType"),
-        (lambda x: x.numpy(), "y: expected a torch.Tensor, got ndarray"),
-        (lambda x: [x], "y: expected a torch.Tensor, got list"),
-        (lambda x: (x, x), "expected a torch.Tensor, got 2 values"),
+        (lambda x: None, "expected a torch.Tensor, got None"),
+        (lambda x: x.numpy(), "expected a torch.Tensor, got numpy.ndarray"),
+        (lambda x: [x], "expected a torch.Tensor, got list of 1"),
+        (lambda x: (x, x), "expected 1 output, got 2"),
         (lambda x: x.to_sparse(), "y: expected a torch.Tensor, got torch.sparse_coo"),
         (lambda x: x.t(), "y shares its memory with the input x"),
         (lambda x: x.clone().t(), "y: expected a contiguous tensor"),

@@ -210,8 +210,8 @@ def test_an_implementation_must_take_the_arguments_of_the_spec():
         ("silu", torch.nn.functional.silu, "; to adapt it: fn=lambda x: torch.nn.functional.silu(x)"),
         ("silu", torch.relu, "; to adapt it: fn=lambda x: torch.relu(x)"),  # of which Python knows no parameters
         ("softmax", torch.softmax, "; to adapt it: fn=lambda x, axis, scale: torch.softmax(x, axis, scale)"),
-        ("softmax", torch.nn.functional.silu, "see parameter 0"),  # takes no three arguments
-        ("silu", lambda y: y, "see parameter 0"),
+        ("softmax", torch.nn.functional.silu, "the spec has no input; did you mean x?"),  # takes no three arguments
+        ("silu", lambda y: y, "the spec has no y"),
     ],
 )
 def test_a_function_of_other_code_is_refused_with_how_to_adapt_it(op, fn, hint):

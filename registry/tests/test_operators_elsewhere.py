@@ -198,7 +198,7 @@ def test_a_joined_variant_that_is_all_there_is_must_still_be_named(announce):
 JOINED = {
     "ImportError": "import nowhere_to_be_found",
     "no VARIANTS": "x = 1",
-    "signature": TWICE,
+    "signature": TWICE.replace("x: x + x", "y: y + y"),
     "arithmetic": SOFTMAX.replace('"a sum"', '"a sum", arithmetic="fp4"'),
 }
 

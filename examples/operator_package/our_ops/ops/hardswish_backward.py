@@ -41,7 +41,7 @@ SPEC = OpSpec(
     math="grad_x = grad_out * (0 if x < -3, 1 if x > 3, else x / 3 + 1 / 2)",
     inputs=(
         Tensor("grad_out", "...", doc="gradient of the output of hardswish"),
-        Tensor("x", "...", like="grad_out", doc="the input of the forward call"),
+        Tensor("x", "...", like="grad_out", breakpoints=(-3.0, 3.0), doc="the input of the forward call"),
     ),
     outputs=(Output("grad_x", like="x"),),
     derive=lambda a, axes: {"N": a["x"].numel()},
