@@ -17,28 +17,33 @@ from kernelmux.registry import strange
 from kernelmux.registry.binding import unreadable
 from kernelmux.registry.spec import OpSpec
 
-LOWER = frozenset({"matmul", "linear", "attention", "conv2d"})
-NORMS = frozenset({"rms_norm", "add_rms_norm", "layer_norm"})
-FP32 = frozenset({"softmax", "log_softmax", "reduce_sum"}) | NORMS
+LOWER = ("matmul", "linear", "attention", "conv2d")
+NORMS = ("rms_norm", "add_rms_norm", "layer_norm")
+FP32 = ("softmax", "log_softmax", "reduce_sum")
 # cross_entropy computes in fp32 and gives fp32 whatever its logits are: fp32 logits would only be larger.
+OURS = {**dict.fromkeys(LOWER, "lower"), **dict.fromkeys(NORMS, "norm"), **dict.fromkeys(FP32, "fp32")}
+
+
+def rule(spec: OpSpec) -> str:
+    """What autocast does to the tensors of an operator, one of `spec.AUTOCAST`: as its spec says, or as torch does."""
+    return spec.autocast or OURS.get(spec.name) or ("keep" if "_backward" in spec.name else "widest")
 
 
 def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | None:
     """The dtype that the floating tensors of a call get where autocast is on, or None: they stay."""
     floats: list[torch.dtype] = [v.dtype for v in values if _eligible(v)]
-    if not floats:
+    how = rule(spec)
+    if not floats or how == "keep":
         return None
-    if spec.name in LOWER:
+    if how == "lower":
         lower: torch.dtype = torch.get_autocast_dtype(device)
         return lower
-    if device == "cuda" and spec.name in FP32:
+    if how in ("fp32", "norm") and device == "cuda":
         return torch.float32
-    if spec.name in NORMS:
+    if how == "norm":
         return floats[0]
-    if len(floats) == 1 or "_backward" in spec.name:
-        return None
     widest: torch.dtype = reduce(torch.promote_types, floats)
-    return widest
+    return widest if len(floats) > 1 else None
 
 
 def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:

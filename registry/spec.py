@@ -56,6 +56,9 @@ CPU = torch.device("cpu")
 SINCE = re.compile(r",\s*since=\d+")  # says nothing of what a call gives
 
 
+# lower: the dtype of autocast; fp32: that on a GPU; norm: fp32 on a GPU, on a CPU the dtype of the first tensor;
+# widest: the widest dtype of several tensors; keep: as they are.
+AUTOCAST = ("lower", "fp32", "norm", "widest", "keep")
 SPECIAL = ("nan", "inf", "-inf", "-0", "subnormal", "largest")
 
 
@@ -118,6 +121,7 @@ class OpSpec:
     gradient: Differentiable | None = None
     properties: tuple[Property, ...] = ()
     formats: tuple[Mapping[str, torch.dtype], ...] = ()
+    autocast: str = ""
 
     def __post_init__(self) -> None:
         names = [i.name for i in self.inputs]
@@ -147,6 +151,8 @@ class OpSpec:
         saved = [output.saved for output in self.outputs]
         if all(saved) or saved != sorted(saved):
             raise SpecError(f"{self.name}: expected an output that is returned, and saved ones after it, got {saved}")
+        if self.autocast not in ("", *AUTOCAST):
+            raise SpecError(f"{self.name}: autocast: expected one of {', '.join(AUTOCAST)}, got {self.autocast!r}")
         gradients.check(self)
         kinds = [type(p).__name__ for p in self.properties]
         if len(set(kinds)) != len(kinds):

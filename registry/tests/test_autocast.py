@@ -1,11 +1,14 @@
 """Under torch.autocast an operator takes and gives the dtypes of torch's operator of the same meaning."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import kernelmux as kx
 from kernelmux.registry import autocast, catalog, torch_ops
+from kernelmux.registry.errors import SpecError
 
 X, W = torch.randn(4, 16), torch.randn(16)
 Q = torch.randn(1, 2, 4, 64)
@@ -50,6 +53,29 @@ def test_on_a_gpu_norms_softmax_and_sums_are_in_fp32():
         assert autocast.target(catalog.spec(op), values, "cuda") == full
     assert autocast.target(catalog.spec("silu"), (half,), "cuda") is None
     assert autocast.target(catalog.spec("silu_backward"), (half, X), "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "cpu", "gpu"),
+    [
+        ("lower", torch.float16, torch.float16),
+        ("fp32", torch.float32, torch.float32),
+        ("norm", torch.bfloat16, torch.float32),
+        ("widest", torch.float32, torch.float32),
+        ("keep", None, None),
+    ],
+)
+def test_a_spec_says_what_autocast_does(rule, cpu, gpu):
+    spec, values = replace(catalog.spec("add"), autocast=rule), (X.bfloat16(), X)
+    with torch.autocast("cpu", torch.float16):
+        assert (autocast.target(spec, values, "cpu"), autocast.target(spec, values, "cuda")) == (cpu, gpu)
+        alone = autocast.target(spec, (X.bfloat16(),), "cpu")
+    assert alone == (cpu if rule in ("lower", "norm") else None)
+
+
+def test_a_rule_that_there_is_not_is_refused():
+    with pytest.raises(SpecError, match="add: autocast: expected one of lower, fp32, norm, widest, keep, got 'bf16'"):
+        replace(catalog.spec("add"), autocast="bf16")
 
 
 def test_gradients_come_in_the_dtypes_of_the_inputs():

@@ -71,6 +71,7 @@ SPEC = OpSpec(
     ),
     workloads=(Case("a=4096x4096 b=4096x4096"), Case("a=1000x3000 b=3000x5000")),
     cost=cost,
+    autocast="lower",
     # TODO(newop): of values v["a"], v["b"] and v["c"]; or NoGradient("why there is none")
     gradient=Composed(
         ("a", "b"),

@@ -103,6 +103,7 @@ SPEC = OpSpec(
     ),
     workloads=(Case("x=4096x1024"), Case("x=16384x8192")),
     cost=cost,
+    autocast="fp32",
     # TODO(newop): of values v["x"], v["axis"] and v["y"]; or NoGradient("why there is none")
     gradient=Composed(("x",), lambda kx, v, g: {"x": gradient(v["y"], g["y"], v["axis"])}),
     # TODO(newop): those that hold; the last two: a row shifted by a number, and one permuted
