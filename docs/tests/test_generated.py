@@ -69,15 +69,18 @@ def test_a_variant_without_a_record_is_nowhere_said_to_pass(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("source", "mark", "told"), [("", "✓", "on GPU A"), ("another", "stale", "stale record, of GPU A")]
+    ("changed", "mark", "told"),
+    [
+        ({}, "✓", "on GPU A"),
+        ({"spec": "another"}, "stale", "stale record, of GPU A"),
+        ({"source": "another"}, "unknown", "before its last change, on GPU A"),
+    ],
 )
 def test_a_record_counts_while_spec_and_source_are_as_they_were(
-    source: str, mark: str, told: str, monkeypatch: pytest.MonkeyPatch
+    changed: dict[str, str], mark: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = {
-        "spec": catalog.spec("softmax").hash,
-        "source": source or report.source_hash("triton", "softmax"),
-    }
+    now = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("triton", "softmax")}
+    entry = now | changed
     name = list(backend.variants("triton", "softmax"))[-1]
     book = {"gpu": "GPU A", "entries": {f"softmax/triton/{name}": entry}}
     monkeypatch.setattr(ledger, "books", lambda: (book,))
