@@ -47,7 +47,10 @@ def tell(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> None:
 
 
 def check_memory(spec: OpSpec, values: tuple[Any, ...]) -> None:
-    """ArgumentError for a tensor without strides or memory: a dispatch mode that prints one which was freed faults."""
+    """ArgumentError for a tensor without strides or memory: torch faults where it prints one that was freed.
+
+    A dispatch mode may print it, and so does what torch says of a fake tensor beside one in memory.
+    """
     pairs = zip(spec.inputs, values, strict=False)
     if found := _without_memory(spec.name, {i.name: v for i, v in pairs if isinstance(v, torch.Tensor)}):
         raise found

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, selection, strange, tracing
@@ -146,7 +147,7 @@ def _bound(spec: OpSpec, values: Sequence[Any]) -> Call:
 
 def _told(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
-    if torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_dispatch_stack() or any(isinstance(v, FakeTensor) for v in values):
         strange.check_memory(spec, values)
     try:
         return _differentiable(spec, *values, backend=backend)

@@ -167,6 +167,15 @@ def test_a_subclass_in_memory_where_all_have_to_be_fake(ask):
 
 
 @pytest.mark.parametrize("run", [kx.add, OPS.add])
+def test_freed_memory_beside_a_fake_tensor(run):
+    """torch would print it, and end the process."""
+    freed = X.clone()
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(ArgumentError, match=r"add: y: .*a storage that was freed"):
+        run(FakeTensorMode().from_tensor(X), freed, backend=PLAIN)
+
+
+@pytest.mark.parametrize("run", [kx.add, OPS.add])
 def test_what_torch_says_under_vmap(run):
     """Of the tensors behind those that vmap shows."""
     freed = X.clone()
