@@ -264,7 +264,7 @@ def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:
 def _check_cases(chosen: Options) -> None:
     """A case that no chosen operator has is a mistake, and so is one that none can be called with, and such a dtype."""
     catalog.check_dtypes(chosen.ops, chosen.dtypes)
-    specs = [catalog.spec(op) for op in chosen.ops or catalog.taking(chosen.dtypes) if op in catalog.usable()]
+    specs = [catalog.spec(op) for op in chosen.ops or catalog.taking(chosen.dtypes)]
     for text in chosen.cases:
         if "=" in text:
             _check_spelt(text, chosen)

@@ -48,7 +48,10 @@ class Item:
 def items(options: Options) -> list[Item]:
     """The items of a run in a fixed order: operator, backend, variant in ladder order, check, seed."""
     check_names(options)
-    found = [item for op in options.ops or catalog.taking(options.dtypes) for item in _of_op(op, options)]
+    every_op = (
+        catalog.taking(options.dtypes) if options.dtypes else catalog.names()
+    )  # what cannot be used is an item too
+    found = [item for op in options.ops or every_op for item in _of_op(op, options)]
     every = (one for item in found for one in seeded(item, options))
     return matching((one for one in every if not options.only or one.id in options.only), options.keyword)
 
