@@ -11,7 +11,7 @@ import torch
 from torch.fx import Proxy
 from torch.nn import UninitializedBuffer, UninitializedParameter
 
-from kernelmux.registry import tracing
+from kernelmux.registry import cards, tracing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, not_in_fx, shown
 from kernelmux.registry.signature import Axis, Call, Scalar, Tensor, spread
@@ -297,4 +297,4 @@ def _capability(device: torch.device) -> tuple[int, int] | None:
     """Of a GPU that is there; a fake tensor may be on one that is not."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
-    return torch.cuda.get_device_capability(device)
+    return cards.capability_of(torch.cuda.current_device() if device.index is None else device.index)

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, determinism, explanation, measured, tracing
+from kernelmux.registry import autograd, cards, determinism, explanation, measured, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Unmet
@@ -18,9 +18,8 @@ from kernelmux.registry.explanation import describe
 from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call
 
-__all__ = ["EMULATED", "Decision", "Fallback", "Verdict", "decide", "describe", "refuse", "verdicts"]
+__all__ = ["Decision", "Fallback", "Verdict", "decide", "describe", "refuse", "verdicts"]
 
-EMULATED = (9, 0)  # the compute capability that the emulator stands for
 Label = tuple[str, str | None]  # backend and variant, as `registered.split` gives them
 
 
@@ -108,7 +107,7 @@ class Decision:
 def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool = False) -> Verdict:
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
-        call = replace(call, capability=EMULATED)
+        call = replace(call, capability=cards.emulated().capability)
     gradient = partial(autograd.lack, call.spec, name)
     texts = [] if registered.composite(name) else tracing.reasons(name, call.tensors, gradient, _instead())
     found = [Unmet(text) for text in texts]

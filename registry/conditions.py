@@ -6,12 +6,13 @@ method `remedy` too: what would satisfy a call that does not meet it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from kernelmux.registry import dtypes
+from kernelmux.registry import cards, dtypes
 from kernelmux.registry.errors import SpecError, shown
 
 if TYPE_CHECKING:
@@ -264,6 +265,48 @@ class Capability:
     def admits(self, capability: tuple[int, int]) -> bool:
         """Whether a GPU of this compute capability will do."""
         return capability >= self.minimum and (self.below is None or capability < self.below)
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """A block of the GPU may have the shared memory that the least launch of the variant asks for.
+
+    bytes: static and dynamic together; a function of the call where its lengths or dtypes decide.
+    """
+
+    bytes: int | Callable[[Call], int]
+
+    @property
+    def text(self) -> str:
+        told = "enough" if callable(self.bytes) else f"{self.bytes}"
+        return f"{told} bytes of shared memory per block"
+
+    def check(self, call: Call) -> str | None:
+        card = call.card
+        need = self.bytes(call) if callable(self.bytes) else self.bytes
+        if card is None or need <= card.shared_per_block:
+            return None
+        return f"{card} has {card.shared_per_block} bytes of shared memory per block, needs {need}"
+
+
+@dataclass(frozen=True)
+class Multiplies:
+    """The tensor cores of the GPU multiply the dtype of tensor `name`; float32 stands for tf32."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"tensor cores for the dtype of {self.name}"
+
+    def check(self, call: Call) -> str | None:
+        x = _tensor(call, self.name)
+        if call.capability is None or x is None:
+            return None
+        since = cards.SINCE.get("tf32" if x.dtype == torch.float32 else dtypes.SHORT[x.dtype])
+        if since is None or call.capability >= since:
+            return None
+        return f"the GPU is {sm(call.capability)}, needs {sm(since)} or newer to multiply {dtypes.SHORT[x.dtype]}"
 
 
 def sm(capability: tuple[int, int]) -> str:

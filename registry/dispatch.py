@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from kernelmux.registry import (
     autocast,
     autograd,
+    cards,
     catalog,
     checked,
     determinism,
@@ -34,13 +35,13 @@ from kernelmux.registry import (
 )
 from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
-from kernelmux.registry.choice import EMULATED, Decision, Verdict, by_priority, decide, describe, refuse, verdicts
+from kernelmux.registry.choice import Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
 __all__ = [
-    "EMULATED", "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function", "outputs",
+    "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function", "outputs",
     "verdicts", "which",
 ]  # fmt: skip
 
@@ -112,6 +113,7 @@ class CallPlans(dict[object, CallPlan]):
 
 
 _plans = CallPlans()
+cards.when_changed(_plans.clear)
 ANEW = 4  # comparisons at most that are made for a plan
 PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
 Asked = selection.Names | Request | None  # `backend=`: names, or the request of a forward call

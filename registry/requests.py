@@ -21,7 +21,7 @@ PREFIX = "KERNELMUX_"
 # Every variable that a part of kernelmux reads, beside those of one operator each. The last is that of the build.
 VARIABLES = (
     "KERNELMUX_BACKEND", "KERNELMUX_CONFIG", "KERNELMUX_CACHE_DIR", "KERNELMUX_SHADOW_DIR", "KERNELMUX_NVTX",
-    "KERNELMUX_CHECK", "KERNELMUX_PYTHON",
+    "KERNELMUX_CHECK", "KERNELMUX_EMULATED_GPU", "KERNELMUX_GPU_AS", "KERNELMUX_PYTHON",
 )  # fmt: skip
 Names = str | Sequence[str]
 

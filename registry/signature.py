@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelmux.registry import cards
+from kernelmux.registry.cards import Card
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.domains import REAL, Domain
 from kernelmux.registry.dtypes import FLOATS
@@ -244,6 +246,11 @@ class Call:
     def scalars(self) -> dict[str, Any]:
         names = {t.name for t in self.spec.tensors}
         return {k: v for k, v in self.arguments.items() if k not in names}
+
+    @property
+    def card(self) -> Card | None:
+        """The GPU that it runs on (or the emulated one), None on a CPU."""
+        return cards.for_call(self.device, self.capability, self.hypothetical)
 
     @property
     def cost(self) -> Cost:

@@ -9,10 +9,9 @@ from functools import cache
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, requests, tables
+from kernelmux.registry import cards, catalog, requests, tables
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cases import Case
-from kernelmux.registry.choice import EMULATED
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
@@ -101,7 +100,7 @@ def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:
 
 def _support(spec: OpSpec, name: str, variant: str, found: Implementation, where: Machine) -> Support:
     emulated = registered.emulates(name, where.device)
-    capability = EMULATED if emulated else where.capability
+    capability = cards.emulated().capability if emulated else where.capability
     lacking = {dtype: _lacking(found, calls) for dtype, calls in _calls(spec.name, where.device, capability).items()}
     dtypes = tuple(SHORT[dtype] for dtype, reasons in lacking.items() if not reasons)
     return Support(

@@ -1,6 +1,6 @@
 """CUDA C++ kernels, compiled by NVRTC: launched through CuPy on a GPU, run by the emulator on CPU tensors.
 
-For backends elsewhere: `from kernelmux.backends.cuda import Source, Kernel, Tiles, bits_type, cdiv, ctype,
+For backends elsewhere: `from kernelmux.backends.cuda import Source, Kernel, Tiles, bits_type, card, cdiv, ctype,
 multiprocessors`; docs/backends_elsewhere.md shows how.
 """
 
@@ -68,7 +68,7 @@ BACKEND = Backend(
 
 
 if TYPE_CHECKING:
-    from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, bits_type, cdiv, ctype, multiprocessors
+    from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, bits_type, card, cdiv, ctype, multiprocessors
 
 __all__ = [
     "BACKEND",
@@ -76,6 +76,7 @@ __all__ = [
     "Source",
     "Tiles",
     "bits_type",
+    "card",
     "cdiv",
     "compilers",
     "ctype",

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf, log2
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.masks import Limit, Mask, mask_of
 
 T = torch.Tensor
@@ -125,7 +125,7 @@ def section_for_l2(call: Call) -> int:
     return min(call.slices, max(1, _L2_SHARE // call.kv_bytes)) if call.uneven and call.slices else 1
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def section_for_balance(call: Call, block_m: int, block_n: int) -> int:
     """Slices of a section for a persistent kernel: the one with the shortest schedule, where L2 holds it about as well.
 

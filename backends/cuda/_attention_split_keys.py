@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from kernelmux.backends.cuda._attention import Call, Config, Pair, nothing_seen
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv
+from kernelmux.registry.cards import remembered
 
 _SOURCE = Source(__file__, "attention_split_keys.cu")
 _WGMMA = Source(__file__, "attention_split_keys_wgmma.cu")
@@ -96,7 +96,7 @@ def run(call: Call, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     return _plan(call, vector).run(q, k, v) if k.numel() else nothing_seen(q)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _plan(call: Call, vector: int) -> SplitPlan:
     chosen = config(call)
     return plan(call, chosen, vector, splits(call, chosen, 2 if chosen["ROW_WARPS"] == 4 else 1))

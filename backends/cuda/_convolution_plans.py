@@ -5,7 +5,6 @@ A planner works out a `ConvolutionPlan` once per kind of call; afterwards only t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import torch
 from kernelmux.backends.cuda._convolution import Convolution, operands
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
 from kernelmux.registry.spec import Call
 
@@ -112,13 +112,13 @@ def direct(source: Source, entry: str, c: Convolution) -> ConvolutionPlan:
     return ConvolutionPlan(kernel.bind(cdiv(prod(c.shape), THREADS), THREADS), c.packed(), c.shape, c.order)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def tiled(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product on the FP32 pipes."""
     return tiled_plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 256, blocks=3), multiprocessors)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def implicit_gemm(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves by mma.sync."""
     sides = [(_side(c.sizes[0], 128), _side(c.sizes[1], 128)), (64, 64)]
@@ -126,7 +126,7 @@ def implicit_gemm(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return halves_plan(IMPLICIT_GEMM, "conv2d_implicit_gemm", c, tile, multiprocessors)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def implicit_gemm_wgmma(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves by wgmma."""
     m = _side(c.sizes[0], 128)

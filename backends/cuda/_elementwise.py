@@ -7,7 +7,6 @@ between rows are multiples of, and an index is taken apart once for an access, n
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
+from kernelmux.registry.cards import remembered
 
 ACCESS_BYTES = 16  # the widest load and store there is up to sm_90
 Strides = tuple[int, ...]
@@ -73,13 +73,13 @@ class Elementwise:
         return self.source.kernel(f"{self.name}_{path}", signature, **fixed, **defines)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _contiguous(op: Elementwise, n: int, dtype: torch.dtype, width: int, defines: Defines) -> Bound:
     kernel = op.kernel("contiguous", "", dtype, WIDTH=width, **dict(defines))
     return kernel.bind(cdiv(n, op.block * op.unroll * width), op.block, n)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _strided(
     op: Elementwise,
     shape: tuple[int, ...],

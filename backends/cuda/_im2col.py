@@ -5,7 +5,6 @@ Images and weights are channels-last here, with channels and pixels at multiples
 
 import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.batching import merged
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.memory_order import fresh
@@ -140,7 +140,7 @@ class Im2colPlan(NamedTuple):
         return c
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def best_plan(
     operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
 ) -> Im2colPlan:

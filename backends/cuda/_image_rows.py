@@ -1,13 +1,13 @@
 """conv2d of few channels on rows of images that stay in shared memory (conv2d_implicit_gemm_rows.cu): plans, conditions."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import Fold, SideBySide, Window
@@ -58,7 +58,7 @@ def block_of(c: Convolution) -> Block:
     return Block.of(c.h.window, c.w.window, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves, windows read from rows in shared memory."""
     return plan(c, block_of(c), multiprocessors)

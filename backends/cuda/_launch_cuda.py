@@ -1,5 +1,6 @@
 """Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
 
+import tempfile
 from collections.abc import Callable
 from copy import copy
 from functools import cache, cached_property, lru_cache
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._signature import Parameter, form
+from kernelmux.registry import cards
 from kernelmux.registry.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
 
 # Two of torch's own bindings instead of their public wrappers: the wrappers build a Stream object and repeat the
@@ -23,9 +25,21 @@ def current_stream(index: int) -> int:
 
 @cache
 def architecture(index: int) -> str:
-    """The compile target of device `index`; from sm_90 on the "a" variant, which alone has wgmma and setmaxnreg."""
-    major, minor = torch.cuda.get_device_capability(index)
-    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    """The compile target of device `index`, or of the lesser card that it stands for."""
+    return cards.of(index).arch
+
+
+def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
+    """A module compiled to PTX for an earlier GPU, which the driver translates for the one at hand."""
+    import cupy
+
+    from kernelmux.backends.cuda._launch_emulated import AS_CUPY
+    from kernelmux.emulator import nvrtc
+
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target))
+        file.flush()
+        return cupy.RawModule(path=file.name)
 
 
 @lru_cache(maxsize=1024)
@@ -53,7 +67,11 @@ class CudaFunction:
 
         with torch.cuda.device(index):
             target = ("-lineinfo", f"-arch={architecture(index)}")
-            self._raw = cupy.RawModule(code=text, options=options + target).get_function(entry)
+            if cards.stands_in(index):
+                module = _of_lesser_target(text, options, architecture(index))
+            else:
+                module = cupy.RawModule(code=text, options=options + target)
+            self._raw = module.get_function(entry)
             self._handle = self._raw.kernel.ptr
         self._launch = cupy.cuda.driver.launchKernel
         self._parameters, self._index = parameters, index

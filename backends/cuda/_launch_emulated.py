@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux import emulator
+from kernelmux.registry import cards
 
-EMULATED_ARCH = "sm_90a"
 # CuPy adds these to the options of every kernel; NVRTC below 13.2 needs the second for a lambda that takes `auto`.
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")
 
@@ -21,9 +21,12 @@ class EmulatedFunction:
         filename: str,
         folders: tuple[Path, ...],
         names: tuple[str, ...],
+        arch: str,
     ):
         chosen = (*options, *AS_CUPY)
-        ptx = emulator.compile_ptx(text, options=chosen, arch=EMULATED_ARCH, filename=filename, include=folders)
+        if arch != cards.table()[cards.DEFAULT].arch:  # ptxas refuses what another target does not have
+            emulator.compile_cubin(text, options=chosen, arch=arch, filename=filename, include=folders)
+        ptx = emulator.compile_ptx(text, options=chosen, arch=arch, filename=filename, include=folders)
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names
 

@@ -6,7 +6,6 @@ the addresses.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
 from kernelmux.registry import batching
 from kernelmux.registry.batching import Batch
+from kernelmux.registry.cards import remembered
 
 SPLITS = Source(__file__, "matmul_splits.cu")
 THREADS = 256
@@ -93,7 +93,7 @@ class Problem(NamedTuple):
         return (self.products, self.batch.inner, *self.batch.a, *self.batch.b) if self.batch else ()
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def problem(a: Layout, b: Layout) -> Problem:
     """The problem of a @ b."""
     found = batching.product(a.shape, a.strides, b.shape, b.strides)

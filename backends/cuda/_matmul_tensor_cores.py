@@ -1,7 +1,6 @@
 """matmul through mma.sync: runs from sm_80 on, whatever the alignment, and fp32 as tf32."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -11,6 +10,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, problem, split_length
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype, multiprocessors
 from kernelmux.registry.batching import result
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")
 NUMBERS = "M:i32 N:i32 K:i32 lda:i64 ldb:i64 k_split:i32"
@@ -51,7 +51,7 @@ def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epi
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
     return plan(a, b, *choose(TILINGS, problem(a, b), multiprocessors), end)
 

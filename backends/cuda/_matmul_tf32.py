@@ -1,7 +1,6 @@
 """matmul through TMA and wgmma, on sm_90: of fp32 operands as tf32 without a copy of b where that is row-major."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -12,6 +11,7 @@ from kernelmux.backends.cuda._matmul import MatmulPlan, Operand, Problem, Tiling
 from kernelmux.backends.cuda._matmul_wgmma import LINE, NUMBERS, k_contiguous, padded
 from kernelmux.backends.cuda._matmul_wgmma import wgmma as wgmma_of_any
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, multiprocessors
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma_tf32.cu")
 STEP = LINE // 4  # of K, and columns of b in a box
@@ -81,7 +81,7 @@ def _takes(a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> bool:
     return p.batch is None and reads_in_place(p.right)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int) -> MatmulPlan:
     tiling, splits = choose(TILINGS, problem(a, b), multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors)

@@ -1,7 +1,6 @@
 """matmul through TMA and wgmma, on sm_90."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -22,6 +21,7 @@ from kernelmux.backends.cuda._matmul import (
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 from kernelmux.registry.batching import Batch, result
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
 NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
@@ -169,7 +169,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return transpose_vectorized(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)

@@ -1,7 +1,6 @@
 """conv2d_backward_input of few channels, all phases in one product (conv2d_backward_input_phases.cu): plans."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._pixels import VECTOR
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, OneOf
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import Window
@@ -68,7 +68,7 @@ def blocks(h: Window, w: Window, channels: int, filters: int) -> tuple[Block, ..
     return tuple(sorted(fit, key=lambda b: b.resident < 2))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def implicit_gemm_phases(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     """The product of halves, the pixels of all phases side by side. The channels of c.image are whole vectors."""
     return plan(c, blocks(c.h.window, c.w.window, c.filters, c.other.shape[1])[0], multiprocessors)

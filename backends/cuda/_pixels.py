@@ -1,12 +1,12 @@
 """Copies of images in which the copy engine (TMA) can read pixels: channels side by side, as whole vectors."""
 
-from functools import lru_cache
 from math import gcd
 
 import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
 VECTOR = 8  # halves of 16 bytes
@@ -25,7 +25,7 @@ def copied(x: torch.Tensor, left: int, columns: int, channels: int) -> torch.Ten
     return copy
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _copying(x: Layout, left: int, columns: int, channels: int) -> Bound:
     n, c, h, w = x.shape
     blocks = cdiv(columns * channels, VECTOR * THREADS)

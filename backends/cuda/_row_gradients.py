@@ -6,7 +6,7 @@ those of a call; a row's own gradient does not depend on the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from kernelmux.backends.cuda._rows import RowPlan, Work, row_plan, row_width
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Condition
 from kernelmux.registry.spec import Call
 
@@ -105,7 +106,7 @@ def _two_pass(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Ten
     return partial
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple[Bound, Bound]:
     numbers = (work.rows, work.n, chunk, eps)
     along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=_BLOCK)
@@ -130,7 +131,7 @@ def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
     return plan, plan.threads <= 512 and width * itemsize == ACCESS_BYTES
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _staying(op: RowGradients, work: Work, eps: float, processors: int, shared: int) -> tuple[Bound, int]:
     """The launch and its number of blocks, on a device with `shared` bytes per multiprocessor."""
     plan, hold = gradient_plan(work.n, work.dtype.itemsize, work.width)

@@ -6,7 +6,7 @@ run along another axis than the last are columns to neighbouring threads. `row_w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability
 
 REGISTER_LIMIT = 32768  # elements that a block holds without spilling
@@ -67,7 +68,7 @@ class RowPlan:
         return {**shape, **more}
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def row_plan(n: int, itemsize: int, width: int, held: int = 64, most: int = 128) -> RowPlan:
     """The rule: a thread holds `held` bytes of the row, or `most` where that would take 1,024 threads.
 
@@ -78,7 +79,7 @@ def row_plan(n: int, itemsize: int, width: int, held: int = 64, most: int = 128)
     return _plan(n, itemsize, width, held if n * itemsize <= 512 * held else most, 1)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def cluster_plan(n: int, itemsize: int, width: int, held: int = 128, peeled: bool = False) -> RowPlan:
     """The row in as few blocks, two at least, as hold it with `held` bytes in each of 256 threads."""
     cluster = 2
@@ -206,7 +207,7 @@ class Work(NamedTuple):
     peeled: bool = False
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _launch(op: Rows, walk: str, work: Work, numbers: tuple[float, ...]) -> Bound:
     kernel, grid, block = _WALKS[walk](op, work)
     return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers)

@@ -20,13 +20,13 @@ import torch
 from kernelmux.backends.cuda import _launch_cuda
 from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
 from kernelmux.backends.cuda._tensor_map import DeviceMap, Tiles
-from kernelmux.registry import replay
+from kernelmux.registry import cards, replay
+from kernelmux.registry.cards import Card
 
-__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "cdiv", "ctype", "multiprocessors"]
+__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors"]
 
 FOLDER = Path(__file__).resolve().parent
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_EMULATED_MULTIPROCESSORS = 132  # the emulator stands for an H200
 _CTYPES = {
     torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float64: "double",
     torch.int8: "signed char", torch.uint8: "unsigned char", torch.int32: "int", torch.int64: "long long",
@@ -49,14 +49,14 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@cache
-def _multiprocessors(index: int) -> int:
-    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+def card(x: torch.Tensor) -> Card:
+    """The GPU that `x` is on; of a CPU tensor the one that the emulator stands for."""
+    return cards.of_tensor(x)
 
 
 def multiprocessors(x: torch.Tensor) -> int:
     """How many multiprocessors the device of `x` has."""
-    return _multiprocessors(x.get_device()) if x.is_cuda else _EMULATED_MULTIPROCESSORS
+    return card(x).processors
 
 
 class Source:
@@ -113,7 +113,7 @@ class Kernel:
         self._tensors = [i for i, p in enumerate(self.parameters) if p.kind in ("pointer", "map")]
         self._numbers = [scalar_converter(entry, p) if p.is_scalar else _as_is for p in self.parameters]
         self._objects = [(i, _crossing(entry, p)) for i, p in enumerate(self.parameters) if not p.is_scalar]
-        self._functions: dict[int, Any] = {}  # by device index, -1 the emulator
+        self._functions: dict[int | str, Any] = {}  # by device index; emulated ones by the target
 
     def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *args: Any, shared: int = 0) -> None:
         """Launches once; a grid with a zero launches nothing.
@@ -157,9 +157,10 @@ class Kernel:
 
     def compiled(self, index: int) -> Any:
         """The function on device `index` (-1: the emulator), compiled at the first request."""
-        if index not in self._functions:
-            self._functions[index] = self._compile(index)
-        return self._functions[index]
+        where = index if index >= 0 else cards.emulated().arch
+        if where not in self._functions:
+            self._functions[where] = self._compile(index)
+        return self._functions[where]
 
     def _compile(self, index: int) -> Any:
         text, options = self.source.text(), self.source.options(self.defines)
@@ -167,7 +168,8 @@ class Kernel:
             return _launch_cuda.CudaFunction(text, self.entry, options, index, self.parameters)
         from kernelmux.backends.cuda._launch_emulated import EmulatedFunction
 
-        return EmulatedFunction(text, self.entry, options, self.source.path.name, self.source.folders, self._names)
+        arch, name, folders = cards.emulated().arch, self.source.path.name, self.source.folders
+        return EmulatedFunction(text, self.entry, options, name, folders, self._names, arch)
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with every number as the numpy scalar of its parameter's type; TypeError or OverflowError."""

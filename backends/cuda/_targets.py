@@ -1,10 +1,9 @@
 """What rows with a target class add up to: the losses of all of them, or how many count."""
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv
+from kernelmux.registry.cards import remembered
 
 _SOURCE = Source(__file__, "cross_entropy_sums.cu")
 _BLOCK = 512
@@ -25,7 +24,7 @@ def reduced(wanted: str, loss: torch.Tensor | None, target: torch.Tensor, ignore
     return out
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _sums(wanted: str, rows: int, ignored: int) -> tuple[int, Bound, Bound | None]:
     blocks = max(1, min(_MOST_BLOCKS, cdiv(rows, _SHARE)))
     defines = {"BLOCK": _BLOCK, "WANTED": wanted.upper(), "SEVERAL": int(blocks > 1)}

@@ -13,8 +13,6 @@ that of Flash-Decoding (Dao et al., 2023).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda import _attention_split_keys
@@ -33,6 +31,7 @@ from kernelmux.backends.cuda._attention_split_keys import SplitPlan
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
 from kernelmux.registry.masks import Limit
 
@@ -85,7 +84,7 @@ def _positive(q: T, scale: float) -> tuple[T, float]:
     return ((-q).contiguous() if scale < 0 else q), max(abs(scale), _SMALLEST_SCALE)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _online(call: Call) -> AttentionPlan:
     lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
@@ -93,17 +92,17 @@ def _online(call: Call) -> AttentionPlan:
     return AttentionPlan(kernel.bind(call.works(rows), lanes * rows, *numbers))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _tensor_cores(call: Call) -> AttentionPlan:
     return tensor_cores_plan(call, tensor_cores_config(call))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _wgmma(call: Call) -> AttentionPlan:
     return wgmma_plan(call, wgmma_config(call))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _split_wgmma(call: Call) -> SplitPlan:
     chosen = _attention_split_keys.wgmma_config(call)
     return split_wgmma_plan(call, chosen, _attention_split_keys.wgmma_splits(call, chosen))

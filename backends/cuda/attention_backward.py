@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ import torch
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.masks import Limit, Mask, mask_of
 
@@ -111,7 +111,7 @@ class AttentionBackwardPlan:
 def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
     """An implementation from what turns a call into a launch of the kernels behind the offsets."""
 
-    @lru_cache(maxsize=4096)
+    @remembered
     def plan(call: Call) -> AttentionBackwardPlan:
         return AttentionBackwardPlan(call, _offsets(call), make(call))
 

@@ -11,8 +11,6 @@ implicit_gemm_rows   rows of the images stay in shared memory, and windows are r
 The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
 """
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda import _folded, _image_rows
@@ -23,6 +21,7 @@ from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spac
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import PIXELS, Pair, windows
@@ -31,7 +30,7 @@ Maybe = torch.Tensor | None
 SOURCE = Source(__file__)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def problem(
     x: Layout, weight: Layout, order: torch.memory_format, stride: Pair, padding: Pair, dilation: Pair
 ) -> Convolution:
@@ -41,7 +40,7 @@ def problem(
     return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_direct", c)
 

@@ -8,8 +8,6 @@ implicit_gemm_tma    the copy engine gathers, in its im2col mode; stride 1, chan
 implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda import _phases
@@ -20,6 +18,7 @@ from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, r
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
@@ -27,7 +26,7 @@ from kernelmux.registry.windows import Pair, windows
 SOURCE = Source(__file__)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def problem(
     grad_out: Layout,
     weight: Layout,
@@ -44,7 +43,7 @@ def problem(
     return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, order, h, w)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_backward_input_direct", c)
 

@@ -10,8 +10,6 @@ implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last,
 All but the first write partial sums and add them in order: the same call gives the same bits.
 """
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda import _folded
@@ -22,6 +20,7 @@ from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spac
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
@@ -29,7 +28,7 @@ from kernelmux.registry.windows import Pair, windows
 SOURCE = Source(__file__)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def problem(
     grad_out: Layout, x: Layout, order: torch.memory_format, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> Convolution:
@@ -39,7 +38,7 @@ def problem(
     return Convolution(BACKWARD_WEIGHT, x, grad_out, (grad_out.shape[1], x.shape[1], *kernel), order, h, w)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_backward_weight_direct", c)
 

@@ -1,13 +1,12 @@
 """Cross entropy on CUDA: log(sum(exp(x))) of each row in one read, and its loss from the target."""
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__)
 # Accesses of a thread in flight. H200, 8192 x 128256 in bf16, in one run: 481 us by plain loads, 495 by streaming ones,
@@ -25,7 +24,7 @@ def cross_entropy(
     return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), lse
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> Bound:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL)

@@ -1,7 +1,5 @@
 """The gradient of cross entropy on CUDA: one read of the logits and one write, 16 bytes per access."""
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
@@ -9,6 +7,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__)
 _SIGNATURE = (
@@ -34,7 +33,7 @@ def cross_entropy_backward(
     return grad
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _vectorized(
     rows: int, n: int, step: int, dtype: torch.dtype, each: int, ignored: int, smoothing: float, whole: bool
 ) -> Bound:

@@ -6,7 +6,7 @@ staying   the row stays in shared memory and registers, and the next one takes i
 clusters  a long row stays in the registers of a cluster of blocks, in the order of memory; others as staying
 """
 
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 
@@ -15,6 +15,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype, multipr
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
@@ -63,7 +64,7 @@ def cross_entropy_with_gradient(
     return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> Bound:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL)
@@ -75,7 +76,7 @@ def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, sm
     return kernel.bind(cdiv(rows, side), (group, side), rows, n, step, ignored, smoothing)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _staying(
     rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int
 ) -> Bound:
@@ -94,7 +95,7 @@ def _staying(
     return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _following(
     rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, processors: int
 ) -> tuple[int, Bound, Bound]:
@@ -120,7 +121,7 @@ def _shares(size: int) -> tuple[int, int]:
     return cluster, cdiv(size, 32 * cluster * held) * 32
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _clusters(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool) -> Bound:
     size, width = n * dtype.itemsize, ACCESS_BYTES // dtype.itemsize
     cluster, group = _shares(size)

@@ -4,7 +4,6 @@ tensor_cores  mma.sync on tiles that are laid along K in shared memory: any stri
 wgmma         TMA feeds warpgroup products in a persistent grid; an operand without K contiguous is copied first
 """
 
-from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
@@ -82,7 +82,7 @@ def _kind(scale: torch.Tensor, lines: tuple[int, int]) -> int:
     return 0 if scale.dim() == 0 else 1 if scale.shape == lines else BLOCKS
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _tensor_cores(a: Layout, b: Layout, end: Ending) -> Bound:
     (M, K), N = a.shape, b.shape[1]
     rows = 64 if end.promotes else 128  # of a tile: promoted sums take twice the registers
@@ -117,7 +117,7 @@ SUMS = Tile(256, 4)
 WIDE, NARROW = Tile(192, 5), Tile(128, 6)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _wgmma(a: Layout, b: Layout, end: Ending, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
     return wgmma_plan(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
 

@@ -4,7 +4,6 @@ tensor_cores  mma.sync on tiles in shared memory: any strides
 wgmma         TMA feeds warpgroup products in a persistent grid
 """
 
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -24,6 +23,7 @@ from kernelmux.backends.cuda._byte_products import (
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
@@ -65,7 +65,7 @@ def _defines(scales: Scales) -> dict[str, object]:
     return {"SCALED": int(scaled), "SCALES_A": a, "SCALES_B": b, "OUTPUT": out}
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
     (M, K), N = a.shape, b.shape[1]
     kernel = SOURCE.kernel(
@@ -75,7 +75,7 @@ def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
     return kernel.bind(cdiv(M, _TILE) * cdiv(N, _TILE), 256, M, N, K, *a.strides, *b.strides)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
     (M, K), N = a.shape, b.shape[1]
     kernel = WGMMA.kernel(

@@ -12,7 +12,6 @@ batches, whose works it counts through, and can end in an epilogue, which linear
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from kernelmux.backends.cuda._matmul_tf32 import reads_in_place, wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.batching import readable
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
 
 SOURCE = Source(__file__)
@@ -44,21 +44,21 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: E
     return _register_tiled(layout(a), layout(b), epilogue.ending).run(a, b, epilogue)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _naive(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     grid = cdiv(p.products * p.M * p.N, THREADS)
     return simple_plan(simple_kernel(SOURCE, "matmul_naive", p, end), grid, THREADS, p)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p = problem(a, b)
     grid = p.products * cdiv(p.M, 32) * cdiv(p.N, 32)
     return simple_plan(simple_kernel(SOURCE, "matmul_tiled", p, end), grid, (32, THREADS // 32), p)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _register_tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
     p, size = problem(a, b), a.dtype.itemsize
     kernel = simple_kernel(

@@ -4,13 +4,12 @@ rows          each block owns a few rows and its threads multiply for themselves
 tensor_cores  mma.sync on operands as they come from memory: more vectors cost no more instructions
 """
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
 
 ROWS = Source(__file__)
@@ -36,7 +35,7 @@ def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | No
     return y
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _rows(weight: Layout, x: Layout) -> Bound:
     (N, K), B = weight.shape, x.shape[0]
     rows, warps = _block(K, weight.dtype.itemsize, B)
@@ -72,7 +71,7 @@ def _starts_at(width: int, operand: Layout) -> bool:
     return not (operand.shape[1] % width or lines % width or operand.offset % min(16, width * operand.dtype.itemsize))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _tensor_cores(weight: Layout, x: Layout) -> Bound:
     (N, K), B, size = weight.shape, x.shape[0], weight.dtype.itemsize
     tiles, unroll = _TILES_OF_BYTES if size == 1 else _TILES

@@ -1,7 +1,6 @@
 """Largest elements of windows on CUDA: pairs of 16-bit elements at once, in vectors of a row or of channels."""
 
 import struct
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -21,6 +20,7 @@ from kernelmux.backends.cuda._windows import (
     divisor,
 )
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
@@ -45,7 +45,7 @@ def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tu
     return y, index
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _launch(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch:
     width = windows.size[1]
     if _by_words(windows, strides, dtype) and (found := _words(windows, strides, dtype, offset, last)):

@@ -1,6 +1,5 @@
 """Gradient of max_pool2d on CUDA: sums in shared memory, or gathered where they lie, in a fixed order; no atomics."""
 
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -20,6 +19,7 @@ from kernelmux.backends.cuda._windows import (
     counter,
 )
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.windows import Pair, four_strides, planes
 
@@ -43,7 +43,7 @@ def max_pool2d_backward(
     return out
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _launch(
     windows: Windows, grads: Strides, indices: Strides, dtype: torch.dtype, offset: int, last: bool, dense: bool
 ) -> Launch:

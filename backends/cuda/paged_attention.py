@@ -5,7 +5,6 @@ The kernel of attention for few queries, with keys where a page table says that 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from kernelmux.backends.cuda._attention_split_keys import config, row_tiles
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, multiprocessors
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability, Multiple
 from kernelmux.registry.masks import Mask
 
@@ -93,7 +93,7 @@ class _Plan(NamedTuple):
     parts: int
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _plan(paged: _Paged) -> _Plan:
     call = paged.unpaged
     (B, H, _), (pages, G, S, _), most = paged.q.shape, paged.k.shape, call.k.shape[2]

@@ -6,7 +6,7 @@ registers  the same in one block
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 
@@ -14,6 +14,7 @@ from kernelmux.backends.cuda._rows import CLUSTERS, SHORT, cluster_plan, loop_ov
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__)
 FORMATS = {"int8": "Int8", "e4m3": "E4m3", "e5m2": "E5m2"}
@@ -29,7 +30,7 @@ def quantize_rowwise(deal: Deal, x: torch.Tensor, format: str) -> tuple[torch.Te
     return q, scale
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _launch(deal: Deal, rows: int, n: int, dtype: torch.dtype, width: int, format: str) -> Bound:
     def kernel(way: str, walk: str, **defines: object) -> Kernel:
         entry = f"quantize_rowwise_{way}"

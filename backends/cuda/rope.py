@@ -1,7 +1,6 @@
 """Rotary embedding on CUDA: 16 bytes per access, cos and sin read once for several heads."""
 
 import struct
-from functools import lru_cache
 from math import gcd
 
 import torch
@@ -9,6 +8,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import Strides, common_width
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__)
 _BLOCK = 256
@@ -26,7 +26,7 @@ def rope_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleave
     return y
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _plan(
     shape: Strides, steps: tuple[Strides, ...], dtype: torch.dtype, width: int, interleaved: bool
 ) -> tuple[Bound, bytes]:

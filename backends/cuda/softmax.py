@@ -7,13 +7,13 @@ registers  the same in one block
 """
 
 import math
-from functools import lru_cache
 
 import torch
 
 from kernelmux.backends.cuda._rows import CLUSTERS, PEELED, SHORT, Rows, as_matrix
 from kernelmux.backends.cuda._runtime import Bound, Source, ctype
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 NAIVE = Source(__file__, "softmax_naive.cu")
 _ROWS = Rows(Source(__file__), "softmax", numbers=("sign", "factor"), loop="online")
@@ -28,7 +28,7 @@ def softmax_naive(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     return y
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _naive(sizes: tuple[int, int, int], dtype: torch.dtype, scale: float) -> Bound:
     outer, n, inner = sizes
     kernel = NAIVE.kernel(

@@ -9,13 +9,12 @@ padded      168 us  one unused column: a column of the tile falls in different b
 vectorized  138 us  16 bytes per access on both sides, small elements packed into words, the tile permuted, not padded
 """
 
-from functools import lru_cache
-
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.cards import remembered
 
 SOURCE = Source(__file__)
 VECTORIZED = Source(__file__, "transpose_vectorized.cu")
@@ -66,7 +65,7 @@ def transpose_batch(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _by_tiles(matrices: int, M: int, N: int, ldx: int, apart: int, dtype: torch.dtype, aligned: bool) -> Bound:
     size = dtype.itemsize
     aligned = aligned and not (M | N | ldx | (apart if matrices > 1 else 0)) * size % ACCESS_BYTES

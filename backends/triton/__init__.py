@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from kernelmux.registry import cards
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.packages import not_installed
 
@@ -31,8 +33,17 @@ def emulation() -> AbstractContextManager[object]:
     """Entered around each emulated call: the emulator is Triton's active driver for as long as that lasts."""
     from kernelmux import emulator
 
+    card = cards.emulated()
     active: AbstractContextManager[object] = emulator.triton_active()
-    return active
+    return active if card.key == cards.DEFAULT else _for(card.sm, active)
+
+
+@contextmanager
+def _for(arch: str, active: AbstractContextManager[object]) -> Iterator[None]:
+    from kernelmux import emulator
+
+    with active, emulator.triton_driver.target(arch):
+        yield
 
 
 def compilers(device: torch.device) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtyp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,15 +19,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernelmux.backends.triton._packed import Given, packed
 from kernelmux.emulator import triton_cache
-from kernelmux.registry import replay
+from kernelmux.registry import cards, replay
 
 triton_cache.ensure()
 
 Ints = tuple[int, ...]
 Config = dict[str, Any]
 
-# Remembers what a function of shapes, strides and dtypes returned; 4096 kinds of call are enough for a model.
-plan = lru_cache(maxsize=4096)
+# Remembers what a function of shapes, strides, dtypes and device returned.
+plan = cards.remembered
 
 
 def cdiv(a: int, b: int) -> int:
@@ -36,26 +35,19 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@cache
 def processors(device: int) -> int:
-    """Multiprocessors of a GPU; 4 on the emulator (-1), where more programs would only be more work."""
-    return 4 if device < 0 else int(torch.cuda.get_device_properties(device).multi_processor_count)
+    """Multiprocessors of a GPU; on the emulator (-1), of the card that it stands for."""
+    return cards.of(device).processors
 
 
 def shared_bytes(device: int) -> int:
-    """Shared memory that one program may have; on the emulator (-1), of the GPU that it stands for at the moment."""
-    return _shared_bytes(driver.active.get_current_device(), True) if device < 0 else _shared_bytes(device, False)
+    """Shared memory that one program may have; on the emulator (-1), of the card that it stands for."""
+    return cards.of(device).shared_per_block
 
 
-@cache
-def _shared_bytes(device: int, emulated: bool) -> int:
-    return int(driver.active.utils.get_device_properties(device)["max_shared_mem"])
-
-
-@cache
 def overlaps(device: int) -> bool:
     """A kernel may be started before the one it waits for has ended: on Hopper and later; not on the emulator (-1)."""
-    return device >= 0 and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device >= 0 and cards.of(device).capability >= (9, 0)
 
 
 def like(x: torch.Tensor) -> torch.Tensor:

@@ -150,9 +150,17 @@ class Multiprocessor:
 
 
 MULTIPROCESSORS = {
+    "sm_75": Multiprocessor(warps=32, blocks=16, shared=64 * 1024, shared_per_block=64 * 1024, shared_reserved=0),
     "sm_80": Multiprocessor(warps=64, blocks=32, shared=164 * 1024, shared_per_block=163 * 1024),
+    "sm_86": Multiprocessor(warps=48, blocks=16, shared=100 * 1024, shared_per_block=99 * 1024),
+    "sm_87": Multiprocessor(warps=48, blocks=16, shared=164 * 1024, shared_per_block=163 * 1024),
+    "sm_89": Multiprocessor(warps=48, blocks=24, shared=100 * 1024, shared_per_block=99 * 1024),
     "sm_90": Multiprocessor(warps=64, blocks=32, shared=228 * 1024, shared_per_block=227 * 1024),
     "sm_100": Multiprocessor(warps=64, blocks=32, shared=228 * 1024, shared_per_block=227 * 1024),
+    "sm_103": Multiprocessor(warps=64, blocks=32, shared=228 * 1024, shared_per_block=227 * 1024),
+    "sm_110": Multiprocessor(warps=48, blocks=24, shared=228 * 1024, shared_per_block=227 * 1024),
+    "sm_120": Multiprocessor(warps=48, blocks=24, shared=100 * 1024, shared_per_block=99 * 1024),
+    "sm_121": Multiprocessor(warps=48, blocks=24, shared=100 * 1024, shared_per_block=99 * 1024),
 }
 
 

@@ -2,14 +2,14 @@
 
 `with triton_active():` hands it to Triton by `triton.runtime.driver.set_active`, the way for drivers from outside, and
 gives back what was active; `activate()` hands it over for good. Nothing of Triton is patched. Triton compiles as it
-always does, for sm_90 or for what `with target("sm_80"):` says, and the launcher takes the PTX that the compiler left in
+always does, for sm_90 or for what `with target("sm_89"):` says, and the launcher takes the PTX that the compiler left in
 Triton's cache.
 """
 
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -20,31 +20,36 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
 from kernelmux.emulator.compilers import launch_log, triton_cache, triton_ptx, triton_recompile, triton_stages
-from kernelmux.emulator.compilers.resources import Resources, resources
+from kernelmux.emulator.compilers.resources import MULTIPROCESSORS, Resources, resources
 from kernelmux.emulator.running.launch import Kernel, load
 from kernelmux.emulator.tma.tensor_map import Im2colMap, TensorMap
 
-# What a program may ask about its device: the answers of an H200 and an A100, so that a kernel takes the decisions it
-# would take there. The place in this table is the device's number: Triton keeps what it compiled apart by that.
+# Multiprocessors, clocks of these and of the memory (kHz), and width of the memory's bus (bits), of a GPU of each target:
+# an H200, A100, T4, RTX 3090, RTX 4090, B200, B300, RTX 5090 and GB10. The place in this table is the device's number:
+# Triton keeps what it compiled apart by that.
+_KINDS = {
+    "sm_90": (132, 1980000, 3201000, 6144),
+    "sm_80": (108, 1410000, 1593000, 5120),
+    "sm_75": (40, 1590000, 5001000, 256),
+    "sm_86": (82, 1695000, 9751000, 384),
+    "sm_89": (128, 2520000, 10501000, 384),
+    "sm_100": (148, 1965000, 3996000, 8192),
+    "sm_103": (148, 1920000, 3996000, 8192),
+    "sm_120": (170, 2407000, 14001000, 512),
+    "sm_121": (48, 2418000, 4266000, 256),
+}
+# What a program may ask about its device, so that a kernel takes the decisions it would take there.
 DEVICES: dict[str, dict[str, int]] = {
-    "sm_90": {
-        "max_shared_mem": 232448,
-        "max_num_regs": 65536,
-        "multiprocessor_count": 132,
+    arch: {
+        "max_shared_mem": MULTIPROCESSORS[arch].shared_per_block,
+        "max_num_regs": MULTIPROCESSORS[arch].registers,
+        "multiprocessor_count": processors,
         "warpSize": 32,
-        "sm_clock_rate": 1980000,
-        "mem_clock_rate": 3201000,
-        "mem_bus_width": 6144,
-    },
-    "sm_80": {
-        "max_shared_mem": 166912,
-        "max_num_regs": 65536,
-        "multiprocessor_count": 108,
-        "warpSize": 32,
-        "sm_clock_rate": 1410000,
-        "mem_clock_rate": 1593000,
-        "mem_bus_width": 5120,
-    },
+        "sm_clock_rate": clock,
+        "mem_clock_rate": memory,
+        "mem_bus_width": width,
+    }
+    for arch, (processors, clock, memory, width) in _KINDS.items()
 }
 ARCHES = tuple(DEVICES)
 _arch: ContextVar[str] = ContextVar("kernelmux_emulator_triton_arch", default=ARCHES[0])
@@ -113,12 +118,16 @@ def _check_inside() -> None:
 
 @contextmanager
 def target(arch: str) -> Iterator[None]:
-    """Inside the `with`, Triton compiles for `arch`: "sm_90", the default, or "sm_80"."""
+    """Inside the `with`, Triton compiles for `arch`, "sm_90" otherwise.
+
+    For another target it compiles to machine code, so that ptxas refuses what the target does not have.
+    """
     if arch not in DEVICES:
         raise ValueError(f"target: expected one of {', '.join(ARCHES)}, got {arch!r}")
     token = _arch.set(arch)
     try:
-        yield
+        with nullcontext() if arch == ARCHES[0] else triton_stages.machine_code():
+            yield
     finally:
         _arch.reset(token)
 

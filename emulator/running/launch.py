@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -14,6 +15,7 @@ from kernelmux.emulator.analysis.flow import Flow
 from kernelmux.emulator.analysis.variables import VariableAddresses, variable_segments
 from kernelmux.emulator.analysis.wgmma_hazards import checked
 from kernelmux.emulator.compilers import launch_log
+from kernelmux.emulator.compilers.resources import MULTIPROCESSORS, Multiprocessor
 from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
 from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
@@ -31,7 +33,7 @@ from kernelmux.emulator.tracing import watch_hook
 CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 MAX_CLUSTER = 16  # blocks, compute capability 9.0; more than 8 have to be allowed for a kernel
-MAX_SHARED = 232448  # bytes per block, compute capability 9.0
+TARGET = re.compile(r"^\s*\.target\s+(sm_\d+)", re.MULTILINE)
 CHUNK_OF_POLLING = 1 << 18  # lanes, when blocks may wait for one another: more than run side by side on a GPU
 POLLING = {"acquire", "volatile", "relaxed"}  # modifiers of loads that another block's stores become visible to
 
@@ -67,6 +69,12 @@ class Module:
         if name not in self._kernels:
             self._kernels[name] = Kernel(self, self.parsed.functions[name])
         return self._kernels[name]
+
+    @cached_property
+    def limits(self) -> Multiprocessor:
+        """What a GPU of the PTX's target has for a launch; of a target that is not known, what sm_90 has."""
+        found = TARGET.search(self.ptx)
+        return MULTIPROCESSORS.get(found[1] if found else "", MULTIPROCESSORS["sm_90"])
 
     @cached_property
     def functions(self) -> dict[int, str]:
@@ -225,16 +233,15 @@ class Kernel:
         if any(g < 0 or g > most for g, most in zip(grid, MAX_GRID, strict=True)):
             raise self._error(f"grid {grid} is not possible: at most {MAX_GRID} blocks per dimension")
         total = self.variables.shared_size(shared)
-        if shared < 0 or total > MAX_SHARED:
-            raise self._error(
-                f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {MAX_SHARED}"
-            )
-        required, most = self.function.required_threads, self.function.maximum_threads
+        most = self.module.limits.shared_per_block
+        if shared < 0 or total > most:
+            raise self._error(f"{total} bytes of shared memory ({shared} of them dynamic): a block can have {most}")
+        required, allowed = self.function.required_threads, self.function.maximum_threads
         if required is not None and block[: len(required)] != required:
             raise self._error(f"block {block}: the kernel was compiled for exactly {required} threads")
-        if most is not None and threads > np.prod(most):
+        if allowed is not None and threads > np.prod(allowed):
             raise self._error(
-                f"block {block} has {threads} threads: the kernel was compiled for at most {int(np.prod(most))}"
+                f"block {block} has {threads} threads: the kernel was compiled for at most {int(np.prod(allowed))}"
             )
 
     def _error(self, message: str) -> EmulatorError:
