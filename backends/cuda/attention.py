@@ -150,7 +150,7 @@ def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
     sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
-    grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
+    grid, threads = min(works, call.card.processors), 128 * (config["CONSUMERS"] + 1)
     launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
@@ -197,7 +197,7 @@ VARIANTS = {
     "split_keys": Implementation(
         split_keys,
         "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
-        (*_HALVES, _attention_split_keys.FewRows(), Capability((9, 0), below=(12, 0))),
+        (*_HALVES, _attention_split_keys.FewRows(), Capability((8, 0))),
         _LAST,
         "mma",
     ),

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kernelmux.backends.cuda._attention import l2_share
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.masks import Limit, Mask, mask_of
 
@@ -37,7 +38,6 @@ _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp
 _PITCH = 128  # rows of offsets of a block, and of the longest tile; tiles begin at multiples of 8
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _PARTS, _FINISHED = 2, 8  # of the one walk: parts of grad_q in shared memory; tiles of it that a block converts
-_L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
 
 Config = dict[str, int]
 
@@ -48,6 +48,7 @@ class Call(NamedTuple):
     inputs: tuple[Layout, ...]  # grad_out, q, k, v, y
     mask: Mask
     scale: float
+    card: Card
 
     @property
     def dims(self) -> tuple[int, int, int, int, int, int]:
@@ -122,7 +123,7 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
         if not q.numel() or not k.numel():
             return tuple(x.new_zeros(x.shape) for x in (q, k, v))
         mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale)).run(grad_out, q, k, v, y, lse)
+        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(grad_out, q, k, v, y, lse)
 
     return run
 
@@ -326,7 +327,7 @@ def _shared(call: Call, config: Config) -> int:
 def _section(call: Call, slices: int, rows: int) -> int:
     """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
     size = max(1, 2 * rows * call.dims[5] * 2)
-    return min(slices, max(1, _L2_SHARE // size)) if call.mask.causal else 1
+    return min(slices, max(1, l2_share(call.card) // size)) if call.mask.causal else 1
 
 
 def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
