@@ -119,12 +119,12 @@ def most_stages(call: Call) -> int:
 
 
 def fitting(
-    call: Call, size: Callable[[Config], int], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
+    call: Call, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
 ) -> Config:
     """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that the card has room for.
 
-    size: bytes of shared memory that a block takes. blocks, stages: the most of each; with fewer keys in a tile more of
-    the warps share the rows, as each multiplies 16 keys at a time.
+    size: bytes of shared memory that a block takes, None where the kernel cannot have such a tile. blocks, stages: the
+    most of each. With fewer keys in a tile more of the warps share its rows, as each takes 16 keys at least.
     """
     rows, gpu, most_keys = call.q.shape[2] * call.group, call.card, 128 if call.width == 64 else 64
     by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
@@ -134,7 +134,7 @@ def fitting(
         by_keys = min(max(1, count // by_rows), keys // 16)
         tile = {"ROW_WARPS": count // by_keys, "KEY_WARPS": by_keys, "BLOCK_N": keys}
         chosen = {**tile, "STAGES": depth, "BLOCKS": together}
-        if together * (size(chosen) + reserved) <= gpu.shared_per_processor:
+        if (need := size(chosen)) is not None and together * (need + reserved) <= gpu.shared_per_processor:
             return chosen
     raise ValueError(f"attention: no tiles of heads of {call.q.shape[3]} fit into the shared memory of {gpu}")
 

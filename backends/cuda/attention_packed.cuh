@@ -40,7 +40,9 @@ struct WarpPlace {
     }
 };
 
-// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first.
+// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first; `scratch` has room for JOINED.
+constexpr int JOINED = KEY_WARPS == 1 ? 0 : ROW_WARPS * (80 * KEY_WARPS + 128 * OUT_TILES * (KEY_WARPS - 1));
+
 __device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES][4], RowPair& rows,
                                            const WarpPlace& place, float scale) {
     if constexpr (KEY_WARPS == 1) return;

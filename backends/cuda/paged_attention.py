@@ -15,7 +15,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import Card, remembered
-from kernelmux.registry.conditions import AtMost, Capability, Multiple
+from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
 from kernelmux.registry.masks import Mask
 
 _SOURCE = Source(__file__, "paged_attention.cu")
@@ -83,7 +83,14 @@ def paged_config(call: Call) -> Config:
         stages -= 1
     elif call.width <= 128 and call.k.shape[0] * call.k.shape[1] >= 64:
         blocks, stages = 3, 2
-    return fitting(call, lambda chosen: _shared(call, chosen), blocks, stages, warps=(4, 2, 1))
+    return fitting(call, lambda tile: _shared(call, tile) if _joins(call, tile) else None, blocks, stages, (4, 2, 1))
+
+
+def _joins(call: Call, chosen: Config) -> bool:
+    """Whether a stage has room for what warps by keys join (JOINED in attention_packed.cuh)."""
+    others = chosen["KEY_WARPS"] - 1
+    joined = chosen["ROW_WARPS"] * (80 * (others + 1) + 128 * 2 * cdiv(call.q.shape[3], 16) * others) if others else 0
+    return 4 * joined <= 2 * chosen["BLOCK_N"] * call.width * call.q.dtype.itemsize
 
 
 def _shared(call: Call, chosen: Config) -> int:
@@ -125,7 +132,7 @@ def _plan(paged: _Paged) -> _Plan:
 VARIANTS = {
     "split_keys": Implementation(
         paged_attention, "an even share of all keys for each block, pieces of a sequence joined in order",
-        (Multiple("D", 8), AtMost("D", 256), Capability((8, 0))),
+        (Multiple("D", 8), AtMost("D", 256), Multiplies("q")),
         dict.fromkeys(("q", "k_pages", "v_pages", "page_table", "lengths"), "last"), "mma",
     )
 }  # fmt: skip
