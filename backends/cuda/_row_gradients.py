@@ -6,14 +6,14 @@ those of a call; a row's own gradient does not depend on the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._rows import RowPlan, Work, row_plan, row_width
-from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
@@ -35,7 +35,6 @@ _HELD, _LONG_HELD = 64, 48  # bytes of a row in a thread, and where that would t
 _MIDDLE = (8192, 24576)
 _THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
 _STAGES = 3  # rows in the ring, where shared memory has room for them
-_EMULATED_SHARED = 228 * 1024
 _OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
 
 
@@ -68,7 +67,7 @@ class RowGradients:
     def holds(self, n: int, x: torch.Tensor) -> bool:
         """Whether a block on the device of x holds rows of n elements like those of x, and the sums of their columns."""
         row = n * x.element_size()
-        room = _shared(x.get_device()) - _OTHER_SHARED
+        room = card(x).shared_per_processor - _OTHER_SHARED
         return n * len(self.sums) <= SUMS_LIMIT and row <= BYTES_LIMIT and len(self.inputs) * row <= room
 
     def kernel(self, way: str, walk: str, work: Work, **defines: object) -> Kernel:
@@ -82,14 +81,9 @@ class RowGradients:
 def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
     """The sum of the parts, like the weight; ahead: the kernel that makes them says when this one may start."""
     total = torch.empty_like(weight)
-    sum_partial(partial, total, ahead and _overlaps(partial.get_device()))
+    overlaps = card(partial).capability >= (9, 0)  # a kernel may start before the one that it waits for has ended
+    sum_partial(partial, total, ahead and overlaps)
     return total
-
-
-@cache
-def _overlaps(index: int) -> bool:
-    """Whether a kernel may start before the one it waits for has ended (-1: the emulator, where it starts after it)."""
-    return index < 0 or torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 def _partial(op: RowGradients, parts: int, work: Work, like: torch.Tensor) -> torch.Tensor:
@@ -117,7 +111,8 @@ def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple
 
 def _pipelined(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Blocks that walk down the rows."""
-    launch, blocks = _staying(op, work, eps, multiprocessors(tensors[0]), _shared(tensors[0].get_device()))
+    on = card(tensors[0])
+    launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)
     partial = _partial(op, blocks, work, tensors[0])
     launch(*tensors, None, partial)
     return partial
@@ -142,14 +137,6 @@ def _staying(op: RowGradients, work: Work, eps: float, processors: int, shared: 
     kernel = op.kernel("pipelined", "staying", work, **defines)
     blocks = _blocks(work.rows, plan, resident * processors)
     return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
-
-
-@cache
-def _shared(index: int) -> int:
-    """Bytes of shared memory that a multiprocessor of the device has (-1: the emulator)."""
-    if index < 0:
-        return _EMULATED_SHARED
-    return int(torch.cuda.get_device_properties(index).shared_memory_per_multiprocessor)
 
 
 def _blocks(rows: int, plan: RowPlan, most: int) -> int:
