@@ -56,7 +56,7 @@ def cross_entropy_with_gradient(
             _two_pass(*work)(logits, target, count, loss, grad)
         elif plan == "clusters" and size in _SHARED:
             _clusters(*work, aligned(logits))(logits, target, count, loss, grad)
-        elif size <= (_ring(on) + _HELD) * _THREADS * ACCESS_BYTES:
+        elif size <= _longest(on):
             _staying(*work, on.processors, _ring(on))(logits, target, count, loss, grad)
         else:
             words, clear, launch = _following(*work, aligned(logits), on.processors)
@@ -82,6 +82,11 @@ def _ring(on: Card) -> int:
     """Vectors of a thread in shared memory at most: whole batches, with 1,024 threads on a multiprocessor, in eight blocks."""
     room = (on.shared_per_processor - 8 * _OTHER_SHARED) // (_THREADS * ACCESS_BYTES)
     return min(_RING, room // _BATCH * _BATCH)
+
+
+def _longest(on: Card) -> int:
+    """Bytes of the longest row that stays."""
+    return (_ring(on) + _HELD) * _THREADS * ACCESS_BYTES
 
 
 @remembered

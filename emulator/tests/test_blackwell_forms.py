@@ -31,7 +31,9 @@ def equal(got: Any, want: Any) -> None:
     assert np.array_equal(got[~nan], want[~nan])
 
 
-@pytest.mark.parametrize("opcode", ["add", "sub.rz.ftz", "add.rm", "mul", "mul.rp.ftz", "fma.rn", "fma.rz.ftz", "fma.rm"])
+@pytest.mark.parametrize(
+    "opcode", ["add", "sub.rz.ftz", "add.rm", "mul", "mul.rp.ftz", "fma.rn", "fma.rz.ftz", "fma.rm"]
+)
 def test_a_pair_is_two_numbers(opcode: str) -> None:
     count = 3 if opcode.startswith("fma") else 2
     low, high = numbers(2 * count)[:count], numbers(2 * count)[count:]
