@@ -147,7 +147,7 @@ def loop_over_row(accesses: int) -> tuple[int, int]:
 
 
 def _lasting(x: torch.Tensor) -> bool:
-    """Whether elements of x are the last to leave L2: whether it has as many bytes as the power of two from _TIMES_L2 on."""
+    """Whether elements of x are the last to leave L2: of an input of the power of two from _TIMES_L2 times L2 on."""
     return x.numel() * x.element_size() >= 1 << (_TIMES_L2 * card(x).l2 - 1).bit_length()
 
 

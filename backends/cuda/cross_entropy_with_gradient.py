@@ -29,7 +29,7 @@ _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
 _RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
 _THREADS = 1024  # of a multiprocessor: with 64 registers each
 _OTHER_SHARED = 1280  # bytes of a block beside the ring: its sums, and 1 KiB of the system
-# Bytes of a row from which it stays. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303 and 307.
+# Bytes of a row that stays at least. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303, 307.
 _SHORTEST = 8192
 
 # Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
@@ -79,7 +79,7 @@ def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, sm
 
 
 def _ring(on: Card) -> int:
-    """Vectors of a thread in shared memory at most: whole batches, with 1,024 threads on a multiprocessor, in eight blocks."""
+    """Vectors of a thread in shared memory at most: whole batches, of 1,024 threads in up to eight blocks."""
     room = (on.shared_per_processor - 8 * _OTHER_SHARED) // (_THREADS * ACCESS_BYTES)
     return min(_RING, room // _BATCH * _BATCH)
 
