@@ -150,9 +150,9 @@ def _equal_lanes(group: Group, value: np.ndarray) -> np.ndarray:
 def reduce(ins: Instruction) -> Action:
     target, value, mask = ins.operands
     dtype = dtype_of(ins.type)
-    ufunc = REDUCTIONS.get(ins.modifiers[1])
     if dtype == F4 and ins.modifiers[1] in ("min", "max"):
-        return _reduce_floats(ins, ufunc)
+        return _reduce_floats(ins, REDUCTIONS[ins.modifiers[1]])
+    ufunc = REDUCTIONS.get(ins.modifiers[1])
     if ufunc is None or dtype.kind == "f":
         raise not_emulated(ins)
 

@@ -1,4 +1,4 @@
-"""Arithmetic that compute capability 10.0 brought: pairs of float32, three operands, sums of mixed types, redux of floats."""
+"""Arithmetic that sm_100 brought: pairs of float32, three operands, sums of mixed types, redux of floats."""
 
 from typing import Any
 
