@@ -46,6 +46,11 @@ def held(stages: int, device: int) -> int:
     return stages if asynchronous else max(stages - 1, 1)
 
 
+def narrow(device: int) -> bool:
+    """Programs have 99 KiB of shared memory or less: GeForce cards, and those that are made of their chips."""
+    return shared_bytes(device) < 128 * 1024
+
+
 def fitting(tiles: Iterable[Config], device: int, shared: Callable[[Config], int]) -> Config:
     """The first tile whose bytes of shared memory a program may have, or the last one."""
     tiles = list(tiles)
@@ -72,4 +77,5 @@ class TensorCores:
         dtype = call.arguments[self.name].dtype
         if call.capability is None or call.capability >= (8, 0) or dtype == torch.float32:
             return None
-        return f"the GPU is {sm(call.capability)}, where Triton multiplies no {dtypes.SHORT[dtype]} by tensor cores, needs sm_80 or newer"
+        short = dtypes.SHORT[dtype]
+        return f"the GPU is {sm(call.capability)}, where Triton has no tensor cores, needs sm_80 or newer for {short}"

@@ -40,8 +40,8 @@ WHOLE = 8192
 TILE = 4096
 ACROSS = 2048
 CHUNK = 16384
-# Bytes of a tensor that has not enough of such tiles to go round on an H200, and then of each row; of one that has just been
-# written, as partial states have, and stays in the L2 cache, a sector.
+# Bytes of a tensor that has not enough of such tiles to go round (on an H200), and then of each row; of one that has just
+# been written, as partial states have, and stays in the L2 cache, a sector.
 SMALL = 2**24
 PIECE = 128
 CACHED = 2**21  # 4 MiB are the least that L2 has
@@ -227,7 +227,7 @@ def rule(w: Walk, itemsize: int, indexed: bool, device: int) -> Config:
         return {"ROWS": rows, "BLOCK_N": block, "num_warps": warps}
     total, half = math.prod(w.sizes) * w.length * itemsize, 2 if indexed else 1
     tile = TILE // half
-    if total <= per_processor(SMALL, device):  # a piece of each row, or as much as the tile needs, so that all SMs have work
+    if total <= per_processor(SMALL, device):  # a piece of each row, or as much as the tile needs: work for all SMs
         rows = max((PIECE if total > CACHED else SECTOR) // itemsize, tile // next_power(w.length))
     else:
         rows = ACROSS // half // itemsize

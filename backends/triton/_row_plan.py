@@ -25,10 +25,10 @@ FEW = 24
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
 # columns those are the faster ones.
 REREAD = (8192, 16384)
-# Bytes of an input, several times those of an H200's L2, of which what was read is the last to leave it: what is written leaves
-# first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us (264
-# without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192 (192,
-# 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
+# Bytes of an input, several times those of L2 (of an H200), of which what was read is the last to leave it: what is written
+# leaves first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us
+# (264 without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192
+# (192, 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
 MANY = 2**28
 # Elements of a row that is read again, of which what was read stays; of longer ones it need not. H200, bf16, in one run:
 # softmax of 32768 x 16384 519 us, 538 where it stays; of 16384 x 16384 264 and 274.
@@ -79,7 +79,8 @@ def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
     """
     if not w.along or not resident or demand.vectors > 1:
         return HINTS
-    if math.prod(w.sizes) * w.length * itemsize >= of_l2(MANY, demand.device) and not (_reread(w, itemsize, demand) and w.length > LASTING):
+    large = math.prod(w.sizes) * w.length * itemsize >= of_l2(MANY, demand.device)
+    if large and not (_reread(w, itemsize, demand) and w.length > LASTING):
         return {**HINTS, **dict.fromkeys(("ONCE", "FIRST", "SECOND"), "evict_last")}
     return {**HINTS, "ONCE": ""}
 
