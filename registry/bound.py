@@ -22,9 +22,9 @@ from kernelmux.registry import (
     tracing,
 )
 from kernelmux.registry.choice import Decision, refuse
-from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.requests import Names
 from kernelmux.registry.spec import OpSpec
 

@@ -17,18 +17,16 @@ So it is at least as strict as the key under which an ordinary call is remembere
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import determinism, failures, record, selection
 from kernelmux.registry.binding import identity
+from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
-
-if TYPE_CHECKING:
-    from kernelmux.registry.dispatch import CallPlan
 
 _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
