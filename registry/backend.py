@@ -21,12 +21,30 @@ from typing import Any
 import torch
 
 from kernelmux.registry import catalog, elsewhere, numerics, plugins
-from kernelmux.registry.conditions import Condition, Unmet, unmet
+from kernelmux.registry.conditions import Capability, Condition, Unmet, unmet
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
 from kernelmux.registry.spec import OpSpec
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Calls for which a backend comes before those of higher priority: of these operators, with these dtypes of the
+    leading tensor, on such a card. why: the reason in a few words."""
+
+    operators: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    card: Capability
+    why: str
+
+    def holds(self, call: Any) -> bool:
+        """Whether a call is one of them."""
+        known = call.capability is not None and self.card.admits(call.capability)
+        return (
+            known and call.spec.name in self.operators and call.arguments[call.spec.leading.name].dtype in self.dtypes
+        )
 
 
 @dataclass(frozen=True)
@@ -40,7 +58,7 @@ class Backend:
     tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
     replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).
     compilers: given a device where it works, the compilers that it found for its kernels, with version and place, a line
-    each; `kernelmux doctor` shows them.
+    each; `kernelmux doctor` shows them. ahead: for which calls "auto" tries it before backends of higher priority.
     """
 
     name: str
@@ -52,6 +70,11 @@ class Backend:
     composite: bool = False
     replays: bool = False
     compilers: Callable[[torch.device], Sequence[str]] = lambda device: ()
+    ahead: tuple[Ahead, ...] = ()
+
+    def first(self, call: Any) -> str:
+        """Why "auto" tries it for a call before backends of higher priority; "" where it does not."""
+        return next((a.why for a in self.ahead if a.holds(call)), "")
 
 
 @dataclass(frozen=True)

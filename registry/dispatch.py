@@ -24,6 +24,7 @@ from kernelmux.registry import (
     notices,
     ranges,
     record,
+    refusals,
     replay,
     results,
     scope,
@@ -106,6 +107,7 @@ def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Cal
     chosen = decision.chosen or refuse(decision)
     notices.warn_fallback(decision, chosen)
     notices.warn_varying(decision, chosen)
+    notices.warn_slow(decision, chosen)
     plan = _made(bound, chosen, values, request, stats.ran(decision, chosen))
     if any(v.varies for v in decision.verdicts):
         plan = replace(plan, mode=mode)
@@ -222,8 +224,40 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
                 return plan.fn(*values) if plan.direct else plan.run(values)
         return plan.fn(*values) if plan.direct else plan.run(values)
     except Exception as error:
+        if not _descends(spec, plan, error, values, argument):
+            raise
+    return call(spec, values, argument, key_of)  # on the next rung: each is noted once, so this ends
+
+
+def _descends(spec: OpSpec, plan: CallPlan, error: Exception, values: tuple[Any, ...], argument: Asked) -> bool:
+    """Whether a call goes on to another rung, as its launch was refused or its kernel does not compile; this one is noted.
+
+    Raises an error of ours from others that it knows. Nothing is launched anew while a CUDA graph is captured.
+    """
+    refusal = failures.refusal(error, plan.ran, values)
+    if refusal is None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         failures.tell(error, plan.ran, values)
-        raise
+        return False
+    with tracing.untraced():
+        bound = spec.bind(*values)
+        chosen = _next(bound, selection.requested(spec.name, argument, bound), plan.ran.variant, refusal)
+    if chosen is None:
+        failures.tell(error, plan.ran, values)
+        return False
+    _plans.drop(spec.name, plan)
+    stats.refuse(plan.ran)
+    notices.warn_refused(spec.name, plan.ran.variant, refusal.text, chosen)
+    return True
+
+
+def _next(bound: Call, request: Request, refused: str, refusal: refusals.Refusal) -> Verdict | None:
+    """What runs calls like this one from now on in place of a variant, which is noted; None where nothing may or can."""
+    if not request.descends:
+        return None
+    refusals.note(bound, refused, refusal)
+    if not (chosen := decide(bound, request).chosen):
+        refusals.withdraw(bound, refused)
+    return chosen
 
 
 def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Asked) -> None:
@@ -234,7 +268,8 @@ def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Ask
     now = _plans.quick.get(spec.name)
     if not plan.quick or (now and now is plan.quick[-1] and len(plan.quick) < ANEW):
         plain = argument.__class__ in PLAIN
-        plan.quick.append(inline.again(spec, plan, values, argument) if plain else None)
+        descends = partial(_descends, spec, plan)
+        plan.quick.append(inline.again(spec, plan, values, argument, descends) if plain else None)
     if quick := plan.quick[-1]:
         _plans.quick[spec.name] = quick
     elif now:

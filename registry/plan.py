@@ -68,6 +68,15 @@ class CallPlans(dict[object, CallPlan]):
         self.quick: dict[str, Callable[..., Any]] = {}
         self.looked_up: dict[str, CallPlan] = {}
 
+    def drop(self, op: str, plan: CallPlan) -> None:
+        """Forget one plan, under all its keys."""
+        for key in [key for key, known in list(self.items()) if known is plan]:
+            self.pop(key, None)
+        if self.quick.get(op) in plan.quick:
+            self.quick.pop(op, None)
+        if self.looked_up.get(op) is plan:
+            self.looked_up.pop(op, None)
+
     def clear(self) -> None:
         """Forget all plans, the quick ones too."""
         super().clear()
