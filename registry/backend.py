@@ -31,20 +31,20 @@ from kernelmux.registry.spec import OpSpec
 
 @dataclass(frozen=True)
 class Ahead:
-    """Calls for which a backend comes before those of higher priority: of these operators, with these dtypes of the
-    leading tensor, on such a card. why: the reason in a few words."""
+    """Calls for which a backend comes before those of higher priority: it would run one of these variants on such a card.
 
-    operators: frozenset[str]
+    variants: "matmul/persistent". dtypes: of the leading tensor. why: the reason in a few words.
+    """
+
+    variants: frozenset[str]
     dtypes: frozenset[torch.dtype]
     card: Capability
     why: str
 
-    def holds(self, call: Any) -> bool:
-        """Whether a call is one of them."""
+    def concerns(self, call: Any) -> bool:
+        """Whether card and dtype of a call are such."""
         known = call.capability is not None and self.card.admits(call.capability)
-        return (
-            known and call.spec.name in self.operators and call.arguments[call.spec.leading.name].dtype in self.dtypes
-        )
+        return known and call.arguments[call.spec.leading.name].dtype in self.dtypes
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,6 @@ class Backend:
     replays: bool = False
     compilers: Callable[[torch.device], Sequence[str]] = lambda device: ()
     ahead: tuple[Ahead, ...] = ()
-
-    def first(self, call: Any) -> str:
-        """Why "auto" tries it for a call before backends of higher priority; "" where it does not."""
-        return next((a.why for a in self.ahead if a.holds(call)), "")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -204,9 +205,15 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
 
 
-def _ahead(call: Call, order: list[str]) -> dict[str, str]:
+def _ahead(call: Call, order: list[str], ask: Callable[..., list[Verdict]]) -> dict[str, str]:
     """The backends that come first on the card of a call although others have a higher priority, each with the reason."""
-    found = {name: why for name in order if (why := registered.backend(name).first(call))}
+    found: dict[str, str] = {}
+    for name in order:
+        if rules := [rule for rule in registered.backend(name).ahead if rule.concerns(call)]:
+            able = [v.variant for v in ask(name) if v.able and not v.joined]
+            best = f"{call.spec.name}/{able[-1]}" if able else ""
+            why = next((rule.why for rule in rules if best in rule.variants), "")
+            found |= {name: why} if why else {}
     return {} if list(found) == order[: len(found)] else found
 
 
@@ -245,11 +252,11 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
 
 
 def _decided(call: Call, request: Request, thorough: bool, elsewhere: bool, lenient: bool = False) -> Decision:
+    ask = partial(verdicts, call, elsewhere=elsewhere, lenient=lenient, tried=request.descends)
     order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
-    if request.auto and (ahead := _ahead(call, order)):
+    if request.auto and (ahead := _ahead(call, order, ask)):
         order, request = [*ahead, *(n for n in order if n not in ahead)], replace(request, source=_why(call, ahead))
     named = [registered.split(label, request.source) for label in order]
-    ask = partial(verdicts, call, elsewhere=elsewhere, lenient=lenient, tried=request.descends)
     # A misspelt variant is an error in any place.
     found = {label: ask(*label, where=request.source) for label in named if label[1]}
     near = measured.nearest(call) if request.auto and not elsewhere else None
