@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import kernelmux as kx
+from kernelmux.emulator import nvrtc
 from kernelmux.registry import backend as registered
 from kernelmux.registry import cards, catalog, dispatch, refusals
 from kernelmux.registry.backend import Ahead, Backend, Implementation
@@ -95,8 +98,9 @@ def told(call: Callable[[], Any]) -> list[str]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         call()
-    assert all(w.category is kx.FallbackWarning and w.filename == __file__ for w in found)
-    return [str(w.message) for w in found]
+    ours = [w for w in found if w.category.__module__.startswith("kernelmux")]  # Triton has some of its own
+    assert all((w.category, w.filename) == (kx.FallbackWarning, __file__) for w in ours)
+    return [str(w.message) for w in ours]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -287,6 +291,108 @@ def test_a_backward_goes_on_too(backends: Backends, monkeypatch: pytest.MonkeyPa
     torch.softmax(y, -1)[0, 0].backward()
     assert x.grad is not None and y.grad is not None and torch.allclose(x.grad, 2 * y.grad)
     assert back == ["refused", "ran", "ran"] and made.tried == 1
+
+
+# --- real kernels, on the emulator ------------------------------------------------------------------------------------
+
+CUDA = """
+extern "C" __global__ void wide(const float* x, float* y, int n) {
+    extern __shared__ float buffer[];
+    int i = threadIdx.x;
+    if (i < n) { buffer[i] = x[i]; y[i] = buffer[i]; }
+}
+extern "C" __global__ void modern(const float* x, float* y, int n) {
+    __shared__ float buffer[32];
+    int i = threadIdx.x;
+    unsigned at = __cvta_generic_to_shared(buffer + i);
+    if (i < n) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(x + i));
+        asm volatile("cp.async.wait_all;");
+        y[i] = buffer[i];
+    }
+}
+"""
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def product(x, y, K: tl.constexpr):
+    i, k = tl.arange(0, 64), tl.arange(0, K)
+    a = tl.load(x + i[:, None] * K + k[None, :])
+    b = tl.load(x + k[:, None] * 64 + i[None, :])
+    tl.store(y + i[:, None] * 64 + i[None, :], tl.dot(a, b))
+
+@triton.jit
+def odd(x, y, K: tl.constexpr):
+    tl.static_assert(K == 1, "K has to be 1")
+"""
+
+
+def emulating(monkeypatch: pytest.MonkeyPatch, better: Callable[..., None], like: str = "cuda") -> None:
+    """Makes "own" the only backend: its rung "fast" fills the result by `better(x, y)`, "slow" by torch."""
+    emulation = registered.backend(like).emulation
+
+    def fast(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        better(x, y)
+        return y
+
+    ladder = {"slow": Implementation(torch.square, ""), "fast": Implementation(fast, "")}
+    own = Backend("own", "made up", 40, lambda device: None, emulates=True, emulation=emulation)
+    made_up.install(monkeypatch, {"own": (own, {"square": ladder})})
+    monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
+
+
+def ran(card: str, x: torch.Tensor) -> tuple[str, list[str]]:
+    """What a call of backend "own" runs on a card in the end, and what it says."""
+    dispatch._plans.clear()
+    with cards.standing_for(card):
+        texts = told(lambda: kx.square(x, backend="own"))
+        with warnings.catch_warnings(action="error"):
+            kx.square(x, backend="own")
+        return kx.which("square", x, backend="own"), texts
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or nvrtc.unavailable() is not None, reason="emulates no CUDA")
+@pytest.mark.parametrize(
+    ("entry", "shared", "card", "words"),
+    [
+        ("wide", 120 << 10, "rtx4090", ["122880 bytes of shared memory", "RTX 4090 (sm_89) may have 101376 bytes"]),
+        ("modern", 0, "t4", ["does not compile for NVIDIA T4 (sm_75)", "cp.async", "sm_80"]),
+    ],
+)
+def test_a_kernel_of_cuda_that_a_card_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, shared: int, card: str, words: list[str]
+) -> None:
+    from kernelmux.backends.cuda import Source
+
+    (tmp_path / "own.cu").write_text(CUDA)
+    kernel = Source(str(tmp_path / "own.py")).kernel(entry, "x* y* n:i32")
+    emulating(monkeypatch, lambda x, y: kernel(1, 32, x, y, x.numel(), shared=shared))
+    x = torch.arange(8.0)
+    assert ran("h200", x) == ("own/fast", [])
+    name, (text,) = ran(card, x)
+    assert name == "own/slow" and all(word in text for word in words)
+
+
+@pytest.mark.skipif(registered.unavailable("triton", torch.device("cpu")) is not None, reason="emulates no Triton")
+@pytest.mark.parametrize(
+    ("name", "card", "words"),
+    [
+        ("product", "rtx4090", ["out of resource: shared memory", "RTX 4090 (sm_89) may have 101376 bytes"]),
+        ("odd", "h200", ["does not compile for NVIDIA H200 SXM (sm_90): ", "K has to be 1"]),
+    ],
+)
+def test_a_kernel_of_triton_that_a_card_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, card: str, words: list[str]
+) -> None:
+    (tmp_path / f"own_{name}.py").write_text(TRITON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kernel = getattr(importlib.import_module(f"own_{name}"), name)
+    emulating(monkeypatch, lambda x, y: kernel[(1,)](x, y, K=512), like="triton")
+    which, (text,) = ran(card, torch.zeros(64, 512, dtype=torch.bfloat16))
+    assert which == "own/slow" and all(word in text for word in words)
 
 
 # --- the order of backends, and notices, by card ---------------------------------------------------------------------
