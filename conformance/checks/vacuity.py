@@ -86,7 +86,14 @@ def _accepted(got: torch.Tensor, ref: torch.Tensor, limit: torch.Tensor | None) 
 def _right(trial: Trial, mutant: Tensors) -> bool:
     """Whether the mutant rounds to the same numbers as the reference, in every output."""
     outputs = zip(trial.spec.outputs, trial.references, mutant, strict=True)
-    return all(torch.equal(w.to(d := o.dtype_of(trial.call)), r.to(d)) for o, r, w in outputs)
+    return all(_same(w.to(d := o.dtype_of(trial.call)), r.to(d)) for o, r, w in outputs)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same numbers, NaN in the same places."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    return torch.allclose(a.double(), b.double(), rtol=0, atol=0, equal_nan=True)
 
 
 @lru_cache(maxsize=8)

@@ -137,3 +137,10 @@ def test_a_condition_on_an_unknown_axis_names_backend_variant_and_axes(
     assert re.match(says, verdict.reasons[0])
     outcome = execute(Item("softmax", "torch_ref", "exact", "claims"), Options())
     assert outcome.status == "failed" and 'softmax: a condition names "J"' in outcome.text
+
+
+def test_a_case_whose_only_answer_is_a_constant_is_not_vacuous() -> None:
+    """One row of one class that is ignored: the loss is NaN, whatever the logits are, so a constant is right."""
+    options = Options(seed=201, cases=("logits1x1-target1",))
+    outcome = execute(Item("cross_entropy", "spec", "", "vacuity"), options)
+    assert outcome.status == "passed", outcome.text
