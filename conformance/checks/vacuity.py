@@ -3,13 +3,15 @@
 A mutant is exempt where it is right: on empty outputs, and where it rounds to the numbers of the reference. What random
 inputs hide (a sum may happen to be near zero) must show in another dtype of the case and on its exact inputs; on these
 alone where the output is a single number, which may be near zero in every dtype. A dropped term may hide in the rounding
-of a 16-bit result, and must then show in another dtype or on the exact inputs.
+of a 16-bit result, and must then show in another dtype or on the exact inputs. What one draw of the inputs hides
+altogether must show in one of the next: a case is vacuous, not a seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 
 import torch
 
@@ -18,8 +20,10 @@ from kernelmux.conformance.check import SPEC, Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.registry import numerics
+from kernelmux.registry.cases import Case
 
 Tensors = tuple[torch.Tensor, ...]
+DRAWS = 5  # of which one must show what is asked
 
 
 def run(probe: Probe) -> None:
@@ -32,15 +36,21 @@ def run(probe: Probe) -> None:
                 probe.skip(trial, "nothing is computed: zero-size shapes check that nothing goes wrong")
                 continue
             with probe.judge(trial) as judge:
-                telling |= _rejects_mutants(judge, made, exact)
+                telling |= _rejects_mutants(judge, case, made, exact)
                 if trial is made[0]:
-                    _dropped(judge, made, exact)
+                    _dropped(judge, case, made, exact)
     silent = [o.name for o in probe.spec.outputs if o.name not in telling]
     if silent and probe.options.complete and not probe.failed:
         raise LookupError(f"no case rejects zeros in the output {', '.join(silent)}")
 
 
-def _rejects_mutants(judge: Judge, made: list[Trial], exact: Trial | None) -> set[str]:
+def _redrawn(judge: Judge, case: Case, made: list[Trial]) -> Iterator[list[Trial]]:
+    """The same trials with the inputs of the next seeds."""
+    for seed in range(judge.trial.seed + 1, judge.trial.seed + DRAWS):
+        yield [judge.probe.make(case, trial.dtype, seed) for trial in made]
+
+
+def _rejects_mutants(judge: Judge, case: Case, made: list[Trial], exact: Trial | None) -> set[str]:
     """Ask about every mutant; the outputs in which zeros are judged wrong."""
     trial, telling = judge.trial, set[str]()
     unequal = {name for name, mutant in mutants(exact) if not _right(exact, mutant)} if exact else set()
@@ -51,7 +61,9 @@ def _rejects_mutants(judge: Judge, made: list[Trial], exact: Trial | None) -> se
         hidden = (
             not found and name in unequal and (single or any(telling_outputs(t, dict(mutants(t))[name]) for t in made))
         )
-        judge.require(bool(found) or hidden or _right(trial, mutant), f"the case is vacuous: it accepts {name}")
+        shown = bool(found) or hidden or _right(trial, mutant)
+        shown = shown or any(telling_outputs(t, dict(mutants(t))[name]) for (t,) in _redrawn(judge, case, [trial]))
+        judge.require(shown, f"the case is vacuous: it accepts {name}")
     return telling
 
 
@@ -104,11 +116,12 @@ def limits(trial: Trial) -> list[torch.Tensor | None]:
     return [torch.maximum(a.total, b.total) if a and b else None for a, b in zip(*all_of, strict=True)]
 
 
-def _dropped(judge: Judge, made: list[Trial], exact: Trial | None) -> None:
+def _dropped(judge: Judge, case: Case, made: list[Trial], exact: Trial | None) -> None:
     """Without the last column of any input, or else its largest element, some dtype (or exact inputs) must show it."""
     for name, x in made[0].tensors.items():
         if x.dim() and x.shape[-1] > 1:
-            shown = any(_shown(made, exact, name, drop) for drop in (_last_column, _largest))
+            draws = chain([made], _redrawn(judge, case, made))
+            shown = any(_shown(drawn, exact, name, drop) for drawn in draws for drop in (_last_column, _largest))
             judge.require(shown, f"the case is vacuous: it accepts a result without an element of {name}")
 
 
