@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import chain
 
 import torch
 
@@ -44,10 +43,17 @@ def run(probe: Probe) -> None:
         raise LookupError(f"no case rejects zeros in the output {', '.join(silent)}")
 
 
-def _redrawn(judge: Judge, case: Case, made: list[Trial]) -> Iterator[list[Trial]]:
-    """The same trials with the inputs of the next seeds."""
+def _draws(judge: Judge, case: Case, made: list[Trial]) -> Iterator[list[Trial]]:
+    """The trials of a case in all dtypes, and the same with the inputs of the next seeds."""
+    yield made
     for seed in range(judge.trial.seed + 1, judge.trial.seed + DRAWS):
         yield [judge.probe.make(case, trial.dtype, seed) for trial in made]
+
+
+def _told(name: str, trial: Trial, drawn: list[Trial], any_dtype: bool) -> bool:
+    """Whether a mutant is judged wrong in a draw, in the dtype of the trial or in any."""
+    asked = (t for t in drawn if any_dtype or t.dtype == trial.dtype)
+    return any(telling_outputs(t, dict(mutants(t))[name]) for t in asked)
 
 
 def _rejects_mutants(judge: Judge, case: Case, made: list[Trial], exact: Trial | None) -> set[str]:
@@ -58,12 +64,9 @@ def _rejects_mutants(judge: Judge, case: Case, made: list[Trial], exact: Trial |
     for name, mutant in mutants(trial):
         found = telling_outputs(trial, mutant)
         telling |= found if name == "zeros" else set()
-        hidden = (
-            not found and name in unequal and (single or any(telling_outputs(t, dict(mutants(t))[name]) for t in made))
-        )
-        shown = bool(found) or hidden or _right(trial, mutant)
-        shown = shown or any(telling_outputs(t, dict(mutants(t))[name]) for (t,) in _redrawn(judge, case, [trial]))
-        judge.require(shown, f"the case is vacuous: it accepts {name}")
+        shown = found or _right(trial, mutant) or (single and name in unequal)
+        shown = shown or any(_told(name, trial, drawn, name in unequal) for drawn in _draws(judge, case, made))
+        judge.require(bool(shown), f"the case is vacuous: it accepts {name}")
     return telling
 
 
@@ -120,7 +123,7 @@ def _dropped(judge: Judge, case: Case, made: list[Trial], exact: Trial | None) -
     """Without the last column of any input, or else its largest element, some dtype (or exact inputs) must show it."""
     for name, x in made[0].tensors.items():
         if x.dim() and x.shape[-1] > 1:
-            draws = chain([made], _redrawn(judge, case, made))
+            draws = _draws(judge, case, made)
             shown = any(_shown(drawn, exact, name, drop) for drawn in draws for drop in (_last_column, _largest))
             judge.require(shown, f"the case is vacuous: it accepts a result without an element of {name}")
 
