@@ -1,22 +1,28 @@
 """Whether the launches of a call compile for the card that the emulator stands for, and fit within its limits.
 
-Nothing runs: tensors have memory that is never touched, and launches are noted. The emulator refuses one that asks for
-more than a block may have; what the machine code needs besides, registers and static shared memory, is read from it.
+Nothing runs: tensors have memory that is never touched, and launches are noted. What a block needs is read from the machine
+code, registers and static shared memory, and from its launch.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from kernelmux import emulator
+from kernelmux.emulator.compilers import launch_log
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.nvrtc import CompileError, with_machine_code
 from kernelmux.emulator.compilers.resources import Resources, multiprocessor, occupancy, resources
-from kernelmux.emulator.errors import EmulatorError
+from kernelmux.emulator.running.launch import MAX_GRID
 from kernelmux.registry import backend as registered
 from kernelmux.registry.cards import Card
 from kernelmux.registry.cases import INPUTS, Case
@@ -27,7 +33,6 @@ FITS, TORCH, REFUSED, COMPILE, ROOM, FAILS = "fits", "torch", "refused", "does n
 OUTCOMES = (FITS, TORCH, REFUSED, COMPILE, ROOM, FAILS)
 GOOD = (FITS, TORCH, REFUSED)
 ZEROED = 1 << 20  # elements of a tensor that is cleared: launchers may read indices and lengths
-LIMITS = ("shared memory", "threads")  # words of the emulator's refusal
 COMPILERS = ("triton.compiler", "triton.backends", "triton.runtime.errors")  # modules of Triton's exceptions
 SHOWN = 200  # characters of a reason
 
@@ -43,8 +48,6 @@ def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Car
         launches = _launches(spec, case, dtype, backend, name)
     except UnsupportedError as error:
         return REFUSED, _short(error)
-    except EmulatorError as error:
-        return (ROOM if any(word in str(error) for word in LIMITS) else FAILS), _short(error)
     except Exception as error:
         compiler = isinstance(error, CompileError) or type(error).__module__.startswith(COMPILERS)
         return (COMPILE if compiler else FAILS), _short(error)
@@ -56,6 +59,50 @@ def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Car
         if why := _lack(launch, found, card):
             return ROOM, why
     return FITS, ""
+
+
+class Noted:
+    """In place of the emulator's module of a PTX text, which would have to be parsed: its launches are noted alone."""
+
+    def __init__(self, ptx: str) -> None:
+        self.ptx, self.module, self.name = ptx, self, ""
+
+    def kernel(self, name: str) -> Noted:
+        found = Noted(self.ptx)
+        found.name = name
+        return found
+
+    @property
+    def parameters(self) -> list[str]:
+        head = re.search(rf"\.entry\s+{re.escape(self.name)}\s*\(([^)]*)\)", self.ptx)
+        return re.findall(r"\.param\b", head[1]) if head else []
+
+    def launch(
+        self, grid: Any, block: Any, args: Sequence[Any], names: Any = (), shared: int = 0, cluster: Any = None
+    ) -> None:
+        if 0 not in (sizes := _three(grid)):
+            launch_log.note(self.ptx, self.name, sizes, _three(block), shared)
+
+
+def _three(size: Any) -> launch_log.Triple:
+    x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+@contextmanager
+def noting() -> Iterator[None]:
+    """Inside, the emulator notes launches in the whole process and can run none, which takes a third of the time."""
+    names = ["running.launch", *(["compilers.triton_driver"] if find_spec("triton") else [])]
+    homes = [vars(import_module(f"kernelmux.emulator.{name}")) for name in names]
+    before = [home["load"] for home in homes]
+    noted = lru_cache(maxsize=4096)(Noted)
+    try:
+        for home in homes:
+            home["load"] = noted
+        yield
+    finally:
+        for home, load in zip(homes, before, strict=True):
+            home["load"] = load
 
 
 def _short(error: BaseException) -> str:
@@ -101,6 +148,8 @@ def _needed(launch: Launch, card: Card) -> tuple[Resources, int]:
 def _lack(launch: Launch, needed: tuple[Resources, int], card: Card) -> str:
     """What keeps a block of the launch from a multiprocessor of the card, or ""."""
     need, shared = needed
+    if any(n > most for n, most in zip(launch.grid, MAX_GRID, strict=True)):
+        return f"{launch.kernel}: a grid of {launch.grid}, of {MAX_GRID}"
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     found = occupancy(need, card.arch, threads, shared)
     if found.blocks:

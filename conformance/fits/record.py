@@ -15,7 +15,7 @@ from typing import Any
 from kernelmux.conformance import files
 from kernelmux.conformance.fits.judge import OUTCOMES
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog, gpu_tables
+from kernelmux.registry import cards, catalog, gpu_tables, packages
 from kernelmux.registry.errors import KernelmuxError, SpecError
 from kernelmux.registry.fingerprint import digest
 
@@ -61,12 +61,23 @@ def _source(op: str, backend: str) -> str:
 def entries(path: Path | None = None) -> Iterator[Entry]:
     """All that is on record; SpecError for a damaged file."""
     for card, of in read(path)["cards"].items():
-        for key, entry in of.items():
+        for key, found in of.items():
             op, _, backend = key.partition("/")
-            calls = {dtype: dict(zip(OUTCOMES, row, strict=True)) for dtype, row in entry["calls"].items()}
-            known = op in catalog.names()
-            stale = not known or entry["source"] != source(op, backend)
-            yield Entry(card, op, backend, calls, entry.get("why", {}), stale)
+            yield entry(card, key, found, op not in catalog.names() or found["source"] != source(op, backend))
+
+
+def entry(card: str, key: str, found: Mapping[str, Any], stale: bool) -> Entry:
+    """An entry as the file has it, by "operator/backend"."""
+    op, _, backend = key.partition("/")
+    calls = {dtype: dict(zip(OUTCOMES, row, strict=True)) for dtype, row in found["calls"].items()}
+    return Entry(card, op, backend, calls, found.get("why", {}), stale)
+
+
+def versions() -> dict[str, str]:
+    """The compilers at hand, with their ptxas."""
+    from kernelmux.emulator import nvrtc
+
+    return {"NVRTC": ".".join(map(str, nvrtc.version())), "triton": packages.version("triton") or ""}
 
 
 def read(path: Path | None = None) -> dict[str, Any]:

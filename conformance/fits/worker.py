@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.fits import calls, choices, record
-from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, judged
+from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, judged, noting
 from kernelmux.registry import backend as registered
 from kernelmux.registry import cards, catalog
 from kernelmux.registry.cards import Card
@@ -100,7 +100,7 @@ def _outcome(spec: OpSpec, case: Case, dtype: torch.dtype, name: str, card: Card
         return (REFUSED, choice.why) if choice.why else ("", "")
     backend = choice.variant.partition("/")[0]
     call = f"{spec.name} {choice.variant} {SHORT[dtype]} {case.text}"
-    source = record.source(spec.name, backend)
+    source = f"{record.source(spec.name, backend)} {' '.join(record.versions().values())}"
     return log.asked(call, source, lambda: judged(spec, case, dtype, choice.variant, card))
 
 
@@ -111,7 +111,7 @@ def names(backends: tuple[str, ...]) -> tuple[str, ...]:
 
 def run(card: str, ops: tuple[str, ...], backends: tuple[str, ...], seed: int, log: Path, run: str) -> Iterator[Any]:
     """The answers about a card: an operator that is done, with its entries."""
-    with cards.standing_for(card) as found:
+    with cards.standing_for(card) as found, noting():
         book = Log(log, run)
         for op in ops:
             yield op, asked(op, found, names(backends), seed, book)
