@@ -105,7 +105,11 @@ def noting() -> Iterator[None]:
             home["load"] = load
 
 
-def _short(error: BaseException) -> str:
+def _short(error: Exception) -> str:
+    """What went wrong; of a compiler's report the first line that says so."""
+    if isinstance(error, CompileError):
+        lines = error.log.splitlines()
+        return next((line for line in lines if "error" in line.lower()), str(error)).strip()[:SHOWN]
     return " ".join(described(error).split())[:SHOWN]
 
 
