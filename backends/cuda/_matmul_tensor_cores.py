@@ -50,7 +50,7 @@ TILINGS = (
     MmaTiling(16, 128, 0.49e6, 128, 1, 4, 4),  # the M of a decode step
 )
 # For cards without room for all of these: 164 KB of an A100, 100 KB of sm_86, sm_89, sm_120. Two stages are for the 64 KB
-# of sm_75, where copies are not asynchronous and blocks wait in turn.
+# of sm_75, where copies are not asynchronous and blocks wait in turn. Rates beside those above, not measured.
 SMALL_TILINGS = (
     MmaTiling(128, 256, 1.8e6, 64, 2, 4, 4),
     MmaTiling(128, 128, 1.75e6, 64, 2, 2, 4, blocks=2),
@@ -67,9 +67,9 @@ FORMATS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "tf32"}
 
 @remembered
 def tilings(card: Card, dtype: torch.dtype) -> tuple[MmaTiling, ...]:
-    """Those that fit, at the rates of the card: fitted on sm_90, elsewhere in proportion to what its tensor cores do.
+    """Those that fit, at the rates of the card: fitted on sm_90, elsewhere in proportion to its tensor cores.
 
-    Those of sm_100 do no more by mma.sync than by what came after it.
+    None is taken to be quicker by mma.sync than an H200: the peak of sm_100 is that of other instructions.
     """
     room = TILINGS if all(t.fits(card) for t in TILINGS) else tuple(t for t in TILINGS + SMALL_TILINGS if t.fits(card))
     if card.capability == (9, 0):

@@ -20,7 +20,7 @@ WIDE = 16  # squares of a row of a tile
 MOST_COLUMNS, MANY_COLUMNS, FEW_COLUMNS = 96, 64, 32  # of the product: sums in registers
 MOST_CHANNELS = 24
 SMALL, SHARE = 1 << 14, 64  # elements of filters, which each block loads: so many, or so small a part of grad_out
-MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block
+MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block of sm_90
 RESERVED = 1 << 10  # of each block, by the driver
 
 

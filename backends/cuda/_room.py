@@ -9,5 +9,5 @@ def fits(card: Card, shared: int, threads: int, blocks: int = 1) -> bool:
     """Whether a block may have `shared` bytes of shared memory, static and dynamic together, and so many blocks of
     `threads` threads share a multiprocessor."""
     reserved = RESERVED if card.capability >= (8, 0) else 0
-    together = blocks * (shared + reserved) <= card.shared_per_processor if blocks > 1 else True
-    return shared <= card.shared_per_block and together and blocks * threads <= card.threads
+    together = blocks * (shared + reserved) <= card.shared_per_processor and blocks * threads <= card.threads
+    return shared <= card.shared_per_block and together
