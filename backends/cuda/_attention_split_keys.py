@@ -121,7 +121,7 @@ def most_stages(call: Call) -> int:
 def fitting(
     call: Call, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
 ) -> Config:
-    """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that the card has room for.
+    """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that fit on the card.
 
     size: bytes of shared memory that a block takes, None where the kernel cannot have such a tile. blocks, stages: the
     most of each. With fewer keys in a tile more of the warps share its rows, as each takes 16 keys at least.
