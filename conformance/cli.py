@@ -12,21 +12,24 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from kernelmux.conformance import arguments, files, ledger, mutation, plan, report, run
 from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.fits import sweep
 from kernelmux.conformance.fuzz import command as fuzz
+from kernelmux.conformance.interrupts import INTERRUPTED, interrupts
 from kernelmux.conformance.keys import rekey
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
-from kernelmux.registry import conduct, guests
+from kernelmux.registry import conduct, guests, machines
 from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
 
-INTERRUPTED, CLOSED = 130, 141
+CLOSED = 141
 
 
 def main(given: Sequence[str] | None = None, begun: float = 0.0) -> int:
@@ -52,7 +55,15 @@ def _closed() -> int:
 
 def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
+    gpu = torch.cuda.is_available() and args.device != "cpu"
+    with machines.standing(args.card, "--card", gpu):
+        return _asked(args, begun, console)
+
+
+def _asked(args: argparse.Namespace, begun: float, console: Console) -> int:
     chosen = replace(arguments.options_of(args), begun=begun)
+    if args.fits is not None:
+        return sweep.command(chosen, args.fits, args.workers or "", args.record, console)
     if args.matrix is not None:
         return ledger.command(args.matrix, chosen.ops, console)
     if args.rekey:
@@ -82,6 +93,12 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     names = (*report.names(chosen, True), *report.names(chosen, False), *known)
     files.prepare(report.folder(chosen), names)
     found = run.run(chosen, items, args.workers or "", args.maxfail, console)
+    with interrupts.held():  # reports and records are written whole
+        return _told(chosen, items, found, args, console)
+
+
+def _told(chosen: Options, items: list[plan.Item], found: run.Found, args: argparse.Namespace, console: Console) -> int:
+    """Write the reports, and the record if it is asked for; the exit status."""
     try:
         if args.junit:
             from kernelmux.conformance import junit  # its package need not be there for others
