@@ -16,6 +16,7 @@ import torch
 
 from kernelmux.backends.cuda._attention import l2_share
 from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import Card, remembered
@@ -157,11 +158,10 @@ def tensor_cores_config(call: Call) -> Config:
     Tiles of 64 rows leave room for two blocks at D = 128; of 32 rows they fit at D = 256. In the 64 KB of a T4 they are
     32 rows beyond D = 80, and beyond D = 224 a block owns 16.
     """
-    D, gpu = call.dims[5], call.card
+    D = call.dims[5]
     tiles = [(64, 64)] * (D <= 128) + [(32, 32), (16, 32)]
-    own, tile = next((t for t in tiles if tensor_cores_bytes(call, *t) <= gpu.shared_per_block), tiles[-1])
-    reserved = gpu.shared_per_processor - gpu.shared_per_block  # for the system, of each block
-    two = D <= 64 and 2 * (tensor_cores_bytes(call, own, tile) + reserved) <= gpu.shared_per_processor
+    own, tile = next(t for t in tiles if fits(call.card, tensor_cores_bytes(call, *t), 4 * t[0]))
+    two = D <= 64 and fits(call.card, tensor_cores_bytes(call, own, tile), 4 * own, blocks=2)
     return {"OWN": own, "TILE": tile, "BLOCKS": 1 + two, "VECTOR": call.vector(*call.inputs[:4])}
 
 
