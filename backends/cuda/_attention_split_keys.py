@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._attention import Call, Config, Pair, nothing_seen
+from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv
 from kernelmux.registry.cards import remembered
 
@@ -121,7 +122,7 @@ def most_stages(call: Call) -> int:
 def fitting(
     call: Call, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
 ) -> Config:
-    """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that the card has room for.
+    """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that fit on the card.
 
     size: bytes of shared memory that a block takes, None where the kernel cannot have such a tile. blocks, stages: the
     most of each. With fewer keys in a tile more of the warps share its rows, as each takes 16 keys at least.
@@ -129,12 +130,11 @@ def fitting(
     rows, gpu, most_keys = call.q.shape[2] * call.group, call.card, 128 if call.width == 64 else 64
     by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
     lengths = [keys for keys in (128, 64, 32, 16) if keys <= most_keys]
-    reserved = gpu.shared_per_processor - gpu.shared_per_block  # for the system, of each block
     for count, keys, together, depth in product(warps, lengths, range(blocks, 0, -1), range(stages, 1, -1)):
         by_keys = min(max(1, count // by_rows), keys // 16)
         tile = {"ROW_WARPS": count // by_keys, "KEY_WARPS": by_keys, "BLOCK_N": keys}
         chosen = {**tile, "STAGES": depth, "BLOCKS": together}
-        if (need := size(chosen)) is not None and together * (need + reserved) <= gpu.shared_per_processor:
+        if (need := size(chosen)) is not None and fits(gpu, need, 32 * count, together):
             return chosen
     raise ValueError(f"attention: no tiles of heads of {call.q.shape[3]} fit into the shared memory of {gpu}")
 

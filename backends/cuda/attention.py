@@ -29,6 +29,7 @@ from kernelmux.backends.cuda._attention import (
 )
 from kernelmux.backends.cuda._attention_split_keys import SplitPlan
 from kernelmux.backends.cuda._layout import Layout
+from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
@@ -119,7 +120,7 @@ def tensor_cores_config(call: Call) -> Config:
     keys = 32 if wide else 48 if call.uneven and call.q.shape[3] > 64 else 64
     tile = {"BLOCK_M": 64 if wide else 128, "WARPS": 4, "STAGES": 2, "VECTOR": _vector(call.q, call.k, call.v)}
     configs = [{**tile, "BLOCK_N": n} for n in (keys, 32, 16)]
-    return next((c for c in configs if call.tile_bytes(c) <= call.card.shared_per_block), configs[-1])
+    return next(c for c in configs if fits(call.card, call.tile_bytes(c), 128))
 
 
 def wgmma_config(call: Call) -> Config:

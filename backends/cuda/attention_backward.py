@@ -16,6 +16,7 @@ import torch
 
 from kernelmux.backends.cuda._attention import l2_share
 from kernelmux.backends.cuda._layout import Layout, layout
+from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import Card, remembered
@@ -123,7 +124,9 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
         if not q.numel() or not k.numel():
             return tuple(x.new_zeros(x.shape) for x in (q, k, v))
         mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(grad_out, q, k, v, y, lse)
+        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(
+            grad_out, q, k, v, y, lse
+        )
 
     return run
 
@@ -144,17 +147,22 @@ def _simple(call: Call) -> Callable[..., None]:
 
 
 def _tensor_cores(call: Call) -> Callable[..., None]:
-    """Tiles of 64 rows leave room for two blocks on a multiprocessor at D = 128; of 32 rows they fit at D = 256.
+    config = tensor_cores_config(call)
+    shared = tensor_cores_bytes(call, config["OWN"], config["TILE"])
+    return _two_passes(_TENSOR_CORES, call, config["OWN"], 4 * config["OWN"], shared, config)
 
-    In the 64 KB of a T4 they are 32 rows from D = 96 on, and beyond D = 224 a block owns 16.
+
+def tensor_cores_config(call: Call) -> Config:
+    """Rows that a block owns and rows of a tile; up to D = 64 two blocks share a multiprocessor, if they fit.
+
+    Tiles of 64 rows leave room for two blocks at D = 128; of 32 rows they fit at D = 256. In the 64 KB of a T4 they are
+    32 rows beyond D = 80, and beyond D = 224 a block owns 16.
     """
-    tiles = [(64, 64)] * (call.dims[5] <= 128) + [(32, 32), (16, 32)]
-    fits = [pair for pair in tiles if tensor_cores_bytes(call, *pair) <= call.card.shared_per_block]
-    own, tile = (fits or tiles[-1:])[0]
-    shared = tensor_cores_bytes(call, own, tile)
-    blocks = 2 if call.dims[5] <= 64 and 2 * (shared + 1024) <= call.card.shared_per_processor else 1
-    config = {"OWN": own, "TILE": tile, "BLOCKS": blocks, "VECTOR": call.vector(*call.inputs[:4])}
-    return _two_passes(_TENSOR_CORES, call, own, 4 * own, shared, config)
+    D = call.dims[5]
+    tiles = [(64, 64)] * (D <= 128) + [(32, 32), (16, 32)]
+    own, tile = next(t for t in tiles if fits(call.card, tensor_cores_bytes(call, *t), 4 * t[0]))
+    two = D <= 64 and fits(call.card, tensor_cores_bytes(call, own, tile), 4 * own, blocks=2)
+    return {"OWN": own, "TILE": tile, "BLOCKS": 1 + two, "VECTOR": call.vector(*call.inputs[:4])}
 
 
 def tensor_cores_bytes(call: Call, own: int, tile: int) -> int:

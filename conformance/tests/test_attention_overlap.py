@@ -11,6 +11,7 @@ from kernelmux.backends.cuda import attention, attention_backward
 from kernelmux.backends.cuda._launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.emulator import compile_ptx, nvrtc
+from kernelmux.registry import cards
 from kernelmux.registry.masks import Mask
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
@@ -37,7 +38,7 @@ def test_a_branch_stands_between_the_exponentials_and_the_wait(causal: bool) -> 
 
 def backward_call(H: int, G: int, causal: bool) -> attention_backward.Call:
     q, k = (layout(torch.empty(2, h, 512, 64, dtype=torch.bfloat16, device="meta")) for h in (H, G))
-    return attention_backward.Call((q, q, k, k, q), Mask(causal, 0, 0), 0.1)
+    return attention_backward.Call((q, q, k, k, q), Mask(causal, 0, 0), 0.1, cards.emulated())
 
 
 @pytest.mark.parametrize(("H", "G", "causal", "longest"), [(8, 2, True, 1), (8, 8, True, 0), (8, 2, False, 0)])
