@@ -19,6 +19,18 @@ __device__ __forceinline__ T* place(int stage, int tensor, int vector) {
 
 template <int In>
 __device__ __forceinline__ void ask(int stage, const T* const (&x)[In], i64 start, int count) {
+#if __CUDA_ARCH__ < 800  // no asynchronous copies: all loads before the first store
+    Elements held[VECTORS][In] = {};
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+        for (int i = 0; i < In; ++i)
+            if (v < INSIDE || column(v) < count) held[v][i] = load_constant<WIDTH>(x[i] + start + column(v));
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+        for (int i = 0; i < In; ++i) store(place<In>(stage, i, v), held[v][i]);
+#else
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
@@ -26,6 +38,7 @@ __device__ __forceinline__ void ask(int stage, const T* const (&x)[In], i64 star
             copy_async<sizeof(Elements)>(
                 shared_address(place<In>(stage, i, v)), x[i] + start + column(v), v < INSIDE || column(v) < count);
     copy_async_commit();
+#endif
 }
 
 template <int In>
