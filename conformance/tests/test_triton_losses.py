@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from kernelmux import emulator
 from kernelmux.backends.triton import cross_entropy as forward
 from kernelmux.backends.triton import cross_entropy_with_gradient as losses
 from kernelmux.registry import backend as registered
+from kernelmux.registry import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
 LONG = [
@@ -25,7 +28,8 @@ def test_programs_that_stay_walk_down_rows(rows: int, n: int, dtype: torch.dtype
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
     target = torch.arange(rows) * 1489 % n
     target[0], target[1] = n - 1, -100
-    with registered.backend("triton").emulation(), emulator.checks("full"):
+    four = cards.standing_for(replace(cards.table()["h200"], processors=4))
+    with four, registered.backend("triton").emulation(), emulator.checks("full"):
         loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, smoothing, "mean")
     exact = x.double().requires_grad_()
     want = F.cross_entropy(exact, target, label_smoothing=smoothing)

@@ -149,8 +149,10 @@ class QueriesFit:
 
     def check(self, call: Call) -> str | None:
         """None, or the length of the queries."""
-        short = call.capability is None or call.capability < (12, 0) or call.axes["D"] <= 128
-        return None if short else f"D = {call.axes['D']} on {sm(call.capability)}, needs D <= 128 there"
+        have, columns = call.capability, call.axes["D"]
+        if have is None or have < (12, 0) or columns <= 128:
+            return None
+        return f"D = {columns} on {sm(have)}, needs D <= 128 there"
 
 
 VARIANTS = {

@@ -10,6 +10,7 @@ descriptors  loads and stores by the copy engine (TMA)
 from __future__ import annotations
 
 import torch
+import triton
 
 from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton._launch import Config, like
@@ -18,8 +19,9 @@ from kernelmux.backends.triton.attention_backward._descriptors import descriptor
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.masks import Limit
+from kernelmux.registry.spec import Call
 
 T = torch.Tensor
 Three = tuple[T, T, T]
@@ -96,13 +98,19 @@ def attention_backward_descriptors(
     return grads
 
 
+def _least(call: Call) -> int:
+    """Bytes of the smallest blocks of queries, keys, values and gradients in fp32; those of halves are at most as long."""
+    columns = max(16, triton.next_power_of_2(call.axes["D"]))
+    return 4 * 16 * columns * 4 + 1024 if call.arguments["q"].dtype == torch.float32 else 0
+
+
 LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
 
 VARIANTS = {
     "pointers": Implementation(
         attention_backward,
         "keys and queries in a kernel each, scores computed again",
-        (TensorCores("q"), AtMost("D", 256)),
+        (TensorCores("q"), AtMost("D", 256), SharedMemory(_least)),
         LAYOUT,
         "mma",
     ),

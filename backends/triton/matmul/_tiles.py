@@ -10,6 +10,7 @@ import torch
 from kernelmux.backends.triton._card import enough, fitting, held
 from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.registry import cards
 
 
 def _tile(m: int, n: int, k: int, warps: int, stages: int, group: int = 8, **more: Any) -> Config:
@@ -38,7 +39,8 @@ def rule(p: Problem) -> Config:
         return _tile(64, 64, 64, warps=4, stages=2)
     if p.dtype == torch.float32:
         # H200, 4096^3: 3162 us; 3331 with 64 x 64 x 16, cuBLAS 2683.
-        return _tile(128, 128, 32, warps=4, stages=3) if p.precision == "tf32" else _tile(128, 64, 32, 8, 3)
+        tf32 = p.precision == "tf32" and cards.of(p.device).multiplies("tf32")
+        return _tile(128, 128, 32, warps=4, stages=3) if tf32 else _tile(128, 64, 32, 8, 3)
     # H200, 8192^3: 770 TFLOP/s with rows of b contiguous, but 532 with columns, where square tiles reach 566.
     wide = min(p.M, p.N) >= 2048 and p.layouts == "rr"
     return _tile(128, 256, 64, warps=8, stages=3) if wide else _tile(128, 128, 64, warps=8, stages=4)
