@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import cards, catalog, dispatch, refusals
 from kernelmux.registry.backend import Ahead, Backend, Implementation
 from kernelmux.registry.conditions import Capability
+from kernelmux.registry.requests import AUTO
 from kernelmux.registry.tests import made_up
 from kernelmux.registry.tests.test_failures import ERRORS, LATE, AcceleratorError, CUDADriverError
 
@@ -398,12 +400,10 @@ def test_a_kernel_of_triton_that_a_card_cannot_run(
 # --- the order of backends, and notices, by card ---------------------------------------------------------------------
 
 
-def decided(op: str, card: str, dtype: torch.dtype, case: str, times: bool = False) -> tuple[str, str]:
+def decided(op: str, card: str, dtype: torch.dtype, case: str) -> tuple[str, str]:
     """The variant that auto takes on a card without recorded times, and who says so."""
     spec = catalog.spec(op)
     call = spec.hypothetical(spec.case(case), dtype, torch.device("cuda"), cards.named(card).capability)
-    from kernelmux.registry.requests import AUTO
-
     found = dispatch.decide(call, AUTO, elsewhere=True)
     return found.chosen.name if found.chosen else "none", found.request.source
 
@@ -483,9 +483,25 @@ def test_products_without_tensor_cores_are_told_once_for_an_operator(monkeypatch
         assert texts("h200", a, half) == texts("a100", a, half) == texts("t4", a.float()) == []
         assert texts("t4", a, half, a) == ["matmul: NVIDIA T4 has no tensor cores for bf16: computed by FMA in fp32"]
         monkeypatch.setattr("kernelmux.registry.notices._told", set())
-        assert texts("t4", half) == [
-            "matmul: own/fma computes fp16 by FMA in fp32 on NVIDIA T4, without its tensor cores"
-        ]
+        fma = "computes fp16 by FMA in fp32 on NVIDIA T4, without its tensor cores"
+        assert texts("t4", half) == [f"matmul: own/fma {fma}"]
+        ladder["matmul"] = {"dot": Implementation(product, "", arithmetic="mma")}
+        made_up.install(monkeypatch, {"own": (own, ladder)})
+        assert texts("t4", half) == []
+        made_up.install(monkeypatch, {"own": (replace(own, cores=(8, 0)), ladder)})
+        assert texts("t4", half) == [f"matmul: own/dot {fma}"]
+
+
+@pytest.mark.parametrize("card", ["t4", "rtx3090", "rtx5090"])
+def test_auto_runs_every_call_but_products_of_formats_that_the_card_lacks(card: str) -> None:
+    lacking = set()
+    for spec in map(catalog.spec, catalog.usable()):
+        for dtype in spec.dtypes:
+            every = (*spec.cases[:1], *spec.workloads[:1])
+            texts = [case.text for case in every if case.dtypes is None or dtype in case.dtypes]
+            lacking |= {(spec.name, dtype) for text in texts if decided(spec.name, card, dtype, text)[0] == "none"}
+    formats = {} if cards.named(card).multiplies("e4m3") else catalog.spec("fp8_matmul").dtypes
+    assert lacking == {("fp8_matmul", dtype) for dtype in formats}
 
 
 @pytest.mark.parametrize("scales", ["scale_a=scalar scale_b=scalar", "scale_a=64x1 scale_b=1x64"])
