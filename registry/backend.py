@@ -59,6 +59,7 @@ class Backend:
     replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).
     compilers: given a device where it works, the compilers that it found for its kernels, with version and place, a line
     each; `kernelmux doctor` shows them. ahead: for which calls "auto" tries it before backends of higher priority.
+    cores: the first compute capability on whose tensor cores its kernels multiply.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Backend:
     replays: bool = False
     compilers: Callable[[torch.device], Sequence[str]] = lambda device: ()
     ahead: tuple[Ahead, ...] = ()
+    cores: tuple[int, int] = (7, 5)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def warn_slow(decision: Decision, chosen: Verdict) -> None:
     form, key = SHORT[x.dtype], (call.spec.name, f"FMA on {card.key}")
     if not card.multiplies(form):
         _once(key, f"{call.spec.name}: {card} has no tensor cores for {form}: computed by FMA in fp32", FallbackWarning)
-    elif not _multiplies(ladder[chosen.variant]):
+    elif not _multiplies(ladder[chosen.variant]) or card.capability < registered.backend(chosen.backend).cores:
         text = f"{call.spec.name}: {chosen.name} computes {form} by FMA in fp32 on {card}, without its tensor cores"
         _once(key, text, FallbackWarning)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch, notices, requests, stats
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Dtypes, Multiple, OneOf
+from kernelmux.registry.errors import FallbackWarning
 from kernelmux.registry.plan import CallPlans
 
 Ladders = Mapping[str, Mapping[str, Implementation]]  # operator -> variants
@@ -67,6 +70,17 @@ BACKENDS: dict[str, tuple[Backend, Ladders]] = {
     "plain": (home("plain", 10, composite=True), {"softmax": {"eager": Implementation(softmax, "")}}),
     "other": (home("other", 20), {}),
 }
+
+
+def told(call: Callable[[], Any]) -> list[str]:
+    """The texts of the warnings of ours that a call gives, each of a fallback and at a line of the file that asks."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    ours = [w for w in found if w.category.__module__.startswith("kernelmux")]  # Triton has some of its own
+    here = sys._getframe(1).f_code.co_filename
+    assert all((w.category, w.filename) == (FallbackWarning, here) for w in ours)
+    return [str(w.message) for w in ours]
 
 
 def python(code: str, *arguments: str, timeout: float = 200, **variables: str) -> subprocess.CompletedProcess[str]:

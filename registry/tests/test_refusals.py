@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.emulator import nvrtc
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog, dispatch, refusals
-from kernelmux.registry.backend import Ahead, Backend, Implementation
-from kernelmux.registry.conditions import Capability
+from kernelmux.registry import cards, dispatch, refusals
+from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.tests import made_up
-from kernelmux.registry.tests.test_failures import ERRORS, LATE, AcceleratorError, CUDADriverError
+from kernelmux.registry.tests.cuda_errors import (
+    ERRORS,
+    LATE,
+    AcceleratorError,
+    CompilationError,
+    CompileException,
+    CUDADriverError,
+    LaunchRefused,
+)
+from kernelmux.registry.tests.made_up import told
 
 X = torch.randn(4, 6)
-
-
-class CompileException(Exception):
-    """As CuPy has it."""
-
-
-class CompilationError(Exception):
-    """As Triton has it: the text shows the place, `error_message` says what is wrong."""
-
-    error_message = None
-
-
-class LaunchRefused(RuntimeError):
-    """As the emulator has it."""
 
 
 def inner() -> Exception:
@@ -91,16 +82,6 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Backends:
         return made
 
     return install
-
-
-def told(call: Callable[[], Any]) -> list[str]:
-    """The texts of the warnings that a call gives, all at a line of this file."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        call()
-    ours = [w for w in found if w.category.__module__.startswith("kernelmux")]  # Triton has some of its own
-    assert all((w.category, w.filename) == (kx.FallbackWarning, __file__) for w in ours)
-    return [str(w.message) for w in ours]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -291,206 +272,3 @@ def test_a_backward_goes_on_too(backends: Backends, monkeypatch: pytest.MonkeyPa
     torch.softmax(y, -1)[0, 0].backward()
     assert x.grad is not None and y.grad is not None and torch.allclose(x.grad, 2 * y.grad)
     assert back == ["refused", "ran", "ran"] and made.tried == 1
-
-
-# --- real kernels, on the emulator ------------------------------------------------------------------------------------
-
-CUDA = """
-extern "C" __global__ void wide(const float* x, float* y, int n) {
-    extern __shared__ float buffer[];
-    int i = threadIdx.x;
-    if (i < n) { buffer[i] = x[i]; y[i] = buffer[i]; }
-}
-extern "C" __global__ void modern(const float* x, float* y, int n) {
-    __shared__ float buffer[32];
-    int i = threadIdx.x;
-    unsigned at = __cvta_generic_to_shared(buffer + i);
-    if (i < n) {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(x + i));
-        asm volatile("cp.async.wait_all;");
-        y[i] = buffer[i];
-    }
-}
-"""
-TRITON = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def product(x, y, K: tl.constexpr):
-    i, k = tl.arange(0, 64), tl.arange(0, K)
-    a = tl.load(x + i[:, None] * K + k[None, :])
-    b = tl.load(x + k[:, None] * 64 + i[None, :])
-    tl.store(y + i[:, None] * 64 + i[None, :], tl.dot(a, b))
-
-@triton.jit
-def odd(x, y, K: tl.constexpr):
-    tl.static_assert(K == 1, "K has to be 1")
-"""
-
-
-def emulating(monkeypatch: pytest.MonkeyPatch, better: Callable[..., None], like: str = "cuda") -> None:
-    """Makes "own" the only backend: its rung "fast" fills the result by `better(x, y)`, "slow" by torch."""
-    emulation = registered.backend(like).emulation
-
-    def fast(x: torch.Tensor) -> torch.Tensor:
-        y = torch.zeros_like(x)
-        better(x, y)
-        return y
-
-    ladder = {"slow": Implementation(torch.square, ""), "fast": Implementation(fast, "")}
-    own = Backend("own", "made up", 40, lambda device: None, emulates=True, emulation=emulation)
-    made_up.install(monkeypatch, {"own": (own, {"square": ladder})})
-    monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
-
-
-def ran(card: str, x: torch.Tensor) -> tuple[str, list[str]]:
-    """What a call of backend "own" runs on a card in the end, and what it says."""
-    dispatch._plans.clear()
-    with cards.standing_for(card):
-        texts = told(lambda: kx.square(x, backend="own"))
-        with warnings.catch_warnings(action="error"):
-            kx.square(x, backend="own")
-        return kx.which("square", x, backend="own"), texts
-
-
-@pytest.mark.skipif(torch.cuda.is_available() or nvrtc.unavailable() is not None, reason="emulates no CUDA")
-@pytest.mark.parametrize(
-    ("entry", "shared", "card", "words"),
-    [
-        ("wide", 120 << 10, "rtx4090", ["122880 bytes of shared memory", "RTX 4090 (sm_89) may have 101376 bytes"]),
-        ("modern", 0, "t4", ["does not compile for NVIDIA T4 (sm_75)", "cp.async", "sm_80"]),
-    ],
-)
-def test_a_kernel_of_cuda_that_a_card_cannot_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, shared: int, card: str, words: list[str]
-) -> None:
-    from kernelmux.backends.cuda import Source
-
-    (tmp_path / "own.cu").write_text(CUDA)
-    kernel = Source(str(tmp_path / "own.py")).kernel(entry, "x* y* n:i32")
-    emulating(monkeypatch, lambda x, y: kernel(1, 32, x, y, x.numel(), shared=shared))
-    x = torch.arange(8.0)
-    assert ran("h200", x) == ("own/fast", [])
-    name, (text,) = ran(card, x)
-    assert name == "own/slow" and all(word in text for word in words)
-
-
-@pytest.mark.skipif(registered.unavailable("triton", torch.device("cpu")) is not None, reason="emulates no Triton")
-@pytest.mark.parametrize(
-    ("name", "card", "words"),
-    [
-        ("product", "rtx4090", ["out of resource: shared memory", "RTX 4090 (sm_89) may have 101376 bytes"]),
-        ("odd", "h200", ["does not compile for NVIDIA H200 SXM (sm_90): ", "K has to be 1"]),
-    ],
-)
-def test_a_kernel_of_triton_that_a_card_cannot_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, card: str, words: list[str]
-) -> None:
-    (tmp_path / f"own_{name}.py").write_text(TRITON)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    kernel = getattr(importlib.import_module(f"own_{name}"), name)
-    emulating(monkeypatch, lambda x, y: kernel[(1,)](x, y, K=512), like="triton")
-    which, (text,) = ran(card, torch.zeros(64, 512, dtype=torch.bfloat16))
-    assert which == "own/slow" and all(word in text for word in words)
-
-
-# --- the order of backends, and notices, by card ---------------------------------------------------------------------
-
-
-def decided(op: str, card: str, dtype: torch.dtype, case: str, times: bool = False) -> tuple[str, str]:
-    """The variant that auto takes on a card without recorded times, and who says so."""
-    spec = catalog.spec(op)
-    call = spec.hypothetical(spec.case(case), dtype, torch.device("cuda"), cards.named(card).capability)
-    from kernelmux.registry.requests import AUTO
-
-    found = dispatch.decide(call, AUTO, elsewhere=True)
-    return found.chosen.name if found.chosen else "none", found.request.source
-
-
-FIRST = [
-    ("matmul", torch.bfloat16, "a=4096x4096 b=4096x4096"),
-    ("linear", torch.float16, "x=4096x4096 weight=4096x4096"),
-    ("fp8_matmul", torch.float8_e4m3fn, "a=2048x2048 b=2048x2048.mT scale_a=scalar scale_b=scalar"),
-    ("attention", torch.bfloat16, "q=1x8x1024x64 k=1x8x1024x64 v=1x8x1024x64"),
-]
-
-
-@pytest.mark.parametrize(("op", "dtype", "case"), FIRST, ids=[op for op, *_ in FIRST])
-def test_on_blackwell_triton_is_first_where_it_has_the_new_tensor_cores(op: str, dtype: torch.dtype, case: str) -> None:
-    pytest.importorskip("triton")
-    for card in ("b200", "b300"):
-        name, source = decided(op, card, dtype, case)
-        sm = cards.named(card).sm
-        assert name.startswith("triton/") and source == f"auto: on {sm} triton first: tcgen05"
-    for card in ("a100", "rtx4090", "h200", "rtx5090"):
-        assert (decided(op, card, dtype, case)[1] == "auto" and "triton" not in decided(op, card, dtype, case)[0]) or (
-            op == "fp8_matmul" and card == "a100"
-        )
-
-
-def test_elsewhere_and_for_rungs_without_them_the_order_is_as_ever() -> None:
-    pytest.importorskip("triton")
-    assert decided("matmul", "b200", torch.float32, "a=512x512 b=512x512")[0].startswith("cuda/")
-    assert decided("matmul", "b200", torch.bfloat16, "a=4x4096 b=4096x4096")[0].startswith("cuda/")
-    assert decided("softmax", "b200", torch.bfloat16, "x=512x512")[0].startswith("cuda/")
-    int8 = "a=2048x2048 b=2048x2048"
-    assert decided("int8_matmul", "b200", torch.int8, int8)[0].startswith("triton/")
-    assert decided("int8_matmul", "b300", torch.int8, int8)[0].startswith("cuda/")
-
-
-def test_every_variant_that_comes_first_somewhere_exists() -> None:
-    for name in registered.backends():
-        for rule in registered.backend(name).ahead if registered.loads(name) else ():
-            for op, _, variant in (label.partition("/") for label in rule.variants):
-                assert variant in registered.variants(name, op), f"{name}: {op}/{variant}"
-
-
-def test_a_backend_that_is_first_anyway_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = Ahead(frozenset({"softmax/rows"}), frozenset({torch.float32}), Capability((10, 0)), "new units")
-    ladder = {"softmax": {"rows": Implementation(made_up.softmax, "")}}
-
-    def install(priority: int) -> None:
-        new = Backend("new", "made up", priority, lambda device: None, ahead=(rule,))
-        made_up.install(monkeypatch, {"new": (new, ladder), "old": (made_up.home("old", 20), ladder)})
-
-    install(10)
-    assert decided("softmax", "b200", torch.float32, "x=4x6") == ("new/rows", "auto: on sm_100 new first: new units")
-    assert decided("softmax", "h200", torch.float32, "x=4x6") == ("old/rows", "auto")
-    assert decided("softmax", "b200", torch.float16, "x=4x6") == ("old/rows", "auto")
-    install(30)
-    assert decided("softmax", "b200", torch.float32, "x=4x6") == ("new/rows", "auto")
-
-
-def test_products_without_tensor_cores_are_told_once_for_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    def product(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-        return a @ b
-
-    new = Implementation(product, "", (Capability((8, 0)),), arithmetic="mma")
-    ladder = {"matmul": {"fma": Implementation(product, ""), "cores": new}}
-    own = Backend("own", "made up", 40, lambda device: None, emulates=True)
-    made_up.install(monkeypatch, {"own": (own, ladder)})
-    a, half = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.float16)
-
-    def texts(card: str, *tensors: torch.Tensor) -> list[str]:
-        dispatch._plans.clear()
-        with cards.standing_for(card):
-            found = told(lambda: [kx.matmul(x, x, backend="own") for x in tensors])
-        return [text for text in found if "emulator" not in text]
-
-    with warnings.catch_warnings():
-        monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
-        assert texts("h200", a, half) == texts("a100", a, half) == texts("t4", a.float()) == []
-        assert texts("t4", a, half, a) == ["matmul: NVIDIA T4 has no tensor cores for bf16: computed by FMA in fp32"]
-        monkeypatch.setattr("kernelmux.registry.notices._told", set())
-        assert texts("t4", half) == [
-            "matmul: own/fma computes fp16 by FMA in fp32 on NVIDIA T4, without its tensor cores"
-        ]
-
-
-@pytest.mark.parametrize("scales", ["scale_a=scalar scale_b=scalar", "scale_a=64x1 scale_b=1x64"])
-def test_no_backend_multiplies_fp8_below_sm_89(scales: str) -> None:
-    case = f"a=64x64 b=64x64.mT {scales}"
-    for card in ("t4", "a100", "rtx3090"):
-        assert decided("fp8_matmul", card, torch.float8_e4m3fn, case)[0] == "none"
-    assert decided("fp8_matmul", "rtx4090", torch.float8_e4m3fn, case)[0] != "none"

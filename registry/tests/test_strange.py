@@ -127,6 +127,19 @@ def test_tensors_of_inference_mode_that_a_backward_would_keep(backend):
     kx.rms_norm(x, weight.clone(), backend=backend).sum().backward()
 
 
+def test_a_bound_call_inside_of_autocast_tells_it_too():
+    """It comes past the comparison that stands in the text of a bound call."""
+    with torch.inference_mode():
+        grad = torch.ones(4)
+    a, b = torch.nn.Parameter(torch.ones(4)), torch.ones(4)
+    bound = kx.bind("geglu_backward", (grad.clone(), a, b), backend="torch_ref")
+    with (
+        torch.autocast("cpu"),
+        pytest.raises(kx.ArgumentError, match="geglu_backward: grad_out: expected a tensor that a"),
+    ):
+        bound(grad, a, b)
+
+
 @pytest.mark.parametrize("backend", KERNELS)
 def test_lengths_that_depend_on_data(backend):
     with FakeTensorMode(shape_env=ShapeEnv()):
