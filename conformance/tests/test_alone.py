@@ -26,7 +26,7 @@ ITEM = Item("max_pool2d_backward", "triton", "rows", "accuracy")
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[float]]:
-    """79 GiB, of which 60 are free and this process has 1; what is done to it."""
+    """80 GiB, of which 60 are free and this process has 1; what is done to it."""
     done: dict[str, list[float]] = {"fraction": [], "emptied": []}
     properties = SimpleNamespace(uuid="made-up")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
