@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.conformance import budget, expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
-from kernelmux.registry import catalog, guests, terminal
+from kernelmux.registry import cards, catalog, guests, machines, terminal
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 
@@ -27,6 +27,8 @@ examples:
   python -m kernelmux.conformance --tier full --record                 on a GPU, and write down what passed
   python -m kernelmux.conformance --check integration                  programs of torch: vmap, compile, export, patch
   python -m kernelmux.conformance -k "softmax and not layout"          items by name, as with pytest
+  python -m kernelmux.conformance --card rtx4090 --op matmul           as an RTX 4090 would run it
+  python -m kernelmux.conformance --fits rtx4090 t4                    does what they would launch compile, and fit?
   python -m kernelmux.conformance --fuzz 100000 --seed 1               random calls of the public functions
   python -m kernelmux.conformance --list                               what would run
 
@@ -108,6 +110,10 @@ def _selection(made: Any) -> None:
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"
     made.add_argument("--device", choices=("cpu", "cuda"), help=device)
+    card = f"{machines.CARD}: what the emulator stands for (default: an H200); on a GPU the variants of a lesser card"
+    made.add_argument("--card", metavar="CARD", help=card)
+    fits = "compile for these cards, or for every one, what the calls of each spec launch, and see whether it fits; runs nothing"
+    made.add_argument("--fits", nargs="*", metavar="CARD", help=fits)
 
 
 def _running(made: Any) -> None:
@@ -167,11 +173,16 @@ def options_of(args: argparse.Namespace) -> Options:
         quiet=args.quiet, keyword=args.keyword.strip(),
     )  # fmt: skip
     chosen = _with_impl(chosen, args) if args.impl else chosen
+    if args.card:
+        chosen = replace(chosen, card=cards.named(args.card).key, program=f"{chosen.program} --card {args.card}")
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
     plan.matching((), chosen.keyword)
     if args.junit and (lacking := terminal.missing(["junitparser"])):
         raise ArgumentError(f"--junitxml: {lacking}")
+    if args.fits is not None:
+        _check_fits(chosen, args)
+        return chosen
     if args.matrix is not None:
         _check_matrix(chosen, args.matrix)
         return chosen
@@ -199,6 +210,7 @@ def _limited(chosen: Options, args: argparse.Namespace) -> Options:
         return chosen
     kind = ledger.capability(chosen.where) if chosen.device == "cuda" else ""
     relies = chosen.device == "cuda" or chosen.everything  # a part of the suite without a GPU is short enough
+    relies = relies and not chosen.card  # where other variants run than those that passed
     return replace(chosen, minutes=minutes, verified=ledger.verified(chosen.ops, kind) if relies else ())
 
 
@@ -242,6 +254,20 @@ def _check_mutants(chosen: Options) -> None:
             raise ArgumentError(
                 f"--mutants: {name} cannot be combined with it; --op, --check and -k choose among the mutants"
             )
+    plan.check_names(chosen)
+
+
+def _check_fits(chosen: Options, args: argparse.Namespace) -> None:
+    """The calls that a card is asked are those of the specs, whatever the tier."""
+    others = {
+        **{"--check": chosen.checks, "--case": chosen.cases, "--dtype": chosen.dtypes, "-k": chosen.keyword},
+        **{"--tier": args.tier, "--minutes": args.minutes, "--card": args.card, "--device cuda": args.device == "cuda"},
+        **{"--matrix": args.matrix is not None, "--rekey": args.rekey, "--mutants": args.mutants, "--list": args.list},
+        **{"--fuzz": args.fuzz or args.fuzz_only is not None},
+    }
+    for name, given in others.items():
+        if given:
+            raise ArgumentError(f"--fits: expected no selection but --op, --backend and --seed, got {name}")
     plan.check_names(chosen)
 
 

@@ -12,17 +12,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from kernelmux.conformance import arguments, files, ledger, mutation, plan, report, run
 from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.fits import sweep
 from kernelmux.conformance.fuzz import command as fuzz
 from kernelmux.conformance.interrupts import INTERRUPTED, interrupts
 from kernelmux.conformance.keys import rekey
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
-from kernelmux.registry import conduct, guests
+from kernelmux.registry import conduct, guests, machines
 from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
@@ -53,7 +55,15 @@ def _closed() -> int:
 
 def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
+    gpu = torch.cuda.is_available() and args.device != "cpu"
+    with machines.standing(args.card, "--card", gpu):
+        return _asked(args, begun, console)
+
+
+def _asked(args: argparse.Namespace, begun: float, console: Console) -> int:
     chosen = replace(arguments.options_of(args), begun=begun)
+    if args.fits is not None:
+        return sweep.command(chosen, args.fits, args.workers or "", args.record, console)
     if args.matrix is not None:
         return ledger.command(args.matrix, chosen.ops, console)
     if args.rekey:

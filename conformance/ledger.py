@@ -43,6 +43,8 @@ def check_recordable(options: Options) -> None:
     """Raise unless a run says enough to be recorded: a real GPU, all checks, at least tier ci."""
     if options.device != "cuda":
         raise ArgumentError("--record: what the emulator passes is not verified on a GPU; add --device cuda")
+    if options.card:
+        raise ArgumentError("--record: the GPU stands for a lesser card, which has verified nothing; leave out --card")
     if not options.complete or options.tier == "smoke":
         raise ArgumentError("--record: needs all checks, cases and dtypes, and tier ci or larger")
     books()  # a damaged one is better known before the run than behind it

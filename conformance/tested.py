@@ -14,7 +14,7 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import MUTANTS
 from kernelmux.registry import backend as registered
-from kernelmux.registry import guests
+from kernelmux.registry import cards, guests
 from kernelmux.registry.packages import missing_packages
 
 CPU, EMULATED = "on the CPU", "emulated on the CPU"
@@ -81,9 +81,13 @@ def _why(outcomes: list[Outcome]) -> str:
 def place(chosen: Options, backend: str) -> str:
     """Where the kernels of a backend ran, in words."""
     if chosen.device == "cuda":
-        return f"on {torch.cuda.get_device_name(chosen.where)}"
+        return f"on {torch.cuda.get_device_name(chosen.where)}{_as(chosen)}"
     emulates = backend in registered.backends() and registered.backend(backend).emulates
-    return EMULATED if emulates else CPU
+    return EMULATED + _as(chosen) if emulates else CPU
+
+
+def _as(chosen: Options) -> str:
+    return f" as {cards.named(chosen.card)}" if chosen.card else ""
 
 
 def missing(chosen: Options) -> dict[str, str]:

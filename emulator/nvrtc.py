@@ -8,6 +8,7 @@ from kernelmux.emulator.compilers.nvrtc import (
     place,
     unavailable,
     version,
+    with_machine_code,
 )
 
-__all__ = ["CompileError", "compile_cubin", "compile_ptx", "included", "place", "unavailable", "version"]
+__all__ = ["CompileError", "compile_cubin", "compile_ptx", "included", "place", "unavailable", "version", "with_machine_code"]

@@ -18,7 +18,7 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import conduct, guests, machines, terminal
+from kernelmux.registry import cards, conduct, guests, machines, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
@@ -111,6 +111,8 @@ def _selection(made: argparse.ArgumentParser) -> None:
 
 def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
+    card = f"{machines.CARD}: what the emulator stands for; on a GPU the variants of a lesser card (never recorded)"
+    made.add_argument("--card", metavar="CARD", help=card)
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     alone = "device times alone, until each is known to 0.5 %%: no held state, host time or time in a graph"
     made.add_argument("--brief", action="store_true", help=alone)
@@ -216,6 +218,8 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
+    if args.record and cards.stands_in(torch.cuda.current_device()):
+        raise ArgumentError("--record: the GPU stands for a lesser card, whose times these are not; leave out --card")
     if args.stale and device != "cuda" and not args.list:
         raise ArgumentError(
             "--stale: the rows on record are of a GPU, and torch sees none here; --list shows which they are"
@@ -261,7 +265,13 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
     """Run the command line and return the exit status. began: when the process did, in seconds since the epoch."""
     start = began or time.time()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return terminal.run("perf", lambda: _main(parser().parse_args(words), words, start))
+    return terminal.run("perf", lambda: _as_card(parser().parse_args(words), words, start))
+
+
+def _as_card(args: argparse.Namespace, words: list[str], began: float) -> int:
+    gpu = torch.cuda.is_available() and args.device != "cpu"
+    with machines.standing(args.card, "--card", gpu):
+        return _main(args, words, began)
 
 
 def _main(args: argparse.Namespace, words: list[str], began: float) -> int:

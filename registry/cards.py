@@ -231,6 +231,13 @@ def for_call(device: torch.device, capability: tuple[int, int] | None, hypotheti
     return card if card.capability == capability else with_capability(capability)
 
 
+def reread() -> None:
+    """Read the devices and the variables again: for a program that sets these."""
+    _device.cache_clear()
+    for forget in _changed:
+        forget()
+
+
 def stands_in(index: int) -> bool:
     """Whether a CUDA device stands for a card of an earlier compute capability."""
     return of(index).capability != torch.cuda.get_device_capability(index)

@@ -30,7 +30,7 @@ from kernelmux.registry import (
 )
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.errors import ArgumentError, described, hint
-from kernelmux.registry.machines import machine
+from kernelmux.registry.machines import CARD, Machine, machine, standing
 from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.support import SupportMatrix, support_matrix
 
@@ -40,7 +40,8 @@ EXAMPLES = """examples:
   kernelmux explain matmul --shape a=64x63:fp16,b=63x64:fp16 --backend cuda
   kernelmux explain softmax --shape x=4096x8192:bf16,axis=0 --device sm_90
   kernelmux support --device sm_90
-  kernelmux support matmul --device sm_90
+  kernelmux support matmul --card rtx4090
+  kernelmux support --cards
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
   kernelmux conformance --op softmax --backend triton
@@ -109,11 +110,15 @@ def _parser(others: Mapping[str, argparse.ArgumentParser] = NONE) -> argparse.Ar
     )
     explain.add_argument("--backend", help="as in a call: cuda, cuda/tiled, or a list to try in order: cuda,triton")
     explain.add_argument("--device", default=None, help=DEVICE)
+    explain.add_argument("--card", metavar="CARD", help=CARD)
     support = commands.add_parser(
         "support", help="which variants can run which operators on a device, and in which dtypes"
     )
     support.add_argument("op", nargs="?", help="one operator, with the conditions of its variants (default: all)")
     support.add_argument("--device", default=None, help=DEVICE)
+    support.add_argument("--card", metavar="CARD", help=CARD)
+    every = "on record of every card: which operators compile for it and fit on it"
+    support.add_argument("--cards", action="store_true", help=every)
     commands.add_parser("doctor", help="what of this machine the backends can use, and what is wrong")
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="as one JSON document")
@@ -244,8 +249,12 @@ def _arithmetic(found: Implementation) -> str:
 
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
+    with standing(options.card, "--card") as card:
+        return _explained(console, options, machine(options.device, "--device", card))
+
+
+def _explained(console: Console, options: argparse.Namespace, where: Machine) -> int:
     spec = catalog.spec(options.op)
-    where = machine(options.device, "--device")
     call = spec.hypothetical(spec.case(options.shape), device=where.device, capability=where.capability)
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = selection.requested(spec.name, asked, call)
@@ -255,8 +264,19 @@ def _explain(console: Console, options: argparse.Namespace) -> int:
 
 
 def _support(console: Console, options: argparse.Namespace) -> int:
-    matrix = support_matrix(options.device, options.op)
+    if options.cards:
+        return _support_of_cards(console, options)
+    matrix = support_matrix(options.device, options.op, options.card)
     _answer(options, lambda: json_form.support(matrix), lambda: _say(console, SupportMatrix.table, matrix))
+    return 0
+
+
+def _support_of_cards(console: Console, options: argparse.Namespace) -> int:
+    if options.device or options.card:
+        raise ArgumentError(f"--cards: tells of every card; leave out --{'device' if options.device else 'card'}")
+    ops = (catalog.spec(options.op).name,) if options.op else ()
+    table = import_module("kernelmux.conformance.fits.table")
+    _answer(options, lambda: table.document(ops), lambda: _say(console, table.text, ops))
     return 0
 
 

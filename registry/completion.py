@@ -11,12 +11,12 @@ from importlib import import_module
 from pathlib import Path
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, terminal
+from kernelmux.registry import cards, catalog, terminal
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
-DEVICES = ("cpu", "cuda", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+DEVICES = ("cpu", "cuda", *("sm_{}{}".format(*capability) for capability in cards.CAPABILITIES))
 
 
 def labels() -> Iterable[str]:
@@ -39,6 +39,8 @@ VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "backend": labels,
     "dtype": SHORT.values,
     "device": lambda: DEVICES,
+    "card": lambda: (*cards.table(), *DEVICES[2:]),
+    "fits": cards.table,
     "check": lambda: import_module("kernelmux.conformance.check").names(),
     "model": lambda: import_module("kernelmux.nn.named_models").NAMES,
 }

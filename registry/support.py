@@ -15,7 +15,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.machines import Machine, machine
+from kernelmux.registry.machines import Machine, machine, standing
 from kernelmux.registry.spec import Call, OpSpec
 
 
@@ -71,17 +71,20 @@ class SupportMatrix:
         return self.table()
 
 
-def support_matrix(device: str | None = None, ops: str | Iterable[str] | None = None) -> SupportMatrix:
+def support_matrix(
+    device: str | None = None, ops: str | Iterable[str] | None = None, card: str | None = None
+) -> SupportMatrix:
     """What each backend can run on a device: "cpu", "cuda", a compute capability such as "sm_90", None for this machine.
 
     A capability needs no GPU and none of the packages that would launch on it. What cannot be imported is an entry with its
-    reason. ops: one operator or several, None for all. ArgumentError for another device, UnknownName for an operator that
-    there is not.
+    reason. ops: one operator or several, None for all. card: a GPU by name, "rtx4090", whose limits count too; with "cpu"
+    the emulator stands for it. ArgumentError for another device, UnknownName for an operator or a card that there is not.
     """
-    where = machine(device, "support_matrix(): device")
-    chosen = catalog.usable() if ops is None else requests.operators(ops, "support_matrix(): ops")
-    entries = [e for op in chosen for name in registered.backends() for e in _entries(catalog.spec(op), name, where)]
-    return SupportMatrix(where.name, registered.backends(), tuple(entries))
+    with standing(card, "support_matrix(): card") as gpu:
+        where = machine(device, "support_matrix(): device", gpu)
+        chosen = catalog.usable() if ops is None else requests.operators(ops, "support_matrix(): ops")
+        found = [e for op in chosen for name in registered.backends() for e in _entries(catalog.spec(op), name, where)]
+        return SupportMatrix(where.name, registered.backends(), tuple(found))
 
 
 def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:

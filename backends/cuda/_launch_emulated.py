@@ -1,9 +1,11 @@
 """Launches on CPU tensors: the same source, compiled to PTX and run by the emulator."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from kernelmux import emulator
+from kernelmux.emulator import nvrtc
 from kernelmux.registry import cards
 
 # CuPy adds these to the options of every kernel; NVRTC below 13.2 needs the second for a lambda that takes `auto`.
@@ -24,9 +26,11 @@ class EmulatedFunction:
         arch: str,
     ):
         chosen = (*options, *AS_CUPY)
-        if arch != cards.table()[cards.DEFAULT].arch:  # ptxas refuses what another target does not have
+        elsewhere = arch != cards.table()[cards.DEFAULT].arch
+        with nvrtc.with_machine_code() if elsewhere else nullcontext():
+            ptx = emulator.compile_ptx(text, options=chosen, arch=arch, filename=filename, include=folders)
+        if elsewhere:  # ptxas refuses what another target does not have; one compilation has made both
             emulator.compile_cubin(text, options=chosen, arch=arch, filename=filename, include=folders)
-        ptx = emulator.compile_ptx(text, options=chosen, arch=arch, filename=filename, include=folders)
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names
 

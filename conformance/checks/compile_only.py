@@ -1,4 +1,4 @@
-"""Every kernel a variant launches compiles for the other GPUs it claims, without spills and within their limits.
+"""Every kernel a variant launches, as each GPU that it claims, compiles for that GPU, without spills and within its limits.
 
 Triton's are compiled for AMD GPUs as well (`conformance/amd.py`).
 """
@@ -17,65 +17,81 @@ from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import Resources, multiprocessor, resources
+from kernelmux.registry import cards
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 
-EMULATED = ("sm_90a",)  # the GPU that the emulator stands for: enough for a first look
 ODD = 32  # a length beyond it needs more than one of the narrowest tiles
 
 
 def run(probe: Probe) -> None:
-    launches = _launches(probe)
+    """Ask everything of the emulated GPU, and of the others what is due; each is launched as that GPU would launch it."""
+    home, asked = cards.emulated().arch, _asked(probe)
+    launches = _checked(probe, asked, home)
     if not launches and not probe.records:
         probe.skip_all("launches no kernel: the driver copies")
-    for arch in EMULATED if probe.options.tier == "smoke" else budgets.archs():
-        for trial, launch in launches if arch in EMULATED else _for_others(probe, launches, arch):
-            if reasons := _refusals(probe, trial, arch):
-                probe.skip(replace(trial, note=arch), "; ".join(reasons))
-                continue
-            with probe.judge(replace(trial, note=f"{launch.kernel} for {arch}")) as judge:
-                _examine(judge, launch, arch)
-    if probe.options.tier != "smoke":
-        amd.examine(probe, launches)
+    if probe.options.tier == "smoke":  # a first look
+        return
+    for arch, due in _shared_out(probe, asked, home).items():
+        with cards.standing_for(arch):
+            _checked(probe, due, arch)
+    amd.examine(probe, launches)
 
 
-def _for_others(probe: Probe, launches: list[tuple[Trial, Launch]], arch: str) -> list[tuple[Trial, Launch]]:
-    """What is compiled for a GPU other than the emulated one: in a brief run the dtypes of the first case in turn.
+def _checked(probe: Probe, asked: list[Trial], arch: str) -> list[tuple[Trial, Launch]]:
+    """Judge what these trials launch on the GPU that the emulator stands for; the launches."""
+    launches = _launches(probe, asked, arch)
+    for trial, launch in launches:
+        with probe.judge(replace(trial, note=f"{launch.kernel} for {arch}")) as judge:
+            _examine(judge, launch, arch)
+    return launches
 
-    Each of these kernels is compiled for one of the GPUs that it can run on; odd lengths and workloads for all of them.
+
+def _shared_out(probe: Probe, asked: list[Trial], home: str) -> dict[str, list[Trial]]:
+    """What each GPU beside the emulated one is asked: everything, or in a brief run each trial of one of them in turn.
+
+    The GPUs that can run a trial take turns, beginning with the one that the seed says.
     """
-    if not probe.brief or not launches:
-        return launches
-    first, dtypes = launches[0][0].case, list(dict.fromkeys(trial.dtype for trial, _ in launches))
-    others = [other for other in budgets.archs() if other not in EMULATED]
-
-    def due(trial: Trial) -> bool:
-        able = [other for other in others if not _refusals(probe, trial, other)]
-        turn = dtypes.index(trial.dtype) + probe.options.seed
-        return trial.case != first or arch not in able or able[turn % len(able)] == arch
-
-    return [pair for pair in launches if due(pair[0])]
+    others = [arch for arch in budgets.archs() if arch != home]
+    if not probe.brief:
+        return dict.fromkeys(others, asked)
+    found: dict[str, list[Trial]] = {arch: [] for arch in others}
+    for turn, trial in enumerate(asked):
+        if able := [arch for arch in others if not _refusals(probe, trial, arch)]:
+            found[able[(turn + probe.options.seed) % len(able)]].append(trial)
+    return found
 
 
-def _launches(probe: Probe) -> list[tuple[Trial, Launch]]:
+def _launches(probe: Probe, asked: list[Trial], arch: str) -> list[tuple[Trial, Launch]]:
     """Each different kernel that the trials launch, with the largest shared memory it was given; none of them runs."""
-    small = [] if probe.verified else [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
-    with nvrtc.with_machine_code():
-        large = [pair for trial in _large(probe) for pair in _recorded(probe, trial)] if small or probe.verified else []
-    if probe.verified and not large:
-        small = [pair for trial in _small(probe) for pair in _recorded(probe, trial)]
     found: dict[object, tuple[Trial, Launch]] = {}
-    for trial, launch in (*small, *large):
-        known = found.get(key := (launch.kernel, launch.compiled_by.key))
-        if known is None or known[1].shared < launch.shared:
-            found[key] = (trial, launch)
+    for trial in asked:
+        if reasons := probe.reasons(trial):
+            probe.skip(replace(trial, note=arch), "; ".join(reasons))
+            continue
+        for launch in _recorded(probe, trial, arch):
+            known = found.get(key := (launch.kernel, launch.compiled_by.key))
+            if known is None or known[1].shared < launch.shared:
+                found[key] = (trial, launch)
     return list(found.values())
 
 
-def _recorded(probe: Probe, trial: Trial) -> list[tuple[Trial, Launch]]:
-    with emulator.recorder(run=False) as log:
-        probe.call(trial.values)
-    return [(trial, launch) for launch in log]
+def _recorded(probe: Probe, trial: Trial, arch: str) -> list[Launch]:
+    """What a trial launches; what does not compile, or asks for more than a block may have, is a failure."""
+    try:
+        with emulator.recorder(run=False) as log, nvrtc.with_machine_code():
+            probe.call(trial.values)
+    except Exception as error:
+        with probe.judge(replace(trial, note=f"for {arch}")):
+            raise error
+    return log
+
+
+def _asked(probe: Probe) -> list[Trial]:
+    """Small trials and workloads. Of what is `verified` workloads alone, or the first trial of one that can run none."""
+    small = [] if probe.verified else _small(probe)
+    large = list(_large(probe)) if small or probe.verified else []
+    return [*small, *large] or _small(probe)
 
 
 def _small(probe: Probe) -> list[Trial]:
@@ -111,10 +127,10 @@ def _large(probe: Probe) -> Iterator[Trial]:
                 yield trial
 
 
-def _refusals(probe: Probe, trial: Trial, arch: str) -> list[str]:
+def _refusals(probe: Probe, trial: Trial, arch: str) -> tuple[str, ...]:
     """Why the variant would not run on such a GPU: declared conditions, the capability among them."""
-    number = int(arch.removeprefix("sm_").rstrip("af"))
-    return probe.implementation.reasons(replace(trial.call, capability=divmod(number, 10)))
+    with cards.standing_for(arch):
+        return probe.reasons(trial)
 
 
 def _examine(judge: Judge, launch: Launch, arch: str) -> None:
@@ -149,5 +165,5 @@ CHECK = Check(
     run=run,
     column="compil",
     applies=_applies,
-    summary="compiles for sm_80, sm_90a and sm_100a, Triton for gfx942 and gfx950 too: no spills, and it fits",
+    summary="compiles for every GPU from sm_75 to sm_121a, Triton for gfx942 and gfx950 too: no spills, and it fits",
 )

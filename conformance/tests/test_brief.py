@@ -140,23 +140,24 @@ def launches(found: Probe, *cases: str) -> list[tuple[Any, Launch]]:
     return [(trial, Launch("kernel", (1, 1, 1), (32, 1, 1), 0, None)) for trial in made]
 
 
-def test_other_gpus_share_the_dtypes_of_the_first_case_and_compile_all_of_the_others() -> None:
+def test_other_gpus_take_turns_and_in_tier_full_each_compiles_everything() -> None:
     found = probe(check="compile_only")
-    every = launches(found, "x=4x100", "x=37x1001")
-    kept = {arch: compile_only._for_others(found, every, arch) for arch in ("sm_80", "sm_100a")}
-    dtypes = {arch: [t.dtype for t, _ in pairs if t.case == "x4x100"] for arch, pairs in kept.items()}
-    assert sorted(map(str, dtypes["sm_80"] + dtypes["sm_100a"])) == sorted(map(str, found.spec.dtypes))
-    assert all(dtypes.values())
-    assert all(sum(t.case == "x37x1001" for t, _ in pairs) == len(found.spec.dtypes) for pairs in kept.values())
+    asked = [trial for trial, _ in launches(found, "x=4x100", "x=37x1001")]
+    shared = compile_only._shared_out(found, asked, "sm_90a")
+    assert "sm_90a" not in shared and {"sm_75", "sm_89", "sm_121a"} < set(shared)
+    assert sorted(map(id, sum(shared.values(), []))) == sorted(map(id, asked)), "each trial once"
+    assert max(map(len, shared.values())) == 1
+    moved = compile_only._shared_out(probe(check="compile_only", seed=1), asked, "sm_90a")
+    assert [arch for arch, due in moved.items() if due] != [arch for arch, due in shared.items() if due]
     full = probe(check="compile_only", tier="full")
-    assert compile_only._for_others(full, every, "sm_80") == every
+    assert all(due == asked for due in compile_only._shared_out(full, asked, "sm_90a").values())
 
 
 def test_a_gpu_that_alone_runs_a_dtype_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe(check="compile_only")
-    every = launches(found, "x=4x100")
-    monkeypatch.setattr(compile_only, "_refusals", lambda probe, trial, arch: ["no"] if arch == "sm_80" else [])
-    assert compile_only._for_others(found, every, "sm_100a") == every
+    asked = [trial for trial, _ in launches(found, "x=4x100")]
+    monkeypatch.setattr(compile_only, "_refusals", lambda probe, trial, arch: () if arch == "sm_100a" else ("no",))
+    assert compile_only._shared_out(found, asked, "sm_90a")["sm_100a"] == asked
 
 
 def test_amd_gpus_take_turns_with_each_kernel_once_as_the_last_call_launches_it() -> None:

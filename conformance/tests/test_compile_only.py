@@ -52,7 +52,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, shared: int, *options: str) -> Outc
 def checked(monkeypatch: pytest.MonkeyPatch, launch: Launch) -> Outcome:
     """What the check says of a variant that launches this and nothing else."""
 
-    def launches(probe: Probe) -> list[tuple[Trial, Launch]]:
+    def launches(probe: Probe, asked: list[Trial], arch: str) -> list[tuple[Trial, Launch]]:
         return [(probe.sample(1)[0], launch)]
 
     monkeypatch.setattr(compile_only, "_launches", launches)

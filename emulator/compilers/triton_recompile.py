@@ -55,8 +55,10 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
 
 
 def _assembled(name: str, metadata: Any, arch: str) -> Compiled:
-    """The machine code of the PTX at which Triton's compiler stopped, made as it would have been."""
+    """The machine code that Triton's compiler made, or that of the PTX at which it stopped, as it would have been."""
     ptx, backend = _kept(name, metadata, ".ptx"), make_backend(metadata.target)
+    if image := _read(name, metadata, ".cubin"):
+        return _measured(image, ptx, metadata, arch)
     options = backend.parse_options(options_of(name, metadata))
     return _measured(backend.make_cubin(ptx, {}, options, metadata.target.arch), ptx, metadata, arch)
 
@@ -159,9 +161,13 @@ def _warps(name: str, metadata: Any) -> int:
 
 def _kept(name: str, metadata: Any, ending: str) -> str:
     """What Triton's cache has of a compilation, "" where it has nothing: ".source" is the IR of its frontend."""
+    return _read(name, metadata, ending).decode()
+
+
+def _read(name: str, metadata: Any, ending: str) -> bytes:
     group = get_cache_manager(metadata.hash).get_group(f"{name[:150]}.json") or {}
     path = next((path for file, path in group.items() if file.endswith(ending)), None)
-    return Path(path).read_text() if path else ""
+    return Path(path).read_bytes() if path else b""
 
 
 def _assembler_log(ptx: str, arch: str) -> str:

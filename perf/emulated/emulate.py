@@ -23,7 +23,7 @@ from kernelmux.emulator.tracing.drawing import page
 from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, guests, requests, terminal
+from kernelmux.registry import catalog, dispatch, domains, guests, machines, requests, terminal
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Call
@@ -35,6 +35,7 @@ EPILOG = """examples:
   kernelmux emulate transpose --backend cuda/tiled cuda/padded --shape x=64x64:fp32 --picture tiles.html
   kernelmux emulate softmax --backend triton --shape x=37x1000:fp16 --block 3 --warp 1 --picture softmax.html
   kernelmux emulate matmul --backend cuda/tiled --shape a=64x64,b=64x64 --lines 6 --json matmul.json
+  kernelmux emulate matmul --backend cuda --shape a=64x64:fp16,b=64x64:fp16 --card rtx4090
   kernelmux emulate softmax --impl mine.py:softmax --shape x=37x1000
 
 Exit status: 0 the call ran, 1 the kernel failed on the emulator, 2 usage error.
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     chosen.add_argument("--backend", nargs="+", metavar="B", help="cuda, triton, or variants: cuda/tiled cuda/padded")
     chosen.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help="one function from any file instead")
     made.add_argument("--shape", required=True, metavar="NAME=MxN[:dtype],...", help="as for `kernelmux explain`")
+    made.add_argument("--card", metavar="CARD", help=f"emulate {machines.CARD} (default: an H200)")
     made.add_argument("--block", type=int, default=0, metavar="B", help="the block to draw, by its linear number")
     made.add_argument("--warp", type=int, default=0, metavar="W", help="its warp to draw")
     made.add_argument("--lines", type=int, metavar="N", help="only the N lines that cost most (default: all)")
@@ -77,7 +79,7 @@ def _main(options: argparse.Namespace) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     try:
         _check(options)
-        with guests.joined(options.impl, options.op):
+        with machines.standing(options.card, "--card"), guests.joined(options.impl, options.op):
             traces = [run(options, backend) for backend in options.backend or [guests.NAME]]
         for _, trace in traces:
             _check_drawn(options, trace)
