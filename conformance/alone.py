@@ -11,17 +11,49 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 
+OTHERS = 2 * 2**30  # bytes that each other process may need meanwhile: its context, its trials, the tensors of a call
+WORKERS = "PYTEST_XDIST_WORKER_COUNT"
+
 
 @contextmanager
 def alone(device: torch.device) -> Iterator[None]:
-    """Waits until no other process of this user is inside on that GPU; on leaving, unused memory goes back to it."""
+    """A turn in which this process takes no more memory than `room`: beyond that torch has no memory for it."""
+    with turn(device):
+        if device.type != "cuda":
+            yield
+            return
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(
+            min(1.0, (torch.cuda.memory_reserved(device) + room(device)) / total), device
+        )
+        try:
+            yield
+        finally:
+            with suppress(torch.AcceleratorError):
+                torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+@contextmanager
+def turn(device: torch.device) -> Iterator[None]:
+    """Waits until no other process of this user is inside on that GPU; unused memory goes back to it before and after.
+
+    Inside of another turn it waits for nothing.
+    """
     if device.type != "cuda":
         yield
         return
     name = f"kernelmux-{os.getuid()}-{torch.cuda.get_device_properties(device).uuid}.lock"
-    with FileLock(Path(tempfile.gettempdir()) / name):
+    with FileLock(Path(tempfile.gettempdir()) / name, is_singleton=True):
+        torch.cuda.empty_cache()
         try:
             yield
         finally:
             with suppress(torch.AcceleratorError):  # a call has broken the context, and has failed for that
                 torch.cuda.empty_cache()
+
+
+def room(device: torch.device) -> int:
+    """Bytes of a GPU's memory that are free and not left to the other worker processes on it."""
+    workers = int(os.environ.get(WORKERS, "1"))
+    sharing = -(-workers // max(1, torch.cuda.device_count()))  # they take turns over the GPUs
+    return int(max(0, torch.cuda.mem_get_info(device)[0] - OTHERS * (sharing - 1)))

@@ -7,8 +7,9 @@ import traceback
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kernelmux.conformance import budget, contrast, failures, origins, rungs
+from kernelmux.conformance import budget, contrast, failures, origins, rungs, trials
 from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.alone import turn
 from kernelmux.conformance.budget import Share
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
@@ -16,6 +17,7 @@ from kernelmux.conformance.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
+from kernelmux.registry.failures import MEMORY
 
 WHOLE, IN_PART, NOT, BY_GPU = "whole", "in part", "not", "by a GPU"  # asked
 OUTSIDE = "nothing that it asks is among the cases and dtypes of this run"
@@ -73,8 +75,18 @@ def execute(item: Item, options: Options, share: Share | None = None) -> Outcome
     start = time.perf_counter()
     own = options if item.seed is None else replace(options, seed=item.seed)
     outcome = _without_running(item, own) if item.problem else _run(item, own, share or Share())
+    if own.device == "cuda" and _ran_out_of_memory(outcome):  # another process may have had gigabytes of it
+        trials.forget()
+        with turn(own.where):
+            outcome = _run(item, own, share or Share())
     outcome.seconds = time.perf_counter() - start
     return outcome
+
+
+def _ran_out_of_memory(outcome: Outcome) -> bool:
+    """Whether a trial failed because the GPU had no memory left."""
+    failed = [r for r in outcome.records if r.status == "failed"]
+    return any(r.cause.endswith("OutOfMemoryError") or MEMORY.search(r.text) for r in failed)
 
 
 def _without_running(item: Item, options: Options) -> Outcome:

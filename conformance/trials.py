@@ -201,6 +201,11 @@ class Memory:
 _memory = Memory()
 
 
+def forget() -> None:
+    """Give the memory of all trials back."""
+    _memory.clear()
+
+
 def trial(spec: OpSpec, case: Case, dtype: torch.dtype, seed: int, device: torch.device) -> Trial:
     """The trial of a case with random inputs; remembered while there is room."""
     key = (spec.name, case, dtype, seed, device)

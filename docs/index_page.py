@@ -21,7 +21,7 @@ and its times. A cell below has the variants of a backend in ladder order.
 {marks}
 
 The last column is the fastest variant of all on the largest workload, in bf16 where there is a choice. It has its time and
-its [share of the floor](../roofline.md), and is stale if a source of that backend has changed since.
+its [share of the floor](../roofline.md), and is stale if what it launches has changed since.
 """
 
 

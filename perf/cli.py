@@ -53,7 +53,7 @@ examples:
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
   python -m kernelmux.perf --against main                         which rows became slower or faster since
-  python -m kernelmux.perf --stale --record                       the rows on record whose source has changed since
+  python -m kernelmux.perf --stale --record                       the rows on record that are stale
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
@@ -100,7 +100,7 @@ def _selection(made: argparse.ArgumentParser) -> None:
         made.add_argument(name, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     impl = "a function from any file, as the one operator of --op, beside torch and the best variant of each backend"
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
-    again = "the rows on record whose source has changed since, beside torch; --record brings them up to date"
+    again = "the stale rows on record (what they launch has changed), beside torch; --record brings them up to date"
     made.add_argument("--stale", action="store_true", help=again)
     made.add_argument(
         "--every-row", action="store_true", help="every variant, dtype and workload that fits, however long"

@@ -221,7 +221,7 @@ def _show_records(console: Console, options: Options) -> None:
 
 def _print_record(console: Console, known: GpuRecord, rows: Sequence[Timed], whole: bool) -> None:
     old = sum(row.stale for row in rows)
-    note = f"; {old} of {len(rows)} rows are stale: their source has changed since" if old else ""
+    note = f"; {old} of {len(rows)} rows are stale: what they launch has changed since" if old else ""
     console.print(f"\n{known.title}{note}", style="bold", markup=False)
     if whole:
         tables.show(console, rows, on_gpu=True)

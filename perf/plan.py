@@ -50,7 +50,7 @@ def rows(options: Options) -> list[Row]:
 
 
 def stale(options: Options) -> list[Row]:
-    """The rows on record for this GPU whose source has changed since, with torch beside them as in any run.
+    """The stale rows on record for this GPU (what they launch has changed), with torch beside them as in any run.
 
     Without a GPU, those of the first record. ArgumentError for a GPU without a record.
     """

@@ -109,7 +109,7 @@ def _card(key: str, row: dict[str, Any]) -> Card:
 def named(name: str, where: str = "card") -> Card:
     """A card by its name, "rtx4090", or by its compute capability, "sm_89" or "8.9": the first of the table with it.
 
-    ArgumentError, which begins with `where`, for another one.
+    ArgumentError, which names `where`, for another one.
     """
     text = name.strip().lower() if isinstance(name, str) else ""
     if text in table():
@@ -190,7 +190,7 @@ def _read(told: Any) -> Card:
     else:  # newer than the table, or older than what it has
         older = [c for c in _representatives() if c.capability <= capability] or [_representatives()[0]]
         like = replace(older[-1], capability=capability)
-    like = next((c for c in _by_length() if c.capability == capability and c.device in told.name), like)
+    like = next((c for c in table().values() if c.capability == capability and _named(c, told.name)), like)
     processors = int(told.multi_processor_count)
     rates = like.rates
     if processors != like.processors:  # another card of the kind: units and clocks about in proportion
@@ -210,9 +210,9 @@ def _read(told: Any) -> Card:
     )
 
 
-def _by_length() -> list[Card]:
-    """The cards, those with the longest names first: "L40S" before "L4"."""
-    return sorted(table().values(), key=lambda card: -len(card.device))
+def _named(card: Card, name: str) -> bool:
+    """Whether a device's name has the words of a card: "L40S" is no "L4"."""
+    return bool(re.search(rf"\b{re.escape(card.device)}\b", name))
 
 
 def _bandwidth(told: Any) -> float:

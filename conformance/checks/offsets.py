@@ -13,7 +13,7 @@ import torch
 
 from kernelmux.conformance import huge, layouts, resize
 from kernelmux.conformance import partial as some_blocks
-from kernelmux.conformance.alone import alone
+from kernelmux.conformance.alone import alone, room
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.huge import FAR
 from kernelmux.conformance.layouts import Strides
@@ -27,6 +27,7 @@ from kernelmux.registry.errors import ArgumentError
 
 SECONDS = 0.7  # for an emulated call: a few blocks take less
 SPARE = 1.3  # of the memory that the tensors need
+NO_ROOM = "the variant takes more memory on the way than the GPU has free"
 
 
 def run(probe: Probe) -> None:
@@ -76,14 +77,19 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     strides = far_strides(tuple(x.shape))
     need = layouts.extent(x.shape, strides) * x.element_size()
     note = f"{name}: strides {strides}"
-    if x.is_cuda and torch.cuda.mem_get_info(x.device)[0] < need * SPARE:
+    if x.is_cuda and room(x.device) < need * SPARE:
         probe.skip(base.changed(note), f"needs {need / 2**30:.0f} GiB of free device memory")
         return
     far = layouts.laid_out(x, strides) if x.is_cuda else huge.virtual(x.shape, strides, x.dtype).copy_(x)
     trial = base.changed(note, **{name: far})
     if probe.able(trial):
         with probe.judge(trial) as judge:
-            judge.accurate(some_blocks.call(probe, trial, 60, some=False) if probe.emulated else judge.call())
+            try:
+                outputs = some_blocks.call(probe, trial, 60, some=False) if probe.emulated else judge.call()
+            except torch.OutOfMemoryError:
+                some_blocks.skipped(judge, NO_ROOM)
+                return
+            judge.accurate(outputs)
 
 
 def far_strides(shape: tuple[int, ...]) -> Strides:
@@ -123,7 +129,7 @@ def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int])
     number, dimension = next(iter(dimensions.items()))
     times = length / base.references[number].shape[dimension]
     need = times * base.size * base.dtype.itemsize
-    if torch.cuda.mem_get_info(probe.device)[0] < need * SPARE:
+    if room(probe.device) < need * SPARE:
         return f"needs {need / 2**30:.0f} GiB of free device memory"
     return None
 
@@ -137,7 +143,7 @@ def _last_slices(judge: Judge, placed: Trial, base: Trial, dimensions: dict[int,
         some_blocks.set_aside(judge, str(reason))
         return
     except torch.OutOfMemoryError:
-        some_blocks.skipped(judge, "the variant takes more memory on the way than the GPU has free")
+        some_blocks.skipped(judge, NO_ROOM)
         return
     for number, dimension in dimensions.items():
         ref = base.references[number]

@@ -1,38 +1,14 @@
 """The backend in a package of its own: pip installs it without a network, it is found, and it passes the suite."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from .conftest import run, search
 
 TOP = Path(__file__).parents[2]
 PACKAGE = TOP / "examples/backend_package"
 README = (PACKAGE / "README.md").read_text(encoding="utf-8")
-
-
-def run(folder: Path, *words: str, path: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of packages with ours and theirs, as pip leaves it; built from a copy, where setuptools may write."""
-    pytest.importorskip("pip", reason="the package is installed by pip")
-    folder = tmp_path_factory.mktemp("site")
-    copy = shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(folder / "packages")]
-    told = run(folder, "-m", "pip", "install", *options, str(copy), path="")
-    assert told.returncode == 0, told.stderr
-    return folder
-
-
-def search(site: Path) -> str:
-    return os.pathsep.join((str(site / "packages"), *(path for path in sys.path if path)))
 
 
 def words(pattern: str) -> list[str]:
@@ -62,7 +38,7 @@ def test_a_wrong_kernel_fails_it(site: Path, tmp_path: Path) -> None:
     packages = shutil.copytree(site / "packages", tmp_path / "packages")
     module = packages / "kernels_in_numpy/softmax.py"
     module.write_text(module.read_text().replace("e / e.sum(", "1.01 * e / e.sum("))
-    path = os.pathsep.join((str(packages), *(path for path in sys.path if path)))
+    path = search(tmp_path)
     command = ["-m", "kernelmux.conformance", "--op", "softmax", "--backend", "numpy", "--check", "accuracy"]
     told = run(tmp_path, *command, "--tier", "smoke", "--device", "cpu", "-n", "1", path=path)
     assert told.returncode == 1 and "FAILED softmax-numpy/formula-accuracy" in told.stdout, told.stdout + told.stderr

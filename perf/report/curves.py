@@ -177,7 +177,7 @@ def show(console: Console, curve: Curve) -> None:
     console.print(Columns(head, spare=head[: len(lines) : -1]).table(console, body, f"{curve.title}, us"))
     if stale := curve.stale:
         console.print(
-            f"stale, their source has changed since: {', '.join(map(label, stale))}", style="yellow", soft_wrap=True
+            f"stale, what they launch has changed since: {', '.join(map(label, stale))}", style="yellow", soft_wrap=True
         )
 
 

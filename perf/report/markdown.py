@@ -126,7 +126,7 @@ def best_tables() -> str:
     """The same for every recorded GPU, for a document."""
     parts = []
     for record in records.recorded():
-        note = " Stale: the source has changed since." if any(row.stale for row in record.rows) else ""
+        note = " Stale: what it launches has changed since." if any(row.stale for row in record.rows) else ""
         where = wording.where(record.results.machine)
         intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"
         parts.append(f"{intro}\n\n{best_table(record.rows)}")

@@ -102,7 +102,7 @@ def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
     assert text.startswith("before\n<!-- perf -->\nRecorded on NVIDIA H200, 2026-11-20 (")
     assert text.endswith("<!-- /perf -->\nafter\n")
     assert "old\n" not in text
-    assert "share of the floor. Stale: the source has changed since.\n" in text and text.count(", stale |") == 1
+    assert "share of the floor. Stale: what it launches has changed since.\n" in text and text.count(", stale |") == 1
     records.recorded.cache_clear()
 
 

@@ -239,7 +239,7 @@ def test_lines_whose_source_has_changed_are_named(tmp_path):
     assert curve.read(path).stale == ("torch_ref/plain", "cuda/registers")  # other libraries do not change here
     out = io.StringIO()
     curves.show(Console(file=out, width=200), curve.read(path))
-    assert "stale, their source has changed since: torch, cuda/registers" in out.getvalue()
+    assert "stale, what they launch has changed since: torch, cuda/registers" in out.getvalue()
 
 
 def test_a_recorded_file_is_drawn_for_light_and_dark(tmp_path, monkeypatch, capsys):

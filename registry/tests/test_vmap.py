@@ -289,3 +289,14 @@ def test_reductions_keep_the_axes_of_the_example(op, axis, keepdim):
     x = torch.randn(3, 2, 4, 5)
     run = functools.partial(dispatch.function(op), axis=axis, keepdim=keepdim, backend="torch_ref")
     assert torch.equal(torch.vmap(run)(x), torch.stack([run(example) for example in x]))
+
+
+def test_a_norm_with_a_weight_for_each_example_is_rounded_once():
+    """torch's own rule rounds the normalised row to fp16 before it multiplies."""
+    rng = torch.Generator().manual_seed(0)
+    x, weight, bias = (torch.randn(shape, generator=rng).half() for shape in ((5, 17), (5, 17), (5, 17)))
+    got = torch.vmap(lambda *own: kx.layer_norm(*own, backend="torch_ref"))(x, weight, bias)
+    right = [
+        kx.layer_norm(*own, backend="torch_ref") for own in zip(x.float(), weight.float(), bias.float(), strict=True)
+    ]
+    assert got.dtype == torch.float16 and torch.equal(got, torch.stack(right).half())
