@@ -120,6 +120,7 @@ def _launches(spec: OpSpec, case: Case, dtype: torch.dtype, backend: str, varian
     values = [_laid(call.arguments[i.name], implementation.layout.get(i.name, "any")) for i in spec.inputs]
     with warnings.catch_warnings(), torch.no_grad(), home.emulation(), with_machine_code():
         warnings.simplefilter("ignore")
+        log: list[Launch]
         with emulator.recorder(run=False) as log:
             implementation.fn(*values)
     return log
@@ -130,7 +131,8 @@ def _call(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call:
     for x in tensors.values():
         if x.numel() <= ZEROED:
             x.zero_()
-    return spec.bind(**{n: v for n, v in case.scalars.items() if n != INPUTS}, **tensors)
+    given: dict[str, Any] = {n: v for n, v in case.scalars.items() if n != INPUTS} | tensors
+    return spec.bind(**given)
 
 
 def _laid(value: Any, layout: str) -> Any:

@@ -1,6 +1,6 @@
 """`kernelmux conformance --fits [CARD ...]`: asks everything of every card, a process for each, and says what came out.
 
-What was asked before, and has not changed since, is not asked again (`worker.Log`), so that a run may be stopped at any time.
+What was asked before, and has not changed since, is not asked again (`worker.Log`), so a run may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kernelmux.registry.errors import ArgumentError
 
 OK, FAILED = 0, 1
 FOLDER = "fits"  # of the logs, in the folder of --out
+WORKER = ["-m", "kernelmux.conformance.fits.worker"]
 DEATHS = 100  # of processes of a card, after which something else is wrong
 Entries = dict[str, Any]  # by "operator/backend"
 
@@ -61,7 +62,7 @@ class Sweep:
     def _answers(self, card: str, ops: Sequence[str]) -> Iterator[tuple[str, Entries]]:
         log = self.folder / f"{card}.jsonl"
         question = {"card": card, "ops": ops, "backends": self.backends, "seed": self.seed, "run": self.run}
-        command = [sys.executable, "-m", "kernelmux.conformance.fits.worker"]
+        command = [sys.executable, *WORKER]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", cards.VARIABLE: card}
         with (self.folder / f"{card}.stderr").open("w") as errors:
             process = subprocess.Popen(

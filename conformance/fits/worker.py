@@ -34,8 +34,8 @@ class Log:
     def __init__(self, path: Path, run: str) -> None:
         self.path, self.run = path, run
         self.known: dict[tuple[str, str], tuple[str, str]] = {}
-        begun = ""
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        begun, text = "", path.read_text(encoding="utf-8") if path.exists() else ""
+        for line in text.splitlines():
             try:
                 of, call, *rest = json.loads(line)
             except ValueError:  # cut off when its process ended
@@ -50,6 +50,13 @@ class Log:
                 begun = call
         self.died = begun
         self.file = path.open("a", encoding="utf-8")
+        self.file.write("\n" if text and not text.endswith("\n") else "")
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
 
     def asked(self, call: str, source: str, ask: Any) -> tuple[str, str]:
         """What is known of a call, or what `ask` says."""
@@ -111,8 +118,7 @@ def names(backends: tuple[str, ...]) -> tuple[str, ...]:
 
 def run(card: str, ops: tuple[str, ...], backends: tuple[str, ...], seed: int, log: Path, run: str) -> Iterator[Any]:
     """The answers about a card: an operator that is done, with its entries."""
-    with cards.standing_for(card) as found, noting():
-        book = Log(log, run)
+    with cards.standing_for(card) as found, noting(), Log(log, run) as book:
         for op in ops:
             yield op, asked(op, found, names(backends), seed, book)
 
@@ -122,9 +128,7 @@ def main() -> None:
     torch.set_num_threads(1)
     question = json.loads(sys.stdin.readline())
     ops, backends = tuple(question["ops"]), tuple(question["backends"])
-    for op, entries in run(
-        question["card"], ops, backends, question["seed"], Path(question["log"]), question["run"]
-    ):
+    for op, entries in run(question["card"], ops, backends, question["seed"], Path(question["log"]), question["run"]):
         print(json.dumps([op, entries]), flush=True)
 
 
