@@ -81,19 +81,23 @@ def asked(op: str, card: Card, names: tuple[str, ...], seed: int, log: Log) -> d
     sources = {name: record.source(op, name) for name in names}
     cells: dict[str, dict[str, Counter[str]]] = {name: {} for name in names}
     reasons: dict[str, dict[str, str]] = {name: {} for name in names}
+    spills: dict[str, tuple[int, str]] = dict.fromkeys(names, (0, ""))
     for case, dtype in calls.asked(spec, card.key, seed):
         for name in names:
             outcome, why = _outcome(spec, case, dtype, name, card, log)
             if not outcome:
                 continue
             cells[name].setdefault(SHORT[dtype], Counter())[outcome] += 1
-            if why and len(reasons[name]) < REASONS:
+            if outcome == FITS:
+                spills[name] = max(spills[name], (int(why or 0), f"{case.text} {SHORT[dtype]}"))
+            elif why and len(reasons[name]) < REASONS:
                 reasons[name].setdefault(f"{outcome}: {why}", f"{case.text} {SHORT[dtype]}")
     return {
         name: {
             "source": sources[name],
             "calls": {dtype: [found[o] for o in OUTCOMES] for dtype, found in cells[name].items()},
-            **({"why": {text: at for text, at in reasons[name].items()}} if reasons[name] else {}),
+            **({"why": reasons[name]} if reasons[name] else {}),
+            **({"spills": spills[name]} if spills[name][0] else {}),
         }
         for name in names
         if cells[name]

@@ -210,6 +210,12 @@ def test_the_table_says_what_is_refused_and_what_is_wrong(book: Path) -> None:
     assert ["t4", "sm_75", "6", "2", "2", "2", "0", "0", "0"] in totals
 
 
+def test_spills_are_told_but_are_no_failure() -> None:
+    found = [record.entry("gb10", "add/cuda", entry("add", "cuda", fits=1) | {"spills": [8, "x=3 fp32"]}, stale=False)]
+    assert list(table.spills(found)) == ["add cuda spills 8 bytes on gb10 (x=3 fp32)"]
+    assert table.cell(found, "add", "gb10") == table.YES
+
+
 def test_support_shows_the_record_as_text_and_as_json(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["support", "add", "--cards"]) == 0
     out = capsys.readouterr().out
