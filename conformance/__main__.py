@@ -4,50 +4,27 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
 import time
-from types import FrameType
+
+from kernelmux.conformance.interrupts import INTERRUPTED, interrupts
 
 BEGUN = time.time()  # a limit of time counts what is imported, too
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
 INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock junitparser"
-USAGE, INTERRUPTED, CLOSED = 2, 130, 141
-
-
-class Interrupts:
-    """Ctrl-C, which ends a process as Python has it, but waits for imports, or for the second one.
-
-    Some libraries swallow every exception while they are imported, and Python prints those out of its own callbacks.
-    """
-
-    def __init__(self) -> None:
-        self.came, self.importing = False, True
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._take)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        before, self.came = self.came, True
-        if before or not self.importing:
-            raise KeyboardInterrupt
-
-    def imported(self) -> None:
-        """Raise KeyboardInterrupt if there was one; from here on each does so at once."""
-        self.importing = False
-        if self.came:
-            raise KeyboardInterrupt
+USAGE, CLOSED = 2, 141
 
 
 def run() -> int:
     """The command line; nothing is imported before this, so that a missing package and Ctrl-C are one line."""
     try:
-        interrupts = Interrupts()
-        import pytest  # noqa: F401
-        import xdist  # noqa: F401
+        interrupts.listen()
+        with interrupts.held():
+            import pytest  # noqa: F401
+            import xdist  # noqa: F401
 
-        from kernelmux.conformance.cli import main
+            from kernelmux.conformance.cli import main
 
-        interrupts.imported()
         return main(begun=BEGUN)
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:

@@ -19,6 +19,7 @@ from kernelmux.conformance import arguments, files, ledger, mutation, plan, repo
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.fits import sweep
 from kernelmux.conformance.fuzz import command as fuzz
+from kernelmux.conformance.interrupts import INTERRUPTED, interrupts
 from kernelmux.conformance.keys import rekey
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
@@ -28,7 +29,7 @@ from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
 
-INTERRUPTED, CLOSED = 130, 141
+CLOSED = 141
 
 
 def main(given: Sequence[str] | None = None, begun: float = 0.0) -> int:
@@ -92,6 +93,12 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     names = (*report.names(chosen, True), *report.names(chosen, False), *known)
     files.prepare(report.folder(chosen), names)
     found = run.run(chosen, items, args.workers or "", args.maxfail, console)
+    with interrupts.held():  # reports and records are written whole
+        return _told(chosen, items, found, args, console)
+
+
+def _told(chosen: Options, items: list[plan.Item], found: run.Found, args: argparse.Namespace, console: Console) -> int:
+    """Write the reports, and the record if it is asked for; the exit status."""
     try:
         if args.junit:
             from kernelmux.conformance import junit  # its package need not be there for others

@@ -107,7 +107,8 @@ def survived(mutant: Mutant, outcomes: list[Outcome]) -> str:
     """Why the suite failed on this mutant, or "": a broken one must be caught with every seed."""
     if mutant.check:
         missed = next((o.status for o in outcomes if o.status != "failed"), "")
-        if mutant.check != COMPILES and any("CompileError" in o.text for o in outcomes):
+        uncompiled = any("CompileError" in o.text or "CompileFailure" in o.text for o in outcomes)
+        if mutant.check != COMPILES and uncompiled:
             return "does not compile, so that nothing is known about its defect"
         return f"not caught by {mutant.check}: {missed}" if missed else ""
     return "\n".join(o.text for o in outcomes if o.status == "failed")

@@ -19,6 +19,7 @@ from rich.table import Column
 
 from kernelmux.conformance import mutation, report, spread
 from kernelmux.conformance.execute import Outcome, from_dict
+from kernelmux.conformance.interrupts import interrupts
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import PROPERTY, WORKER
 from kernelmux.conformance.schedulers import ByVariant, LongestFirst
@@ -154,6 +155,10 @@ class Reporter:
     def stop(self, reason: BaseException) -> None:
         """The run ends now; what it has found so far is kept."""
         self.interrupted, self.closed = True, self.closed or isinstance(reason, Closed)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker processes."""
         for file in self.scratch.glob(f"*{WORKER}") if self.scratch else ():
             with suppress(OSError):
                 os.kill(int(file.stem), signal.SIGKILL)  # in the middle of an item, which takes no notice of Ctrl-C
@@ -173,6 +178,8 @@ class Reporter:
             self.errors.append(str(report.longrepr))
 
     def pytest_internalerror(self, excrepr: Any) -> None:
+        if interrupts.first is not None:  # Ctrl-C inside of a lock leaves as an error of that
+            self.stop(KeyboardInterrupt())
         if not self.interrupted:
             self.errors.append(str(excrepr))
 

@@ -31,6 +31,7 @@ from kernelmux.conformance import (
     tested,
 )
 from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.interrupts import interrupts
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
@@ -79,6 +80,7 @@ def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: C
         _announce(chosen, console, items, workers)
     with leftovers.folder() as place:
         reporter.scratch = place
+        interrupts.before_the_end = reporter.kill
         try:
             _rounds(chosen, items, reporter, place, workers, maxfail, seconds)
         except KeyboardInterrupt as reason:

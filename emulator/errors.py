@@ -72,6 +72,10 @@ class Unsupported(EmulatorError):
     """An instruction, modifier or directive that the emulator does not implement."""
 
 
+class LaunchRefused(EmulatorError):
+    """A launch that no driver takes: more threads or shared memory than a block may have, or another grid or cluster."""
+
+
 class Fault(Exception):
     """Raised while lanes run, before the place is known; the executor turns it into an `EmulatorError`.
 

@@ -21,12 +21,30 @@ from typing import Any
 import torch
 
 from kernelmux.registry import catalog, elsewhere, numerics, plugins
-from kernelmux.registry.conditions import Condition, Unmet, unmet
+from kernelmux.registry.conditions import Capability, Condition, Unmet, unmet
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.fingerprint import digest, sources
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
 from kernelmux.registry.spec import OpSpec
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Calls for which a backend comes before those of higher priority: it would run one of these variants on such a card.
+
+    variants: "matmul/persistent". dtypes: of the leading tensor. why: the reason in a few words.
+    """
+
+    variants: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    card: Capability
+    why: str
+
+    def concerns(self, call: Any) -> bool:
+        """Whether card and dtype of a call are such."""
+        known = call.capability is not None and self.card.admits(call.capability)
+        return known and call.arguments[call.spec.leading.name].dtype in self.dtypes
 
 
 @dataclass(frozen=True)
@@ -40,7 +58,7 @@ class Backend:
     tensors and views with the negative bit work as in torch; a backend with kernels of its own has none of these.
     replays: on a GPU every launch goes through a seam that notes it, so that calls may be replayed (`registry.replay`).
     compilers: given a device where it works, the compilers that it found for its kernels, with version and place, a line
-    each; `kernelmux doctor` shows them.
+    each; `kernelmux doctor` shows them. ahead: for which calls "auto" tries it before backends of higher priority.
     """
 
     name: str
@@ -52,6 +70,7 @@ class Backend:
     composite: bool = False
     replays: bool = False
     compilers: Callable[[torch.device], Sequence[str]] = lambda device: ()
+    ahead: tuple[Ahead, ...] = ()
 
 
 @dataclass(frozen=True)

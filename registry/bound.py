@@ -14,6 +14,7 @@ from kernelmux.registry import (
     binding,
     catalog,
     dispatch,
+    failures,
     inline,
     notices,
     replay,
@@ -22,9 +23,9 @@ from kernelmux.registry import (
     tracing,
 )
 from kernelmux.registry.choice import Decision, refuse
-from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.requests import Names
 from kernelmux.registry.spec import OpSpec
 
@@ -178,8 +179,12 @@ class BoundCall:
             if cast := _cast(self._spec, values):
                 raise ArgumentError(f"{self._spec.name}, bound: {cast}: call it outside of autocast, or do not bind it")
             self._plan.tick()
-            with tracing.plain(self._plan.device):
-                found = self._plan.run(values)
+            try:
+                with tracing.plain(self._plan.device):
+                    found = self._plan.run(values)
+            except Exception as error:
+                failures.tell(error, self._plan.ran, values)
+                raise
         else:
             found = dispatch.call(self._spec, values, self.name)
         if not isinstance(found, tuple) or self._spec.visible == len(self._spec.outputs):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, cards, determinism, explanation, measured, tracing
+from kernelmux.registry import autograd, cards, determinism, explanation, measured, refusals, tracing
 from kernelmux.registry import backend as registered
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Unmet
+from kernelmux.registry.conditions import Unmet, sm
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
 from kernelmux.registry.explanation import describe
 from kernelmux.registry.requests import Request
@@ -31,7 +32,8 @@ class Verdict:
     of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
     declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
-    joined: it comes from a package that joined it to the backend, whose bare name does not stand for it.
+    joined: it comes from a package that joined it to the backend, whose bare name does not stand for it. refused: it was
+    tried for such a call, and the card or its compiler refused it.
     """
 
     backend: str
@@ -46,6 +48,7 @@ class Verdict:
     declared: str = ""
     varies: bool = False
     joined: bool = False
+    refused: bool = False
 
     @property
     def name(self) -> str:
@@ -104,7 +107,7 @@ class Decision:
         return self.request.strict and not self.request.single and self.chosen is None
 
 
-def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool = False) -> Verdict:
+def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool, tried: bool) -> Verdict:
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=cards.emulated().capability)
@@ -125,9 +128,14 @@ def _judge(name: str, variant: str, implementation: Implementation, call: Call, 
     varies = determinism.varies(name, implementation)
     if varies and determinism.mode() != determinism.OFF and not lenient:
         found.append(determinism.FORBIDDEN)
+    refusal = refusals.of(call, f"{name}/{variant}") if tried else None
+    found += [refusal.unmet] if refusal else []
     copied, declared = tuple(_bytes(call, k) for k in copies), implementation.declared
     joined = registered.joined(call.spec.name, variant)
-    return Verdict(name, variant, tuple(found), copies, copied, emulated, False, False, True, declared, varies, joined)
+    return Verdict(
+        name, variant, tuple(found), copies, copied, emulated, declared=declared, varies=varies, joined=joined,
+        refused=refusal is not None,
+    )  # fmt: skip
 
 
 def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
@@ -161,11 +169,18 @@ def _instead() -> str:
 
 
 def verdicts(
-    call: Call, name: str, only: str | None = None, elsewhere: bool = False, where: str = "", lenient: bool = False
+    call: Call,
+    name: str,
+    only: str | None = None,
+    elsewhere: bool = False,
+    where: str = "",
+    lenient: bool = False,
+    tried: bool = False,
 ) -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error.
 
-    lenient: one that is not deterministic may run, whatever torch's flag says.
+    lenient: one that is not deterministic may run, whatever torch's flag says. tried: one that the card or its compiler
+    has refused for such a call cannot run.
     """
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
         return [Verdict(name, only or "", (Unmet(reason),), down=True)]
@@ -179,7 +194,8 @@ def verdicts(
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
     if only is not None and only not in ladder:
         raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
-    return [_judge(name, v, i, call, lenient) for v, i in ladder.items() if only in (None, v)]
+    tried = tried and not elsewhere
+    return [_judge(name, v, i, call, lenient, tried) for v, i in ladder.items() if only in (None, v)]
 
 
 def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
@@ -187,6 +203,24 @@ def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
     names = [n for n in registered.backends() if not registered.emulates(n, device)]
     usable = [n for n in names if (registered.loads(n) if elsewhere else not registered.unavailable(n, device))]
     return sorted(usable, key=lambda n: -registered.backend(n).priority)
+
+
+def _ahead(call: Call, order: list[str], ask: Callable[..., list[Verdict]]) -> dict[str, str]:
+    """The backends that come first on the card of a call although others have a higher priority, each with the reason."""
+    found: dict[str, str] = {}
+    for name in order:
+        if rules := [rule for rule in registered.backend(name).ahead if rule.concerns(call)]:
+            able = [v.variant for v in ask(name) if v.able and not v.joined]
+            best = f"{call.spec.name}/{able[-1]}" if able else ""
+            why = next((rule.why for rule in rules if best in rule.variants), "")
+            found |= {name: why} if why else {}
+    return {} if list(found) == order[: len(found)] else found
+
+
+def _why(call: Call, ahead: dict[str, str]) -> str:
+    """Who speaks for them, as decisions tell it."""
+    where = sm(call.capability) if call.capability else call.device.type
+    return "auto: " + "; ".join(f"on {where} {name} first: {why}" for name, why in ahead.items())
 
 
 def _timed(near: measured.Nearest, preferred: Verdict, judged: list[Verdict]) -> Verdict | None:
@@ -218,16 +252,19 @@ def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool
 
 
 def _decided(call: Call, request: Request, thorough: bool, elsewhere: bool, lenient: bool = False) -> Decision:
+    ask = partial(verdicts, call, elsewhere=elsewhere, lenient=lenient, tried=request.descends)
     order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
+    if request.auto and (ahead := _ahead(call, order, ask)):
+        order, request = [*ahead, *(n for n in order if n not in ahead)], replace(request, source=_why(call, ahead))
     named = [registered.split(label, request.source) for label in order]
     # A misspelt variant is an error in any place.
-    found = {label: verdicts(call, *label, elsewhere, request.source, lenient) for label in named if label[1]}
+    found = {label: ask(*label, where=request.source) for label in named if label[1]}
     near = measured.nearest(call) if request.auto and not elsewhere else None
     judged: dict[Label, list[Verdict]] = {}
     chosen: Verdict | None = None
     fallbacks: list[Fallback] = []
     for label in dict.fromkeys(named):
-        more = judged[label] = found.get(label) or verdicts(call, *label, elsewhere, "", lenient)
+        more = judged[label] = found.get(label) or ask(*label)
         if chosen is None and (not request.strict or label == named[0]):
             chosen = next((v for v in reversed(more) if v.able and (label[1] or not v.joined)), None)
         if chosen is None:
@@ -255,7 +292,7 @@ def _others(call: Call, seen: list[Verdict], elsewhere: bool, lenient: bool) -> 
     """Verdicts on the variants that were not asked for; a backend that cannot be asked is said once."""
     names, whole = {v.name for v in seen}, {v.backend for v in seen if v.down or v.missing}
     others = (name for name in registered.backends() if name not in whole)
-    every = (v for name in others for v in verdicts(call, name, None, elsewhere, "", lenient))
+    every = (v for name in others for v in verdicts(call, name, None, elsewhere, "", lenient, tried=True))
     return [replace(v, asked=False) for v in every if v.name not in names]
 
 

@@ -306,7 +306,8 @@ class Multiplies:
         since = cards.SINCE.get("tf32" if x.dtype == torch.float32 else dtypes.SHORT[x.dtype])
         if since is None or call.capability >= since:
             return None
-        return f"the GPU is {sm(call.capability)}, needs {sm(since)} or newer to multiply {dtypes.SHORT[x.dtype]}"
+        card = "" if call.hypothetical else f" ({call.card})"
+        return f"the GPU is {sm(call.capability)}{card}, needs {sm(since)} or newer to multiply {dtypes.SHORT[x.dtype]}"
 
 
 def sm(capability: tuple[int, int]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from kernelmux.registry import (
     notices,
     ranges,
     record,
+    refusals,
     replay,
     results,
     scope,
@@ -37,6 +37,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
 from kernelmux.registry.choice import Decision, Verdict, by_priority, decide, describe, refuse, verdicts
 from kernelmux.registry.documentation import documentation
+from kernelmux.registry.plan import CallPlan, CallPlans
 from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call, OpSpec, Tensor
 
@@ -47,69 +48,6 @@ __all__ = [
 
 _C: Any = torch._C
 _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state
-
-
-@dataclass(frozen=True, slots=True)
-class CallPlan:
-    """A remembered choice: what to call, and what to do to the arguments first; no tensors.
-
-    resolved, copies: positions of inputs whose negative or conjugate bit is applied, and that are made contiguous.
-    scalars: normalised values by position, where they differ from what was passed. emulation: entered around the call.
-    direct: none of these, so that the arguments go on as they are. ran, tick: what `stats` and `record` say of a call.
-    mode: that of `determinism` for which the choice was made; None where it is the same in each.
-    quick: functions that compare a call with those of this plan, the last in use; None if none can (`inline.again`).
-    """
-
-    fn: Callable[..., Any]
-    device: torch.device
-    resolved: tuple[int, ...]
-    copies: tuple[int, ...]
-    scalars: tuple[tuple[int, Any], ...]
-    emulation: Callable[[], AbstractContextManager[object]] | None
-    direct: bool
-    ran: stats.Ran
-    tick: Callable[[], int]
-    mode: int | None = None
-    quick: list[Callable[..., Any] | None] = field(default_factory=list, init=False, compare=False)
-
-    def run(self, values: tuple[Any, ...]) -> Any:
-        """The result for the arguments of a call of this kind."""
-        if self.direct:
-            return self.fn(*values)
-        arguments = list(values)
-        for i, value in self.scalars:
-            arguments[i] = value
-        if self.copies:
-            for i in self.resolved:
-                arguments[i] = arguments[i].resolve_conj().resolve_neg()
-            for i in self.copies:
-                arguments[i] = arguments[i].contiguous()
-        if self.emulation is None:
-            return self.fn(*arguments)
-        with self.emulation():
-            return self.fn(*arguments)
-
-
-class CallPlans(dict[object, CallPlan]):
-    """The plans by the key of a call.
-
-    quick: per operator, the comparison that its public function makes first. looked_up: per operator, the plan of the
-    last public call that came past it. A plan becomes the quick one when it is looked up twice and no other in
-    between: calls of three kinds that take turns pay for one comparison that fails, 0.2 us, and for no change.
-    """
-
-    __slots__ = ("looked_up", "quick")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.quick: dict[str, Callable[..., Any]] = {}
-        self.looked_up: dict[str, CallPlan] = {}
-
-    def clear(self) -> None:
-        """Forget all plans, the quick ones too."""
-        super().clear()
-        self.quick.clear()
-        self.looked_up.clear()
 
 
 _plans = CallPlans()
@@ -169,6 +107,7 @@ def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Cal
     chosen = decision.chosen or refuse(decision)
     notices.warn_fallback(decision, chosen)
     notices.warn_varying(decision, chosen)
+    notices.warn_slow(decision, chosen)
     plan = _made(bound, chosen, values, request, stats.ran(decision, chosen))
     if any(v.varies for v in decision.verdicts):
         plan = replace(plan, mode=mode)
@@ -285,8 +224,40 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
                 return plan.fn(*values) if plan.direct else plan.run(values)
         return plan.fn(*values) if plan.direct else plan.run(values)
     except Exception as error:
+        if not _descends(spec, plan, error, values, argument):
+            raise
+    return call(spec, values, argument, key_of)  # on the next rung: each is noted once, so this ends
+
+
+def _descends(spec: OpSpec, plan: CallPlan, error: Exception, values: tuple[Any, ...], argument: Asked) -> bool:
+    """Whether a call goes on to another rung, as its launch was refused or its kernel does not compile; this one is noted.
+
+    Raises an error of ours from others that it knows. Nothing is launched anew while a CUDA graph is captured.
+    """
+    refusal = failures.refusal(error, plan.ran, values)
+    if refusal is None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         failures.tell(error, plan.ran, values)
-        raise
+        return False
+    with tracing.untraced():
+        bound = spec.bind(*values)
+        chosen = _next(bound, selection.requested(spec.name, argument, bound), plan.ran.variant, refusal)
+    if chosen is None:
+        failures.tell(error, plan.ran, values)
+        return False
+    _plans.drop(spec.name, plan)
+    stats.refuse(plan.ran)
+    notices.warn_refused(spec.name, plan.ran.variant, refusal.text, chosen)
+    return True
+
+
+def _next(bound: Call, request: Request, refused: str, refusal: refusals.Refusal) -> Verdict | None:
+    """What runs calls like this one from now on in place of a variant, which is noted; None where nothing may or can."""
+    if not request.descends:
+        return None
+    refusals.note(bound, refused, refusal)
+    if not (chosen := decide(bound, request).chosen):
+        refusals.withdraw(bound, refused)
+    return chosen
 
 
 def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Asked) -> None:
@@ -297,7 +268,8 @@ def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Ask
     now = _plans.quick.get(spec.name)
     if not plan.quick or (now and now is plan.quick[-1] and len(plan.quick) < ANEW):
         plain = argument.__class__ in PLAIN
-        plan.quick.append(inline.again(spec, plan, values, argument) if plain else None)
+        descends = partial(_descends, spec, plan)
+        plan.quick.append(inline.again(spec, plan, values, argument, descends) if plain else None)
     if quick := plan.quick[-1]:
         _plans.quick[spec.name] = quick
     elif now:

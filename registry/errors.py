@@ -5,13 +5,15 @@ KernelmuxError
 ├── UnsupportedError (NotImplementedError) the call is right, but none of the requested backends can run it
 ├── BackendUnavailable (RuntimeError)     the backend is known, but cannot work on this machine
 ├── KernelFailure (RuntimeError)          CUDA reported an error in a call; its own exception is the __cause__
+│   └── CompileFailure                    a kernel does not compile for the card; that of the compiler is the __cause__
 ├── UnknownName (LookupError)             no op, backend or variant of that name
 └── SpecError (TypeError)                 a spec or a registered implementation contradicts itself
 
 DeterminismWarning (UserWarning)          said once per process, operator and variant: it runs, and its bits may differ
 EmulationWarning (UserWarning)            said once per process and backend: its GPU kernels run on the emulator
 FallbackWarning (UserWarning)             said once per process, operator and reason: a preferred backend was passed over,
-                                          or vmap runs an operator once per example
+                                          a kernel was refused by the card or its compiler, products are computed
+                                          without tensor cores, or vmap runs an operator once per example
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
 VariableWarning (UserWarning)             said once per process: nothing reads a variable that begins with KERNELMUX_
 
@@ -48,6 +50,10 @@ class KernelFailure(KernelmuxError, RuntimeError):
     """A call that failed on the GPU: the text names call, variant and likely cause, and the ways to the exact place."""
 
 
+class CompileFailure(KernelFailure):
+    """A kernel that its compiler refuses for the card of the call: the text names call, variant, card and what is wrong."""
+
+
 class UnknownName(KernelmuxError, LookupError):
     """A name of an operator, backend or variant that is not registered."""
 
@@ -65,9 +71,9 @@ class EmulationWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A call ran, but not on the preferred backend, under vmap once per example, or, in a patched module, as before.
+    """A call ran, but not on the preferred backend or variant, without tensor cores, or under vmap once per example.
 
-    The text gives the reason.
+    In a patched module also: as before. The text gives the reason.
     """
 
 

@@ -40,8 +40,9 @@ def describe(call: Call) -> str:
             parts.append(f"{name} {SHORT[value.dtype]}{list(value.shape)}{strides}")
         else:
             parts.append(f"{name}={value!r}")
-    imagined = f" ({sm(call.capability)})" if call.hypothetical and call.capability else ""
-    return f"{', '.join(parts)} on {call.device}{imagined}"
+    kind = sm(call.capability) if call.capability else ""
+    card = kind if call.hypothetical else f"{call.card}, {kind}"
+    return f"{', '.join(parts)} on {call.device}{f' ({card})' if kind else ''}"
 
 
 def amount(size: int) -> str:

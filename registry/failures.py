@@ -12,20 +12,32 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, record, strange
+from kernelmux.registry import cards, catalog, record, strange
+from kernelmux.registry.cards import Card
 from kernelmux.registry.cases import spelt
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import KernelFailure, KernelmuxError, shown
+from kernelmux.registry.errors import CompileFailure, KernelFailure, KernelmuxError, cut, shown
+from kernelmux.registry.refusals import Refusal
 from kernelmux.registry.stats import Ran
 
-CLASSES = {"AcceleratorError", "CUDADriverError", "CUDARuntimeError", "OutOfResources"}  # of torch, CuPy and Triton
+REFUSED = {"OutOfResources", "LaunchRefused"}  # of Triton and the emulator: known before anything was launched
+CLASSES = {"AcceleratorError", "CUDADriverError", "CUDARuntimeError", *REFUSED}  # of torch and CuPy
+COMPILERS = {
+    "CompileException",
+    "NVRTCError",
+    "CompileError",
+    "CompilationError",
+    "PTXASError",
+}  # CuPy, emulator, Triton
+PASSES = "PassManager::run failed"  # what Triton says where a pass of its compiler gives up
+LINES = 12  # of a compiler's log
 TEXTS = ("CUDA error:", "CUDA_ERROR_", "Triton Error [CUDA]")  # how an error begins that has no class of its own
 MEMORY = re.compile(r"out of memory|MEMORY_ALLOCATION|OUT_OF_MEMORY")  # torch's own text says what to do
 
@@ -58,6 +70,12 @@ CAUSES = (
         r"too many resources|OUT_OF_RESOURCES|out of resource",
         "a block wants more registers or shared memory than a multiprocessor has: fewer threads, smaller tiles or fewer"
         " stages; `python -m kernelmux.perf` without a GPU lists what each kernel needs",
+        late=False,
+    ),
+    Cause(
+        912,
+        r"INVALID_CLUSTER_SIZE|cluster misconfiguration|invalid cluster",
+        "a cluster of more blocks than the GPU can hold together with their shared memory",
         late=False,
     ),
     Cause(
@@ -106,9 +124,26 @@ def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
 
     What torch says of the arguments' class leaves as an error of ours too (`strange`).
     """
+    if _of_compiler(error):
+        raise CompileFailure("\n".join(_uncompiled(error, ran, values))) from error
     if _of_cuda(error):
         raise KernelFailure("\n".join(_lines(error, ran, values))) from error
     strange.tell(error, catalog.spec(ran.operator), values)
+
+
+def refusal(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Refusal | None:
+    """Why the card of a call took no launch of `ran`, or its compiler no kernel; None for every other error.
+
+    After one of these the GPU works on. Of a backend made of torch's operators none is: torch has chosen there.
+    """
+    if registered.composite(registered.split(ran.variant)[0]):
+        return None
+    if _of_compiler(error):
+        return Refusal(f"it does not compile for {_told(ran, values)}: {_said(error)}", compiles=False)
+    if not _of_cuda(error) or (found := cause(error)) is UNKNOWN or found.late:
+        return None
+    launch = f" of {entry}" if (entry := _launch(error)) else ""
+    return Refusal(f"the launch{launch} was refused: {_first(error)}; {_limits(ran, values)}")
 
 
 def annotate(error: Exception, last: tuple[str, ...]) -> None:
@@ -123,28 +158,37 @@ def annotate(error: Exception, last: tuple[str, ...]) -> None:
         error.add_note("\n".join(lines))
 
 
+def _named(error: Exception, names: Collection[str]) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
+def _of_compiler(error: Exception) -> bool:
+    return _named(error, COMPILERS) or (isinstance(error, RuntimeError) and str(error).startswith(PASSES))
+
+
 def _of_cuda(error: Exception) -> bool:
     if isinstance(error, KernelmuxError | torch.OutOfMemoryError):
         return False
-    named = any(kind.__name__ in CLASSES for kind in type(error).__mro__)
+    named = _named(error, CLASSES)
     text = str(error)
     return (named or (isinstance(error, RuntimeError) and text.startswith(TEXTS))) and not MEMORY.search(text)
 
 
 def cause(error: Exception) -> Cause:
     """What the text of an error says; `UNKNOWN` if it is none of `CAUSES`."""
-    text = str(error)
+    text = "too many resources" if _named(error, REFUSED) else str(error)
     return next((found for found in CAUSES if re.search(found.pattern, text, re.IGNORECASE)), UNKNOWN)
 
 
 def _lines(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
     found = cause(error)
     code = f"CUDA error {found.code}: " if found.code else ""
-    first = re.sub(r"^(CUDA error|Triton Error \[CUDA\]): ", "", str(error).strip().partition("\n")[0])
-    yield f"{ran.operator}[{ran.variant}] failed on the GPU: {code}{first}"
+    yield f"{ran.operator}[{ran.variant}] failed on the GPU: {code}{_first(error)}"
     yield f"  call: {_described(ran.operator, values)}"
     if launch := _launch(error):
         yield f"  launch: {launch}"
+    if not found.late:
+        yield f"  card: {_limits(ran, values)}"
     yield f"  likely cause: {found.text}"
     if found.late or found is UNKNOWN:
         yield from _lateness()
@@ -152,6 +196,53 @@ def _lines(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]
     yield from (f"    {line}" for line in _ways(ran, values))
     if found.late:
         yield "  the CUDA context of this process is lost: every further call on the GPU fails, so start it anew"
+
+
+def _uncompiled(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
+    yield f"{ran.operator}[{ran.variant}] does not compile for {_told(ran, values)}: {_said(error)}"
+    yield f"  call: {_described(ran.operator, values)}"
+    yield "  its compiler says:"
+    lines = str(error).strip().splitlines()
+    yield from (f"    {line}" for line in lines[:LINES])
+    if len(lines) > LINES:
+        yield f"    ({len(lines) - LINES} more lines in the {type(error).__name__} that is the __cause__ of this error)"
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error, without the name of who raised it."""
+    text = str(getattr(error, "message", None) or error)
+    return re.sub(r"^(CUDA error|Triton Error \[CUDA\]): ", "", text.strip().partition("\n")[0])
+
+
+def _said(error: BaseException) -> str:
+    """The line of a compiler's log that says what is wrong."""
+    while isinstance(error.__cause__, Exception) and _named(error.__cause__, COMPILERS):
+        error = error.__cause__  # of a function that is called by a kernel of Triton
+    text = str(getattr(error, "log", None) or getattr(error, "error_message", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    return cut(next((line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)), lines[0]))
+
+
+def _card(ran: Ran, values: tuple[Any, ...]) -> Card | None:
+    """The card of a call; None for one on the CPU by a backend that emulates none."""
+    x = next((v for v in values if isinstance(v, torch.Tensor) and v.is_cuda), None)
+    if x is not None and torch.cuda.is_available():
+        return cards.of_tensor(x)
+    return cards.emulated() if registered.backend(registered.split(ran.variant)[0]).emulates else None
+
+
+def _told(ran: Ran, values: tuple[Any, ...]) -> str:
+    """The card of a call in words."""
+    card = _card(ran, values)
+    return f"{card} ({card.sm})" if card else "the CPU"
+
+
+def _limits(ran: Ran, values: tuple[Any, ...]) -> str:
+    """The card of a call, and what a block of it may have."""
+    if (card := _card(ran, values)) is None:
+        return "the CPU"
+    shared = f"{card.shared_per_block} bytes of shared memory"
+    return f"a block on {_told(ran, values)} may have {shared}, 1024 threads and {card.registers} registers"
 
 
 def _described(op: str, values: tuple[Any, ...]) -> str:

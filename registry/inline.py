@@ -17,18 +17,16 @@ So it is at least as strict as the key under which an ordinary call is remembere
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from kernelmux.registry import determinism, failures, record, selection
 from kernelmux.registry.binding import identity
+from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.replay import Replayed, Text, defined
 from kernelmux.registry.spec import OpSpec, Tensor
-
-if TYPE_CHECKING:
-    from kernelmux.registry.dispatch import CallPlan
 
 _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
@@ -37,12 +35,15 @@ CLASSES = (torch.Tensor, torch.nn.Parameter)  # a guard keeps no reference to a 
 CONSTANTS = (type(None), bool, int, float, str)  # of scalars, and of what a tuple of them holds
 
 
-def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -> Callable[..., Any] | None:
+def again(
+    spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any, descends: Callable[..., bool]
+) -> Callable[..., Any] | None:
     """A function of the arguments of `spec` and `backend` that runs `plan` for calls like this one, which just ran.
 
     It returns `MISSED` for all others, so that no frame of it lies between them and the line of the user. None where
     the comparison cannot stand for the key: tensors without memory, of classes that may go, or the same one twice;
-    inside of autocast or of a dispatch mode.
+    inside of autocast or of a dispatch mode. descends: of an error, the arguments and `backend`, whether the call goes on
+    to another rung; then it returns `MISSED` too.
     """
     given = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     others = {i: v for i, v in zip(spec.inputs, values, strict=True) if i.name not in given}
@@ -67,7 +68,7 @@ def again(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any) -
         f"def {spec.name}({names}, backend):",
         f"    if not ({' and '.join(parts)}):",
         "        return _missed",
-        *running(plan, arguments, scope),
+        *running(plan, arguments, scope, descends=descends),
     ]
     return defined(spec.name, lines, scope)
 
@@ -110,11 +111,12 @@ def running(
     returned: str = "",
     replayed: Text | None = None,
     taken: Collection[str] = (),
+    descends: Callable[..., bool] | None = None,
 ) -> list[str]:
     """The end of a function that runs a plan: counted, recorded, called with arguments whose scalars are normalised.
 
     scope: gets what the lines name. replayed: what the call does, which then stands here, and needs no frame of its own;
-    taken: names of addresses that the lines before have taken.
+    taken: names of addresses that the lines before have taken. descends: as for `again`; None where an error stays one.
     """
     whole = not plan.direct and bool(plan.copies or plan.emulation)
     tick: Any = plan.tick
@@ -135,8 +137,11 @@ def running(
         tried = [
             f"    try: return {run}({f'({values},)' if whole else values}){returned}"
         ]  # in one line: no NOP for it
-    told = ["    except Exception as _error:", f"        _tell(_error, _ran, ({values},))", "        raise"]
-    return [*counted, *tried, *told]
+    told = [f"        _tell(_error, _ran, ({values},))"]
+    if descends:
+        scope |= {"_descends": descends, "__name__": __name__}  # the name, for the place of its warning
+        told = [f"        if _descends(_error, ({values},), backend): return _missed"]
+    return [*counted, *tried, "    except Exception as _error:", *told, "        raise"]
 
 
 def alike(names: Sequence[str], given: Sequence[torch.Tensor], scope: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """What is said of a call that runs all the same, once per process.
 
-It is emulated, not run by the backend that was preferred, in a loop under vmap, not run by a kernel at all in a module
-that `patch` swapped, or not deterministic where torch's flag wants a warning of that.
+It is emulated, not run by the backend or variant that was preferred, without tensor cores, in a loop under vmap, not run by
+a kernel at all in a module that `patch` swapped, or not deterministic where torch's flag wants a warning of that.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ import sys
 import warnings
 from types import FrameType
 
-from kernelmux.registry import determinism
+import torch
+
+from kernelmux.registry import backend as registered
+from kernelmux.registry import cards, determinism
+from kernelmux.registry.backend import Implementation
 from kernelmux.registry.choice import Decision, Verdict
+from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning
 
 OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
+AMPERE = (8, 0)  # the first whose tensor cores multiply bf16
+HALVES = (torch.float16, torch.bfloat16)
 _told: set[tuple[str, str]] = set()  # operator and reason
 _emulating: set[str] = set()  # backends
 
@@ -25,8 +32,42 @@ def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     It counts as said even where warnings are errors: the next call must work.
     """
     key = (decision.call.spec.name, " | ".join(fallback.reason for fallback in decision.fallbacks))
-    if decision.fallbacks and key not in _told:
+    news = not all(fallback.verdict.refused for fallback in decision.fallbacks)  # of those `warn_refused` has told
+    if news and key not in _told:
         _once(key, _text(decision, chosen), FallbackWarning)
+
+
+def warn_refused(op: str, variant: str, reason: str, chosen: Verdict) -> None:
+    """One FallbackWarning for an operator and a variant that the card or its compiler refused, and what runs instead."""
+    text = (
+        f"{op}: {chosen.name} runs in place of {variant}: {reason}\n"
+        "  Said once; kernelmux.stats() counts further calls, kernelmux.explain() tells more,"
+        f' backend="{variant}" and use(..., strict=True) make it an error.'
+    )
+    _once((op, f"{variant} refused"), text, FallbackWarning)
+
+
+def warn_slow(decision: Decision, chosen: Verdict) -> None:
+    """One FallbackWarning for an operator and a card before sm_80 that multiplies 16 bits without tensor cores."""
+    call = decision.call
+    card, x = cards.emulated() if chosen.emulated else call.card, call.arguments[call.spec.leading.name]
+    if card is None or card.capability >= AMPERE or x.dtype not in HALVES or registered.composite(chosen.backend):
+        return
+    ladder = registered.variants(chosen.backend, call.spec.name)
+    if not any(map(_multiplies, ladder.values())):
+        return
+    form, key = SHORT[x.dtype], (call.spec.name, f"FMA on {card.key}")
+    if not card.multiplies(form):
+        _once(key, f"{call.spec.name}: {card} has no tensor cores for {form}: computed by FMA in fp32", FallbackWarning)
+    elif not _multiplies(ladder[chosen.variant]):
+        text = f"{call.spec.name}: {chosen.name} computes {form} by FMA in fp32 on {card}, without its tensor cores"
+        _once(key, text, FallbackWarning)
+
+
+def _multiplies(implementation: Implementation) -> bool:
+    """Whether it computes on tensor cores."""
+    kinds = implementation.arithmetic
+    return any("mma" in kind for kind in ([kinds] if isinstance(kinds, str) else kinds.values()))
 
 
 def warn_varying(decision: Decision, chosen: Verdict) -> None:

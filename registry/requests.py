@@ -48,6 +48,11 @@ class Request:
         """Whether one backend or variant is named, so that there is nothing to fall back to."""
         return len(self.names) == 1 and not self.auto
 
+    @property
+    def descends(self) -> bool:
+        """Whether a call goes on to the next rung where a launch is refused: not strictly, nor if one variant is named."""
+        return not self.strict and (not self.single or registered.split(self.names[0])[1] is None)
+
 
 AUTO = Request(("auto",), "auto")
 

@@ -26,9 +26,9 @@ import torch
 from kernelmux.registry import backend as registered
 from kernelmux.registry import bundles, dispatch, judgement, tracing
 from kernelmux.registry.choice import Verdict
-from kernelmux.registry.dispatch import CallPlan
 from kernelmux.registry.errors import ArgumentError, ShadowWarning, shown
 from kernelmux.registry.judgement import Judgement, Result
+from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.sampling import Shadow
 from kernelmux.registry.spec import Call, OpSpec
 

@@ -32,9 +32,13 @@ class Ran:
 
 @dataclass(frozen=True)
 class Counted(Ran):
-    """Calls of one kind; a call counts when it begins."""
+    """Calls of one kind; a call counts when it begins.
+
+    refused: of these, how many went on to another variant, since the card refused the launch or no kernel compiled.
+    """
 
     calls: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,17 @@ class Stats:
     @property
     def calls(self) -> int:
         """Calls of all operators together."""
-        return sum(entry.calls for entry in self.entries)
+        return sum(entry.calls - entry.refused for entry in self.entries)
 
     def __str__(self) -> str:
         if not self.entries:
             return "kernelmux.stats(): no calls yet"
-        rows = [(e.operator, e.variant, e.source, str(e.calls), e.fallback.replace(" | ", "\n")) for e in self.entries]
-        columns = ("operator", "ran", "asked by", "calls", "could not run")
-        return tables.text(columns, rows, right={"calls"}, optional={"could not run"})
+        rows = [
+            (e.operator, e.variant, e.source, str(e.calls), str(e.refused or ""), e.fallback.replace(" | ", "\n"))
+            for e in self.entries
+        ]
+        columns = ("operator", "ran", "asked by", "calls", "refused", "could not run")
+        return tables.text(columns, rows, right={"calls", "refused"}, optional={"refused", "could not run"})
 
 
 class Counter:
@@ -62,16 +69,23 @@ class Counter:
     Reading takes a step too, which is taken off again.
     """
 
-    __slots__ = ("_aside", "tick")
+    __slots__ = ("_aside", "refused", "tick")
 
     def __init__(self) -> None:
         self.tick = itertools.count().__next__
         self._aside = 0  # steps that are no calls
+        self.refused = 0  # calls that went on to another variant
 
     def value(self, restart: bool = False) -> int:
         """Calls so far, or since the last restart; under `_lock`."""
         found = self.tick() - self._aside
         self._aside += 1 + (found if restart else 0)
+        return found
+
+    def refusals(self, restart: bool = False) -> int:
+        """How many of the calls were refused, as `value` gives them."""
+        found = self.refused
+        self.refused = 0 if restart else found
         return found
 
 
@@ -95,6 +109,13 @@ def counter(ran: Ran) -> Counter:
         return _counters.setdefault(ran, Counter())
 
 
+def refuse(ran: Ran) -> None:
+    """A call of this kind goes on to another variant."""
+    found = counter(ran)
+    with _lock:
+        found.refused += 1
+
+
 def ran(decision: Decision, chosen: Verdict) -> Ran:
     """The kind of answer that a decision is."""
     reasons = dict.fromkeys(fallback.reason for fallback in decision.fallbacks)
@@ -110,5 +131,8 @@ def stats(reset: bool = False) -> Stats:
     if not isinstance(reset, bool):
         raise ArgumentError(f"stats(): reset: expected True or False, got {shown(reset)}")
     with _lock:
-        found = [Counted(**vars(ran), calls=counted.value(reset)) for ran, counted in list(_counters.items())]
+        found = [
+            Counted(**vars(ran), calls=counted.value(reset), refused=counted.refusals(reset))
+            for ran, counted in list(_counters.items())
+        ]
     return Stats(tuple(sorted((e for e in found if e.calls), key=lambda e: (-e.calls, e.operator, e.variant))))

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Tiles, cdiv, ctype, multiprocessors
-from kernelmux.registry.cards import remembered
+from kernelmux.backends.cuda._runtime import Bound, Tiles, card, cdiv, ctype
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.masks import Limit, Mask, mask_of
 
 T = torch.Tensor
@@ -19,7 +19,6 @@ SHAPE = "slices:i32 section:i32 heads:i32 group:i32 M:i32 N:i32 shift:i32 window
 LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 
 _LARGEST = float(torch.finfo(torch.float32).max)
-_L2_SHARE = 16 << 20  # bytes of keys and values that are read at one time and should stay in L2
 _START = 1.5  # what a work takes besides its key tiles, in key tiles
 
 Config = dict[str, int]
@@ -34,7 +33,7 @@ class Call(NamedTuple):
     v: Layout
     mask: Mask
     scale: float
-    multiprocessors: int
+    card: Card
 
     @property
     def defines(self) -> dict[str, object]:
@@ -94,7 +93,7 @@ def call_of(
 ) -> Call:  # fmt: skip
     """The call without its addresses."""
     mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-    return Call(layout(q), layout(k), layout(v), mask, scale, multiprocessors(q))
+    return Call(layout(q), layout(k), layout(v), mask, scale, card(q))
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,14 @@ def nothing_seen(q: T) -> Pair:
     return q.new_zeros(q.shape), q.new_full(q.shape[:3], -inf, dtype=torch.float32)
 
 
+def l2_share(gpu: Card) -> int:
+    """Bytes of keys and values that are read at one time and should stay in L2: of an H200's 60 MiB 16."""
+    return 16 << 20 if gpu.capability == (9, 0) else gpu.l2 * 16 // 60
+
+
 def section_for_l2(call: Call) -> int:
     """Slices of a section for a kernel whose blocks the hardware hands out: what L2 holds; 1 if all works are equal."""
-    return min(call.slices, max(1, _L2_SHARE // call.kv_bytes)) if call.uneven and call.slices else 1
+    return min(call.slices, max(1, l2_share(call.card) // call.kv_bytes)) if call.uneven and call.slices else 1
 
 
 @remembered
@@ -151,7 +155,7 @@ def _l2_factor(size: int) -> float:
 
 def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
     """Key tiles of the busiest multiprocessor, with the order of `locate` and `work_index` in the kernels."""
-    sms = call.multiprocessors
+    sms = call.card.processors
     tiles = _key_tiles(call, block_m, block_n) + _START
     rest = call.slices % section
     works = np.concatenate([np.tile(tiles.repeat(section), call.slices // section), tiles.repeat(rest)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -108,12 +110,33 @@ def config(call: Call) -> Config:
     64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query
     240 us, 4 queries 242 us, 16 queries 248 us (one block of six stages 320 us), which is 4.5 to 4.3 TB/s.
     """
-    rows = call.q.shape[2] * call.group
+    return fitting(call, lambda chosen: _tile_bytes(call, chosen), 2 if call.width <= 128 else 1, most_stages(call))
+
+
+def most_stages(call: Call) -> int:
+    """Stages of the ring where there is room for them."""
+    return 4 if call.width == 192 else 3
+
+
+def fitting(
+    call: Call, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
+) -> Config:
+    """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that the card has room for.
+
+    size: bytes of shared memory that a block takes, None where the kernel cannot have such a tile. blocks, stages: the
+    most of each. With fewer keys in a tile more of the warps share its rows, as each takes 16 keys at least.
+    """
+    rows, gpu, most_keys = call.q.shape[2] * call.group, call.card, 128 if call.width == 64 else 64
     by_rows = 1 if rows <= 16 else 2 if rows <= 32 else 4
-    blocks = 2 if call.width <= 128 else 1
-    stages = 4 if call.width == 192 else 3
-    keys = 128 if call.width == 64 else 64
-    return {"ROW_WARPS": by_rows, "KEY_WARPS": 4 // by_rows, "BLOCK_N": keys, "STAGES": stages, "BLOCKS": blocks}
+    lengths = [keys for keys in (128, 64, 32, 16) if keys <= most_keys]
+    reserved = gpu.shared_per_processor - gpu.shared_per_block  # for the system, of each block
+    for count, keys, together, depth in product(warps, lengths, range(blocks, 0, -1), range(stages, 1, -1)):
+        by_keys = min(max(1, count // by_rows), keys // 16)
+        tile = {"ROW_WARPS": count // by_keys, "KEY_WARPS": by_keys, "BLOCK_N": keys}
+        chosen = {**tile, "STAGES": depth, "BLOCKS": together}
+        if (need := size(chosen)) is not None and together * (need + reserved) <= gpu.shared_per_processor:
+            return chosen
+    raise ValueError(f"attention: no tiles of heads of {call.q.shape[3]} fit into the shared memory of {gpu}")
 
 
 def wgmma_config(call: Call) -> Config:
@@ -126,7 +149,7 @@ def wgmma_config(call: Call) -> Config:
     large = call.k.shape[0] * call.k.shape[1] * seen_keys(call) >= 1 << 20
     groups = 2 if large and call.q.shape[2] * call.group > 64 and call.width <= 128 else 1
     blocks = 2 if groups == 1 and call.width <= 128 else 1
-    line, room = call.width * call.q.dtype.itemsize, (228 << 10) // blocks - 1024 - _BARRIER_BYTES
+    line, room = call.width * call.q.dtype.itemsize, call.card.shared_per_processor // blocks - 1024 - _BARRIER_BYTES
     stages = min(6, (room - 64 * groups * line) // (2 * 64 * line))
     return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": 64, "STAGES": stages, "BLOCKS": blocks}
 
@@ -158,7 +181,7 @@ def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
 
     def time(pieces: int) -> float:
         length = cdiv(tiles, pieces)
-        waves = cdiv(works * cdiv(tiles, length), blocks * call.multiprocessors)
+        waves = cdiv(works * cdiv(tiles, length), blocks * call.card.processors)
         return waves * (length + _START) + (_SECOND_PASS if pieces > 1 else 0)
 
     return min(range(1, min(tiles, 128) + 1), key=time)
@@ -192,8 +215,15 @@ def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object],
     length = cdiv(tiles, pieces)
     count = cdiv(tiles, length)
     numbers = (G, call.group, M, N, call.mask.shift, call.mask.window, rows, count, length * chosen["BLOCK_N"])
-    merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count, follows=True)
+    follows = call.card.capability >= (9, 0)
+    merge = source.kernel("attention_merge", _MERGE, **defines).bind(B * H * M, 128, count, follows=follows)
     return _Cut(numbers, B * G * rows * count, merge if count > 1 else None, count)
+
+
+def _tile_bytes(call: Call, chosen: Config) -> int:
+    """Shared memory of the rows and of the ring of key and value tiles."""
+    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
+    return rows * call.width * call.q.dtype.itemsize
 
 
 def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
@@ -201,8 +231,7 @@ def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     defines = {"VECTOR": vector, **chosen, **call.defines}
     cut = _cut(call, chosen, _SOURCE, defines, pieces)
     kernel = _SOURCE.kernel("attention_split_keys", _POINTERS, **defines)
-    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
-    shared, threads = rows * call.width * call.q.dtype.itemsize, 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
+    shared, threads = _tile_bytes(call, chosen), 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
     launch = kernel.bind(cut.grid, threads, *cut.numbers, *call.strides, call.scale_log2, shared=shared)
     return SplitPlan(launch, cut.merge, cut.pieces)
 
@@ -212,7 +241,6 @@ def wgmma_plan(call: Call, chosen: Config, tiles: tuple[Tiles, ...], pieces: int
     defines = {**chosen, **call.defines}
     cut = _cut(call, chosen, _WGMMA, defines, pieces)
     kernel = _WGMMA.kernel("attention_split_keys_wgmma", _MAPS, **defines)
-    rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
-    shared, threads = rows * call.width * call.q.dtype.itemsize + _BARRIER_BYTES, 32 * chosen["ROW_WARPS"] + 32
+    shared, threads = _tile_bytes(call, chosen) + _BARRIER_BYTES, 32 * chosen["ROW_WARPS"] + 32
     launch = kernel.bind(cut.grid, threads, *cut.numbers, *call.strides[:3], call.scale_log2, shared=shared)
     return SplitPlan(launch, cut.merge, cut.pieces, tiles)

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._convolution import Convolution, operands
+from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.cards import Card, remembered
+from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.spec import Call
 
 TILED = Source(__file__, "conv2d_tiled.cu")
@@ -76,6 +77,10 @@ class Tile(NamedTuple):
             return 0
         return self.stages * (self.m + self.n) * self.k * 2 + (self.m + self.n + 4 * self.k) * _PLACE
 
+    def fits(self, card: Card) -> bool:
+        """Whether the card holds the blocks that are to share a multiprocessor."""
+        return fits(card, self.shared, self.threads, self.blocks)
+
     def tiles(self, c: Convolution) -> int:
         """Of the largest phase; the others have as many, some of them empty."""
         return cdiv(c.sizes[0], self.m) * cdiv(c.sizes[1], self.n)
@@ -102,7 +107,7 @@ class ConvolutionPlan(NamedTuple):
         return out
 
 
-Planner = Callable[[Convolution, int], ConvolutionPlan]  # for a GPU with so many multiprocessors
+Planner = Callable[[Convolution, Card], ConvolutionPlan]
 Make = Callable[[Planner, str, tuple[Condition, ...], str], Implementation]  # of an idea, conditions, arithmetic
 
 
@@ -113,26 +118,36 @@ def direct(source: Source, entry: str, c: Convolution) -> ConvolutionPlan:
 
 
 @remembered
-def tiled(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def tiled(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product on the FP32 pipes."""
-    return tiled_plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 256, blocks=3), multiprocessors)
+    return tiled_plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 256, blocks=3), card.processors)
 
 
 @remembered
-def implicit_gemm(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def implicit_gemm(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product of halves by mma.sync."""
-    sides = [(_side(c.sizes[0], 128), _side(c.sizes[1], 128)), (64, 64)]
-    tile = _largest(c, [Tile(m, n, 64, 128, blocks=2, stages=3) for m, n in sides], multiprocessors)
-    return halves_plan(IMPLICIT_GEMM, "conv2d_implicit_gemm", c, tile, multiprocessors)
+    tile = _largest(c, mma_tiles(_side(c.sizes[0], 128), _side(c.sizes[1], 128), card), card.processors)
+    return halves_plan(IMPLICIT_GEMM, "conv2d_implicit_gemm", c, tile, card.processors)
+
+
+def mma_tiles(m: int, n: int, card: Card) -> list[Tile]:
+    """Of such sides, of half of the columns if the card has no room for those, and of the smallest sides.
+
+    Two blocks of 4 warps share a multiprocessor if they find room there, or else one of 8 warps.
+    """
+    forms = (128, 2, 3), (128, 2, 2), (256, 1, 3), (256, 1, 2)
+    made = [[Tile(*sides, 64, *form) for form in forms] for sides in ((m, n), (m, 64), (64, 64))]
+    large, narrow, least = (next((t for t in tiles if t.fits(card)), None) for tiles in made)
+    return [tile for tile in (large or narrow, least) if tile]
 
 
 @remembered
-def implicit_gemm_wgmma(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def implicit_gemm_wgmma(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product of halves by wgmma."""
     m = _side(c.sizes[0], 128)
     widest = _side(c.sizes[1], 2 * m)  # a thread per column at least
-    tile = _largest(c, [wgmma_tile(m, n) for n in (256, 128, 64) if n <= widest], multiprocessors)
-    return halves_plan(WGMMA, "conv2d_implicit_gemm_wgmma", c, tile, multiprocessors)
+    tile = _largest(c, [wgmma_tile(m, n) for n in (256, 128, 64) if n <= widest], card.processors)
+    return halves_plan(WGMMA, "conv2d_implicit_gemm_wgmma", c, tile, card.processors)
 
 
 def wgmma_tile(m: int, n: int) -> Tile:
@@ -157,6 +172,8 @@ def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiproces
     """The product on the tensor cores with a given tile."""
     left, right = operands(c)
     more = {"BLOCK_M": t.m, "BLOCK_N": t.n, "STAGES": t.stages, "LEFT_COPY": left.copy, "RIGHT_COPY": right.copy}
+    if source is IMPLICIT_GEMM and t.threads == 256:
+        more["WARPS_N"] = 4
     return tiled_plan(source, entry, c, t, multiprocessors, **more)
 
 
@@ -206,11 +223,11 @@ def pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
 def ladder(make: Make, direct: Planner, lead: str, *together: str) -> dict[str, Implementation]:
     """The rungs of an operator. direct: the first one. lead: an operand. together: as in `indices`."""
     fit, halves = indices(*together), Dtypes(lead, torch.float16, torch.bfloat16)
-    ampere, hopper = Capability((8, 0)), halves_on_hopper(lead)
+    hopper = halves_on_hopper(lead)
     mma, overlapped = "mma.sync on tiles gathered by cp.async", "the next tiles are gathered while wgmma multiplies"
     return {
         "direct": make(direct, "one thread per result", (), "fp32_sequential"),
         "tiled": make(tiled, "tiles of both operands in shared memory", fit, "fp32_sequential"),
-        "implicit_gemm": make(implicit_gemm, mma, (halves, ampere, *fit), "mma"),
+        "implicit_gemm": make(implicit_gemm, mma, (halves, Multiplies(lead), *fit), "mma"),
         "implicit_gemm_wgmma": make(implicit_gemm_wgmma, overlapped, (*hopper, *fit), "mma"),
     }

@@ -7,7 +7,7 @@ from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
 from kernelmux.registry.windows import Fold, SideBySide, Window
@@ -59,9 +59,9 @@ def block_of(c: Convolution) -> Block:
 
 
 @remembered
-def implicit_gemm_rows(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def implicit_gemm_rows(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product of halves, windows read from rows in shared memory."""
-    return plan(c, block_of(c), multiprocessors)
+    return plan(c, block_of(c), card.processors)
 
 
 def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:

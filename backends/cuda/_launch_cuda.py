@@ -1,9 +1,11 @@
 """Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
 
+import hashlib
 import tempfile
 from collections.abc import Callable
 from copy import copy
 from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,11 @@ def architecture(index: int) -> str:
     return cards.of(index).arch
 
 
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kernelmux_ptx_")
+
+
 def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
     """A module compiled to PTX for an earlier GPU, which the driver translates for the one at hand."""
     import cupy
@@ -36,10 +43,10 @@ def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
     from kernelmux.backends.cuda._launch_emulated import AS_CUPY
     from kernelmux.emulator import nvrtc
 
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
-        file.write(nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target))
-        file.flush()
-        return cupy.RawModule(path=file.name)
+    ptx = nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target)
+    path = Path(_folder().name) / f"{hashlib.sha256(ptx.encode()).hexdigest()[:24]}.ptx"
+    path.write_text(ptx)  # CuPy reads it when the first kernel of the module is asked for
+    return cupy.RawModule(path=str(path))
 
 
 @lru_cache(maxsize=1024)

@@ -1,16 +1,17 @@
-"""matmul through mma.sync: runs from sm_80 on, whatever the alignment, and fp32 as tf32."""
+"""matmul through mma.sync: on every card whose tensor cores take the dtype, whatever the alignment, and fp32 as tf32."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, problem, split_length
-from kernelmux.backends.cuda._runtime import Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, memory_of, problem, split_length
+from kernelmux.backends.cuda._room import fits
+from kernelmux.backends.cuda._runtime import Source, card, cdiv, ctype
 from kernelmux.registry.batching import result
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")
 NUMBERS = "M:i32 N:i32 K:i32 lda:i64 ldb:i64 k_split:i32"
@@ -35,6 +36,11 @@ class MmaTiling(Tiling):
         strips = self.warps_m * self.warps_n * 16 * (self.n // self.warps_n + 8) * out.itemsize
         return max(self.stages * (self.m + self.n) * self.k_bytes, strips)
 
+    def fits(self, card: Card) -> bool:
+        """Whether the card holds the blocks that are to share a multiprocessor, and has a use for the stages."""
+        useful = (self.stages == 2) == (card.capability < (8, 0))
+        return useful and fits(card, self.shared(torch.float32), self.threads, self.blocks)
+
 
 # bf16 4096^3 on an H200: 492 TFLOP/s with the first, 462 with the second, 426 with 64 bytes of K per stage.
 TILINGS = (
@@ -43,17 +49,49 @@ TILINGS = (
     MmaTiling(64, 64, 1.3e6, 128, 2, 2, 4),
     MmaTiling(16, 128, 0.49e6, 128, 1, 4, 4),  # the M of a decode step
 )
+# For cards without room for all of these: 164 KB of an A100, 100 KB of sm_86, sm_89, sm_120. Two stages are for the 64 KB
+# of sm_75, where copies are not asynchronous and blocks wait in turn.
+SMALL_TILINGS = (
+    MmaTiling(128, 256, 1.8e6, 64, 2, 4, 4),
+    MmaTiling(128, 128, 1.75e6, 64, 2, 2, 4, blocks=2),
+    MmaTiling(128, 128, 1.7e6, 64, 2, 2, 3, blocks=2),
+    MmaTiling(64, 64, 1.3e6, 128, 2, 2, 3, blocks=2),
+    MmaTiling(128, 128, 1.6e6, 64, 2, 2, 2, blocks=2),
+    MmaTiling(64, 64, 1.2e6, 64, 2, 2, 2, blocks=3),
+    MmaTiling(16, 128, 0.49e6, 128, 1, 4, 2),
+)
+# flop/s of a multiprocessor that mma.sync can reach on an H200, on which the rates were fitted: 0.63 of wgmma's peak.
+REACHED = 0.63 * 989.4e12 / 132
+FORMATS = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "tf32"}
+
+
+@remembered
+def tilings(card: Card, dtype: torch.dtype) -> tuple[MmaTiling, ...]:
+    """Those that fit, at the rates of the card: fitted on sm_90, elsewhere in proportion to what its tensor cores do.
+
+    Those of sm_100 do no more by mma.sync than by what came after it.
+    """
+    room = TILINGS if all(t.fits(card) for t in TILINGS) else tuple(t for t in TILINGS + SMALL_TILINGS if t.fits(card))
+    if card.capability == (9, 0):
+        return room
+    speed = min(1.0, card.rates[FORMATS[dtype]] / card.processors / REACHED)
+    return tuple(replace(t, rate=t.rate * speed) for t in room)
 
 
 def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     if a.shape[-1] == 0:
         return result(a, b).zero_()
-    return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
+    return _best_plan(layout(a), layout(b), card(a), epilogue.ending).run(a, b, epilogue)
 
 
 @remembered
-def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
-    return plan(a, b, *choose(TILINGS, problem(a, b), multiprocessors), end)
+def _best_plan(a: Layout, b: Layout, card: Card, end: Ending) -> MatmulPlan:
+    return plan(a, b, *choice(a, b, card), end)
+
+
+def choice(a: Layout, b: Layout, card: Card) -> tuple[MmaTiling, int]:
+    """The tiling and the number of splits of K on a card."""
+    return choose(tilings(card, a.dtype), problem(a, b), card.processors, memory_of(card))
 
 
 def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.ending) -> MatmulPlan:

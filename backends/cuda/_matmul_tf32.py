@@ -7,7 +7,17 @@ import torch
 
 from kernelmux.backends.cuda._epilogue import PLAIN, Epilogue
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._matmul import MatmulPlan, Operand, Problem, Tiling, adding, choose, problem, split_length
+from kernelmux.backends.cuda._matmul import (
+    HOPPER_MEMORY,
+    MatmulPlan,
+    Operand,
+    Problem,
+    Tiling,
+    adding,
+    choose,
+    problem,
+    split_length,
+)
 from kernelmux.backends.cuda._matmul_wgmma import LINE, NUMBERS, k_contiguous, padded
 from kernelmux.backends.cuda._matmul_wgmma import wgmma as wgmma_of_any
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, multiprocessors
@@ -42,11 +52,13 @@ class Tf32Tiling(Tiling):
         """Bytes of the stages and of their barriers."""
         return self.stages * ((self.m + self.n) * LINE + 16)
 
-    def microseconds(self, p: Problem, splits: int, multiprocessors: int, moved: int | None = None) -> float:
+    def microseconds(
+        self, p: Problem, splits: int, multiprocessors: int, moved: int | None = None, memory: float = HOPPER_MEMORY
+    ) -> float:
         """As of any tiling; few blocks do not draw all that DRAM has to give."""
         blocks = min(self.tiles(p) * splits, self.resident(multiprocessors))
         scarcity = max(1.0, READERS * multiprocessors / blocks)
-        return super().microseconds(p, splits, multiprocessors, int(p.bytes * scarcity))
+        return super().microseconds(p, splits, multiprocessors, int(p.bytes * scarcity), memory)
 
 
 # Rates, and READERS, with which the rule finds the quickest of 16 tilings for 19 products on an H200, or one within 3 %.

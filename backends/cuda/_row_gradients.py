@@ -6,18 +6,18 @@ those of a call; a row's own gradient does not depend on the others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._rows import RowPlan, Work, row_plan, row_width
-from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import AtMost, Condition
+from kernelmux.registry.cards import Card, remembered
+from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
 
 SUMS_LIMIT = 18432  # fp32 sums in the registers of a block, beside the weights
@@ -35,7 +35,6 @@ _HELD, _LONG_HELD = 64, 48  # bytes of a row in a thread, and where that would t
 _MIDDLE = (8192, 24576)
 _THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
 _STAGES = 3  # rows in the ring, where shared memory has room for them
-_EMULATED_SHARED = 228 * 1024
 _OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
 
 
@@ -61,15 +60,26 @@ class RowGradients:
             return grad, *(torch.zeros_like(weight) for _ in self.sums)
         work = Work(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
-            walk = "pipelined" if self.holds(n, x) else "two_pass"
+            walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
         return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
 
-    def holds(self, n: int, x: torch.Tensor) -> bool:
-        """Whether a block on the device of x holds rows of n elements like those of x, and the sums of their columns."""
-        row = n * x.element_size()
-        room = _shared(x.get_device()) - _OTHER_SHARED
-        return n * len(self.sums) <= SUMS_LIMIT and row <= BYTES_LIMIT and len(self.inputs) * row <= room
+    def holds(self, work: Work, on: Card) -> bool:
+        """Whether a block holds such rows, and the sums of their columns."""
+        n, room = work.n, on.shared_per_processor - _OTHER_SHARED
+        fits = self.stage(n, work.dtype.itemsize, work.width) <= room
+        return n * len(self.sums) <= SUMS_LIMIT and n * work.dtype.itemsize <= BYTES_LIMIT and fits
+
+    def stage(self, n: int, itemsize: int, width: int) -> int:
+        """Bytes of shared memory of the rows that a block works on at a time."""
+        plan, _ = gradient_plan(n, itemsize, width)
+        return len(self.inputs) * plan.vectors * plan.threads * plan.width * itemsize
+
+    def least_shared(self, call: Call) -> int:
+        """Bytes of shared memory that a block needs for a call, whatever its rows are aligned to."""
+        n, itemsize = call.axes["N"], call.arguments["weight"].element_size()
+        widths = [w for w in (1, 2, 4, 8) if n % w == 0 and w * itemsize <= ACCESS_BYTES]
+        return max(self.stage(n, itemsize, width) for width in widths) + _OTHER_SHARED // 2
 
     def kernel(self, way: str, walk: str, work: Work, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
@@ -82,14 +92,9 @@ class RowGradients:
 def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
     """The sum of the parts, like the weight; ahead: the kernel that makes them says when this one may start."""
     total = torch.empty_like(weight)
-    sum_partial(partial, total, ahead and _overlaps(partial.get_device()))
+    overlaps = card(partial).capability >= (9, 0)  # a kernel may start before the one that it waits for has ended
+    sum_partial(partial, total, ahead and overlaps)
     return total
-
-
-@cache
-def _overlaps(index: int) -> bool:
-    """Whether a kernel may start before the one it waits for has ended (-1: the emulator, where it starts after it)."""
-    return index < 0 or torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 def _partial(op: RowGradients, parts: int, work: Work, like: torch.Tensor) -> torch.Tensor:
@@ -117,7 +122,8 @@ def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple
 
 def _pipelined(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Blocks that walk down the rows."""
-    launch, blocks = _staying(op, work, eps, multiprocessors(tensors[0]), _shared(tensors[0].get_device()))
+    on = card(tensors[0])
+    launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)
     partial = _partial(op, blocks, work, tensors[0])
     launch(*tensors, None, partial)
     return partial
@@ -136,20 +142,12 @@ def _staying(op: RowGradients, work: Work, eps: float, processors: int, shared: 
     """The launch and its number of blocks, on a device with `shared` bytes per multiprocessor."""
     plan, hold = gradient_plan(work.n, work.dtype.itemsize, work.width)
     resident = max(1, _THREADS // plan.threads)
-    stage = len(op.inputs) * plan.vectors * plan.threads * plan.width * work.dtype.itemsize  # bytes
+    stage = op.stage(work.n, work.dtype.itemsize, work.width)
     stages = max(1, min(_STAGES, (shared // resident - _OTHER_SHARED) // stage))
     defines = {**plan.defines, "MIN_BLOCKS": resident, "STAGES": stages, "HOLD": int(hold)}
     kernel = op.kernel("pipelined", "staying", work, **defines)
     blocks = _blocks(work.rows, plan, resident * processors)
     return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
-
-
-@cache
-def _shared(index: int) -> int:
-    """Bytes of shared memory that a multiprocessor of the device has (-1: the emulator)."""
-    if index < 0:
-        return _EMULATED_SHARED
-    return int(torch.cuda.get_device_properties(index).shared_memory_per_multiprocessor)
 
 
 def _blocks(rows: int, plan: RowPlan, most: int) -> int:
@@ -188,7 +186,7 @@ def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, I
     """Both walks as variants; `call` takes the name of one, then what the operator takes."""
     down = "along the rows for their gradients, then down the columns for the sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
-    limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT))
+    limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT), SharedMemory(op.least_shared))
     return {
         "two_pass": _implementation(op, partial(call, "two_pass"), down),
         "pipelined": _implementation(op, partial(call, "pipelined"), once, limits),

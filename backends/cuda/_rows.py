@@ -6,13 +6,13 @@ run along another axis than the last are columns to neighbouring threads. `row_w
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability
@@ -25,10 +25,10 @@ _MOST_VECTORS = 32  # of a thread
 _MOST_BLOCKS = 8  # of a cluster; more than that not every GPU grants
 _HELD = 64  # bytes of a thread, of all inputs together
 _LONG = 16000  # bytes of a row that is peeled
-# Bytes of an input, several times those of L2, that are the last to leave it: what is written leaves first, and of so much
-# nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: rms_norm and layer_norm 129.8 us, 132.8 and
-# 132.4 without; a copy 128.1 to 129.5.
-_MANY = 2**28
+# Of an input of more than four times the bytes of L2 each is the last to leave it: what is written leaves first, and of
+# so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: rms_norm and layer_norm 129.8 us, 132.8
+# and 132.4 without; a copy 128.1 to 129.5.
+_TIMES_L2 = 4
 PEELED = {"BatchInvariant": "of long rows that start misaligned the vectors begin where the place of the row says"}
 _COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
 SHORT = (AtMost("N", REGISTER_LIMIT),)
@@ -146,6 +146,11 @@ def loop_over_row(accesses: int) -> tuple[int, int]:
     return block, 4 if block <= 256 else 2
 
 
+def _lasting(x: torch.Tensor) -> bool:
+    """Whether elements of x are the last to leave L2: of an input of the power of two from _TIMES_L2 times L2 on."""
+    return x.numel() * x.element_size() >= 1 << (_TIMES_L2 * card(x).l2 - 1).bit_length()
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """An operator whose source ends in ROW_OPERATOR: inputs and outputs [..., n], weights [n], fp32 numbers.
@@ -177,13 +182,14 @@ class Rows:
             sizes = as_matrix(x, axis % x.dim())
             weights = len(tensors) - len(self.inputs)
             if sizes[2] == 1:
-                walk = _fastest(sizes[1], x.get_device()) if walk == "fastest" else walk
+                walk = _fastest(sizes[1], card(x).capability) if walk == "fastest" else walk
                 width = _peeled_width(tensors, sizes[1]) if walk == "cluster" and not weights else 0
                 peeled = bool(width)
                 width = width or row_width(tensors, sizes[1])
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            _launch(self, walk, Work(*sizes, x.dtype, width, weights, peeled), numbers)(*tensors, *outputs)
+            work = Work(*sizes, x.dtype, width, weights, peeled, _lasting(x))
+            _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
     def kernel(self, way: str, walk: str, work: "Work", **defines: object) -> Kernel:
@@ -196,7 +202,10 @@ class Rows:
 
 
 class Work(NamedTuple):
-    """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled."""
+    """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
+
+    lasting: what is read is the last to leave L2, where registers hold it.
+    """
 
     rows: int
     n: int
@@ -205,6 +214,7 @@ class Work(NamedTuple):
     width: int
     weights: int
     peeled: bool = False
+    lasting: bool = False
 
 
 @remembered
@@ -217,7 +227,7 @@ def _registers(op: Rows, work: Work) -> Launch:
     inputs = len(op.inputs)
     itemsize = work.dtype.itemsize
     plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
-    retain = work.width * itemsize == ACCESS_BYTES and work.rows * work.n * itemsize >= _MANY
+    retain = work.width * itemsize == ACCESS_BYTES and work.lasting
     kernel = op.kernel("registers", "resident", work, **plan.defines, RETAIN=int(retain))
     return kernel, cdiv(work.rows, plan.rows), plan.block
 
@@ -243,13 +253,11 @@ def _columns(op: Rows, work: Work) -> Launch:
 _WALKS = {"registers": _registers, "cluster": _cluster, "looped": _looped, "columns": _columns}
 
 
-@cache
-def _fastest(n: int, index: int) -> str:
-    """The walk along rows of n elements on a device (-1: the emulator), by what an H200 measured."""
+def _fastest(n: int, capability: tuple[int, int]) -> str:
+    """The walk along rows of n elements on a GPU of this compute capability, by what an H200 measured."""
     if n <= REGISTER_LIMIT:
         return "registers"
-    on_clusters = index < 0 or torch.cuda.get_device_capability(index) >= (9, 0)
-    return "cluster" if on_clusters and n <= CLUSTER_LIMIT else "looped"
+    return "cluster" if capability >= (9, 0) and n <= CLUSTER_LIMIT else "looped"
 
 
 def row_variant(call: Callable[..., Any], *tensors: str) -> dict[str, Implementation]:

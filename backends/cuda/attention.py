@@ -32,7 +32,7 @@ from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.masks import Limit
 
 T = torch.Tensor
@@ -112,12 +112,14 @@ def tensor_cores_config(call: Call) -> Config:
     """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
 
     Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
-    D = 128: with masks on top only a narrower tile of keys does not spill. Beyond, 16 rows are all there is room for.
+    D = 128: with masks on top only a narrower tile of keys does not spill. Beyond, 16 rows are all there is room for. On
+    a T4, whose blocks have 64 KB, tiles of keys are narrower from D = 72 on.
     """
     wide = call.q.shape[3] > 128
     keys = 32 if wide else 48 if call.uneven and call.q.shape[3] > 64 else 64
-    vector = _vector(call.q, call.k, call.v)
-    return {"BLOCK_M": 64 if wide else 128, "BLOCK_N": keys, "WARPS": 4, "STAGES": 2, "VECTOR": vector}
+    tile = {"BLOCK_M": 64 if wide else 128, "WARPS": 4, "STAGES": 2, "VECTOR": _vector(call.q, call.k, call.v)}
+    configs = [{**tile, "BLOCK_N": n} for n in (keys, 32, 16)]
+    return next((c for c in configs if call.tile_bytes(c) <= call.card.shared_per_block), configs[-1])
 
 
 def wgmma_config(call: Call) -> Config:
@@ -150,7 +152,7 @@ def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
     sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
-    grid, threads = min(works, call.multiprocessors), 128 * (config["CONSUMERS"] + 1)
+    grid, threads = min(works, call.card.processors), 128 * (config["CONSUMERS"] + 1)
     launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
     rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
@@ -189,7 +191,7 @@ VARIANTS = {
         online, "four lanes share a row, a running maximum and sum replace the matrix of scores", _ANY, _LAST
     ),
     "tensor_cores": Implementation(
-        tensor_cores, "mma.sync on registers behind cp.async", (*_HALVES, Capability((8, 0))), _LAST, "mma"
+        tensor_cores, "mma.sync on registers behind cp.async", (*_HALVES, Multiplies("q")), _LAST, "mma"
     ),
     "wgmma": Implementation(
         wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_HALVES, *_ON_HOPPER), _LAST, "mma"
@@ -197,7 +199,7 @@ VARIANTS = {
     "split_keys": Implementation(
         split_keys,
         "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
-        (*_HALVES, _attention_split_keys.FewRows(), Capability((9, 0), below=(12, 0))),
+        (*_HALVES, _attention_split_keys.FewRows(), Multiplies("q")),
         _LAST,
         "mma",
     ),

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kernelmux.backends.cuda._attention import l2_share
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry.cards import Card, remembered
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies, OneOf
 from kernelmux.registry.masks import Limit, Mask, mask_of
 
 T = torch.Tensor
@@ -37,7 +38,6 @@ _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp
 _PITCH = 128  # rows of offsets of a block, and of the longest tile; tiles begin at multiples of 8
 _LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
 _PARTS, _FINISHED = 2, 8  # of the one walk: parts of grad_q in shared memory; tiles of it that a block converts
-_L2_SHARE = 16 << 20  # bytes that are read at one time and should stay in L2
 
 Config = dict[str, int]
 
@@ -48,6 +48,7 @@ class Call(NamedTuple):
     inputs: tuple[Layout, ...]  # grad_out, q, k, v, y
     mask: Mask
     scale: float
+    card: Card
 
     @property
     def dims(self) -> tuple[int, int, int, int, int, int]:
@@ -122,7 +123,7 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
         if not q.numel() or not k.numel():
             return tuple(x.new_zeros(x.shape) for x in (q, k, v))
         mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale)).run(grad_out, q, k, v, y, lse)
+        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(grad_out, q, k, v, y, lse)
 
     return run
 
@@ -143,13 +144,23 @@ def _simple(call: Call) -> Callable[..., None]:
 
 
 def _tensor_cores(call: Call) -> Callable[..., None]:
-    """Tiles of 64 rows leave room for two blocks on a multiprocessor at D = 128; of 32 rows they fit at D = 256."""
-    D = call.dims[5]
-    rows = 64 if D <= 128 else 32
-    row_bytes, weight_bytes = cdiv(D, 16) * 32 + 16, 2 * rows + 16
-    shared = 4 * rows * row_bytes + 2 * rows * weight_bytes
-    config = {"OWN": rows, "TILE": rows, "VECTOR": call.vector(*call.inputs[:4])}
-    return _two_passes(_TENSOR_CORES, call, rows, 4 * rows, shared, config)
+    """Tiles of 64 rows leave room for two blocks on a multiprocessor at D = 128; of 32 rows they fit at D = 256.
+
+    In the 64 KB of a T4 they are 32 rows from D = 96 on, and beyond D = 224 a block owns 16.
+    """
+    tiles = [(64, 64)] * (call.dims[5] <= 128) + [(32, 32), (16, 32)]
+    fits = [pair for pair in tiles if tensor_cores_bytes(call, *pair) <= call.card.shared_per_block]
+    own, tile = (fits or tiles[-1:])[0]
+    shared = tensor_cores_bytes(call, own, tile)
+    blocks = 2 if call.dims[5] <= 64 and 2 * (shared + 1024) <= call.card.shared_per_processor else 1
+    config = {"OWN": own, "TILE": tile, "BLOCKS": blocks, "VECTOR": call.vector(*call.inputs[:4])}
+    return _two_passes(_TENSOR_CORES, call, own, 4 * own, shared, config)
+
+
+def tensor_cores_bytes(call: Call, own: int, tile: int) -> int:
+    """Shared memory of two tensors' owned rows and of tiles, and of the weights and their gradients."""
+    row_bytes, weight_bytes = cdiv(call.dims[5], 16) * 32 + 16, 2 * tile + 16
+    return 2 * (own + tile) * row_bytes + 2 * own * weight_bytes
 
 
 def _two_passes(
@@ -326,7 +337,7 @@ def _shared(call: Call, config: Config) -> int:
 def _section(call: Call, slices: int, rows: int) -> int:
     """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
     size = max(1, 2 * rows * call.dims[5] * 2)
-    return min(slices, max(1, _L2_SHARE // size)) if call.mask.causal else 1
+    return min(slices, max(1, l2_share(call.card) // size)) if call.mask.causal else 1
 
 
 def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
@@ -352,7 +363,7 @@ VARIANTS = {
     "tensor_cores": Implementation(
         _variant(_tensor_cores),
         "mma.sync; the weights pass through shared memory, sums are spread over warps by columns",
-        (_HALVES, *_SIZES, Capability((8, 0))),
+        (_HALVES, *_SIZES, Multiplies("q")),
         _LAYOUT,
         "mma",
     ),

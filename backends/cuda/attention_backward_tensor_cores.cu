@@ -11,6 +11,9 @@
 #ifndef TILE
 #define TILE 64
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1  // that share a multiprocessor
+#endif
 #ifndef VECTOR
 #define VECTOR 8  // elements per global load: 8 needs rows aligned to 16 bytes, 1 takes any
 #endif
@@ -110,7 +113,7 @@ __device__ __forceinline__ void store_sums(Element* out, const float (&sum)[2 * 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_backward_keys(const Element* __restrict__ grad_out, const Element* __restrict__ q,
                             const Element* __restrict__ k, const Element* __restrict__ v,
                             const float* __restrict__ offsets, Element* __restrict__ grad_k,
@@ -161,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
     store_sums(grad_v + (i64)slice * N * HEAD_DIM, sum_v, 1.0f, first, N);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 64 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     attention_backward_queries(const Element* __restrict__ grad_out, const Element* __restrict__ q,
                                const Element* __restrict__ k, const Element* __restrict__ v,
                                const float* __restrict__ offsets, Element* __restrict__ grad_q,

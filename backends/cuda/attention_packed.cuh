@@ -40,7 +40,9 @@ struct WarpPlace {
     }
 };
 
-// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first.
+// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first; `scratch` has room for JOINED.
+constexpr int JOINED = KEY_WARPS == 1 ? 0 : ROW_WARPS * (80 * KEY_WARPS + 128 * OUT_TILES * (KEY_WARPS - 1));
+
 __device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES][4], RowPair& rows,
                                            const WarpPlace& place, float scale) {
     if constexpr (KEY_WARPS == 1) return;
@@ -144,9 +146,17 @@ __device__ __forceinline__ void store_parts(float* parts, float* logs, const Pac
     }
 }
 
-// The kernel that joins parts is started while the one that makes them runs, and waits for it.
-__device__ __forceinline__ void let_follow() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void await_parts() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// From sm_90 on the kernel that joins parts is started while the one that makes them runs, and waits for it.
+__device__ __forceinline__ void let_follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void await_parts() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Joins the parts of a row, each weighed by the sum that it was divided by: a block's work, whose warps take parts in
 // turn, as to read them one after another is what takes the time. part(i) is the number of the i-th part.

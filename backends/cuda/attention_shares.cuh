@@ -42,7 +42,11 @@ __device__ __forceinline__ Line divide(const Sequences& sequences, int shares) {
     }
     all = warp_reduce(all, [](Index a, Index b) { return a + b; }) * sequences.kv_heads;  // Sum() adds floats
     Index share = max((all + shares - 1) / shares, (Index)LEAST);
+#if __CUDA_ARCH__ >= 800
     longest = __reduce_max_sync(0xffffffffu, longest);
+#else
+    longest = warp_reduce(longest, [](int a, int b) { return max(a, b); });
+#endif
     if (longest >= share) {
         const int pieces = longest / (int)share, snapped = (longest + pieces - 1) / pieces;
         if (snapped <= share + share / 16) share = snapped;

@@ -19,9 +19,9 @@ from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner,
 from kernelmux.backends.cuda._epilogue import PLAIN, Ending, Epilogue
 from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Source, multiprocessors
+from kernelmux.backends.cuda._runtime import Source, card, multiprocessors
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import PIXELS, Pair, windows
@@ -41,7 +41,7 @@ def problem(
 
 
 @remembered
-def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def _direct(c: Convolution, card: Card) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_direct", c)
 
 
@@ -50,7 +50,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
         c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
-        return plan(c, multiprocessors(x)).run(x, weight, bias)
+        return plan(c, card(x)).run(x, weight, bias)
 
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
 

@@ -16,9 +16,9 @@ from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner,
 from kernelmux.backends.cuda._epilogue import PLAIN
 from kernelmux.backends.cuda._im2col import asks, backwards, best_plan, ready, result, spacing
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Source, multiprocessors
+from kernelmux.backends.cuda._runtime import Source, card, multiprocessors
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.windows import Pair, windows
@@ -44,7 +44,7 @@ def problem(
 
 
 @remembered
-def _direct(c: Convolution, multiprocessors: int) -> ConvolutionPlan:
+def _direct(c: Convolution, card: Card) -> ConvolutionPlan:
     return direct(SOURCE, "conv2d_backward_input_direct", c)
 
 
@@ -53,7 +53,7 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
         grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
     ) -> torch.Tensor:
         c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
-        return plan(c, multiprocessors(grad_out)).run(grad_out, weight)
+        return plan(c, card(grad_out)).run(grad_out, weight)
 
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
 

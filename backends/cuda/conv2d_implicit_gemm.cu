@@ -2,7 +2,11 @@
 // the 16 x 8 products, transposing where k is not the contiguous index.
 #include "convolution_halves.cuh"
 
-constexpr int WARPS_M = 2, WARPS_N = 2, THREADS = 32 * WARPS_M * WARPS_N;
+#ifndef WARPS_N
+#define WARPS_N 2
+#endif
+
+constexpr int WARPS_M = 2, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int STEP = 16, STEPS = BLOCK_K / STEP;  // of K per mma
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
 
@@ -38,7 +42,7 @@ struct Fragments {
 };
 
 // left [M, K], right [N, K], out [M, N] as `Product` says; blocks (tile of a phase, piece of K).
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     conv2d_implicit_gemm(const Element* __restrict__ left, const Element* __restrict__ right,
                          const Element* __restrict__ bias, Output* __restrict__ out,
                          const __grid_constant__ Convolution c) {

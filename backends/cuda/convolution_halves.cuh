@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_stage(unsigned stage, const Element* left, 
 // index. The pitch puts the 8 rows and 4 pairs that a warp stores at a time into different banks.
 constexpr int INNER = M_CONTIGUOUS ? BLOCK_M : BLOCK_N, OUTER = M_CONTIGUOUS ? BLOCK_N : BLOCK_M;
 constexpr int PITCH = INNER + (M_CONTIGUOUS ? 4 : 8);
-static_assert(OUTER * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums take the place of the stages");
+static_assert(OUTER * PITCH * 4 <= STAGES * STAGE_BYTES + (int)sizeof(Lookup), "sums take the place of stages and tables");
 
 // A warp's 16 x 8 Count sums, from row m and column n of the block on.
 template <int Count>

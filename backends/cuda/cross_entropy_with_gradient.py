@@ -11,11 +11,11 @@ from functools import partial
 import torch
 
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Capability
 
 SOURCE = Source(__file__)
@@ -28,8 +28,9 @@ _FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i3
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
 _RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
 _THREADS = 1024  # of a multiprocessor: with 64 registers each
-# Bytes of a row. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303 and 307.
-_STAYING = range(8192, (_RING + _HELD) * _THREADS * ACCESS_BYTES + 1)
+_OTHER_SHARED = 1280  # bytes of a block beside the ring: its sums, and 1 KiB of the system
+# Bytes of a row that stays at least. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303, 307.
+_SHORTEST = 8192
 
 # Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
 # 1422 us, 1582 by two passes; pieces of 8192 x 128256 took 1167, rows that stay 1135.
@@ -50,14 +51,15 @@ def cross_entropy_with_gradient(
         count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
         size = logits.shape[1] * logits.dtype.itemsize
-        if plan == "two_pass" or size < _STAYING.start:
+        on = card(logits)
+        if plan == "two_pass" or size < _SHORTEST:
             _two_pass(*work)(logits, target, count, loss, grad)
         elif plan == "clusters" and size in _SHARED:
             _clusters(*work, aligned(logits))(logits, target, count, loss, grad)
-        elif size in _STAYING:
-            _staying(*work, multiprocessors(logits))(logits, target, count, loss, grad)
+        elif size <= _longest(on):
+            _staying(*work, on.processors, _ring(on))(logits, target, count, loss, grad)
         else:
-            words, clear, launch = _following(*work, aligned(logits), multiprocessors(logits))
+            words, clear, launch = _following(*work, aligned(logits), on.processors)
             room = torch.empty(words, dtype=torch.int64, device=logits.device)
             clear(room)
             launch(logits, target, count, room, loss, grad)
@@ -76,16 +78,28 @@ def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, sm
     return kernel.bind(cdiv(rows, side), (group, side), rows, n, step, ignored, smoothing)
 
 
+def _ring(on: Card) -> int:
+    """Vectors of a thread in shared memory at most: whole batches, of 1,024 threads in up to eight blocks."""
+    room = (on.shared_per_processor - 8 * _OTHER_SHARED) // (_THREADS * ACCESS_BYTES)
+    return min(_RING, room // _BATCH * _BATCH)
+
+
+def _longest(on: Card) -> int:
+    """Bytes of the longest row that stays."""
+    return (_ring(on) + _HELD) * _THREADS * ACCESS_BYTES
+
+
 @remembered
 def _staying(
-    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int, most: int
 ) -> Bound:
+    """most: vectors of a thread in shared memory."""
     width = ACCESS_BYTES // dtype.itemsize
     units = cdiv(n, width)
-    blocks = next(b for b in (8, 4, 2, 1) if units <= (_RING + _HELD) * _THREADS // b)  # of a multiprocessor
+    blocks = next(b for b in (8, 4, 2, 1) if units <= (most + _HELD) * _THREADS // b)  # of a multiprocessor
     vectors = cdiv(units, _THREADS // blocks)
     batch = min(_BATCH, vectors)
-    ring = min(_RING, cdiv(vectors, batch) * batch)
+    ring = min(most, cdiv(vectors, batch) * batch)
     group = cdiv(cdiv(units, vectors), 32) * 32
     kernel = SOURCE.kernel(
         "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, RING=ring,
@@ -145,7 +159,7 @@ VARIANTS = {
     "staying": Implementation(
         partial(cross_entropy_with_gradient, "staying"),
         "one read as far as shared memory and registers hold the row, the next one on its way; else the second from L2",
-        (Capability((9, 0)),),
+        (Capability((8, 0)),),
         _LAYOUT,
         exempt=_PEELED,
     ),

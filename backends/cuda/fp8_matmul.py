@@ -26,7 +26,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, 
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import Capability
+from kernelmux.registry.conditions import Multiplies
 
 SOURCE = Source(__file__)
 WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")
@@ -152,7 +152,7 @@ _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
 _MATRICES = {**_SCALES, "a": "matrix", "b": "matrix"}
 VARIANTS = {
     "tensor_cores": Implementation(
-        tensor_cores, "mma.sync on tiles laid along K in shared memory", (Capability((8, 9)), *INDICES), _SCALES, "mma"
+        tensor_cores, "mma.sync on tiles laid along K in shared memory", (Multiplies("a"), *INDICES), _SCALES, "mma"
     ),
     "wgmma": Implementation(
         wgmma, "TMA feeds warpgroup products; an operand without K contiguous is copied", ON_HOPPER, _MATRICES, "mma"

@@ -24,7 +24,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import Capability
+from kernelmux.registry.conditions import Multiplies
 
 SOURCE = Source(__file__)
 WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
@@ -92,7 +92,7 @@ _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
 _MATRICES = {**_SCALES, "a": "matrix", "b": "matrix"}
 VARIANTS = {
     "tensor_cores": Implementation(
-        tensor_cores, "mma.sync on tiles in shared memory", (Capability((8, 0)), *INDICES), _SCALES, arithmetic="int32"
+        tensor_cores, "mma.sync on tiles in shared memory", (Multiplies("a"), *INDICES), _SCALES, arithmetic="int32"
     ),
     "wgmma": Implementation(
         wgmma, "TMA feeds warpgroup products in a persistent grid", ON_HOPPER, _MATRICES, arithmetic="int32"

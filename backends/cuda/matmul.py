@@ -26,7 +26,7 @@ from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.batching import readable
 from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes
+from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes, Multiplies
 
 SOURCE = Source(__file__)
 REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
@@ -145,8 +145,8 @@ LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
 INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
 
-def _on_ampere(names: Operands) -> tuple[Condition, ...]:
-    return Tf32Allowed(names.left), Capability((8, 0))
+def _on_tensor_cores(names: Operands) -> tuple[Condition, ...]:
+    return Tf32Allowed(names.left), Multiplies(names.left)
 
 
 def _on_hopper(names: Operands) -> tuple[Condition, ...]:
@@ -160,7 +160,7 @@ RUNGS = {
     "naive": Rung(naive, "one thread per element", "fp32_sequential"),
     "tiled": Rung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
     "register_tiled": Rung(register_tiled, "8x16 elements per thread", "fp32_sequential"),
-    "tensor_cores": Rung(tensor_cores, "mma.sync behind cp.async", "mma", _on_ampere),
+    "tensor_cores": Rung(tensor_cores, "mma.sync behind cp.async", "mma", _on_tensor_cores),
     "wgmma": Rung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", _on_hopper),
 }
 

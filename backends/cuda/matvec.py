@@ -10,7 +10,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Condition, Dtypes, Multiple, Multiplies
 
 ROWS = Source(__file__)
 TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")
@@ -86,7 +86,7 @@ _LAYOUT = {"weight": "last", "x": "last", "scale": "contiguous"}
 _INDICES = tuple(AtMost(axis, 2**31 - 2**16) for axis in "NK")
 # H200, 14336 x 4096 bf16: one vector takes 34 us by rows and 44 on tensor cores, 16 vectors 82 and 52.
 _ON_TENSOR_CORES: tuple[Condition, ...] = (
-    Capability((8, 0)), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 5),
+    Multiplies("x"), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 5),
     Dtypes("x", torch.float16, torch.bfloat16), Multiple("K", 16), Aligned("weight"), Aligned("x"), *_INDICES,
 )  # fmt: skip
 VARIANTS = {

@@ -7,6 +7,8 @@
 #define SLOTS 16  // keys of a page
 #endif
 
+static_assert(4 * JOINED <= 2 * BLOCK_N * PITCH, "warps join what they have where a stage was");
+
 // How many pages there are, and how far keys and values are from the start of one.
 struct Pages {
     int count;

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._attention import Call, Config
-from kernelmux.backends.cuda._attention_split_keys import config, row_tiles
+from kernelmux.backends.cuda._attention_split_keys import fitting, most_stages, row_tiles
 from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, multiprocessors
+from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
-from kernelmux.registry.conditions import AtMost, Capability, Multiple
+from kernelmux.registry.cards import Card, remembered
+from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
 from kernelmux.registry.masks import Mask
 
 _SOURCE = Source(__file__, "paged_attention.cu")
@@ -34,7 +34,7 @@ class _Paged(NamedTuple):
     v: Layout
     table: Layout
     scale: float
-    multiprocessors: int
+    card: Card
 
     @property
     def unpaged(self) -> Call:
@@ -42,7 +42,7 @@ class _Paged(NamedTuple):
         (B, H, D), (_, G, S, _), L = self.q.shape, self.k.shape, self.table.shape[1]
         q = Layout((B, H, 1, D), (*self.q.strides[:2], D, 1), self.q.dtype, self.q.offset)
         k = Layout((B, G, L * S, D), self.k.strides, self.k.dtype, self.k.offset)
-        return Call(q, k, k, Mask(False, 0, 0), self.scale, self.multiprocessors)
+        return Call(q, k, k, Mask(False, 0, 0), self.scale, self.card)
 
     @property
     def vector(self) -> int:
@@ -61,7 +61,7 @@ def paged_attention(
         return out.zero_()
     q = (-q).contiguous() if scale < 0 else q  # only then is the largest raw score the largest scaled one
     scale = max(abs(scale), _SMALLEST_SCALE)
-    plan = _plan(_Paged(layout(q), layout(k_pages), layout(v_pages), layout(page_table), scale, multiprocessors(q)))
+    plan = _plan(_Paged(layout(q), layout(k_pages), layout(v_pages), layout(page_table), scale, card(q)))
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     parts = q.new_empty((plan.parts, q.shape[2]), dtype=torch.float32)
     logs = q.new_empty(plan.parts, dtype=torch.float32)
@@ -78,11 +78,25 @@ def paged_config(call: Call) -> Config:
     up to 8192 keys, 4 heads, 159 us (two of three stages 165); 32 with 8 heads 134 (143), of 8192 keys each 267 (267);
     a single one of 65536 keys 87 (85).
     """
-    chosen = config(call)
-    if chosen["ROW_WARPS"] > 1:
-        return {**chosen, "STAGES": chosen["STAGES"] - 1}
-    many = call.width <= 128 and call.k.shape[0] * call.k.shape[1] >= 64
-    return {**chosen, "STAGES": 2, "BLOCKS": 3} if many else chosen
+    blocks, stages = 2 if call.width <= 128 else 1, most_stages(call)
+    if call.group > 16:
+        stages -= 1
+    elif call.width <= 128 and call.k.shape[0] * call.k.shape[1] >= 64:
+        blocks, stages = 3, 2
+    return fitting(call, lambda tile: _shared(call, tile) if _joins(call, tile) else None, blocks, stages, (4, 2, 1))
+
+
+def _joins(call: Call, chosen: Config) -> bool:
+    """Whether a stage has room for what warps by keys join (JOINED in attention_packed.cuh)."""
+    others = chosen["KEY_WARPS"] - 1
+    joined = chosen["ROW_WARPS"] * (80 * (others + 1) + 128 * 2 * cdiv(call.q.shape[3], 16) * others) if others else 0
+    return 4 * joined <= 2 * chosen["BLOCK_N"] * call.width * call.q.dtype.itemsize
+
+
+def _shared(call: Call, chosen: Config) -> int:
+    """Bytes of the rows, keys and values of each stage, and of the numbers of pages."""
+    rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
+    return rows * call.width * call.q.dtype.itemsize + 2 * chosen["STAGES"] * 4 * chosen["BLOCK_N"]
 
 
 class _Plan(NamedTuple):
@@ -100,28 +114,25 @@ def _plan(paged: _Paged) -> _Plan:
     chosen = paged_config(call)
     tiles_of_rows = row_tiles(call, chosen)
     tiles = B * G * cdiv(most, chosen["BLOCK_N"])
-    index = "int" if tiles + call.multiprocessors < 2**30 else "i64"
+    index = "int" if tiles + call.card.processors < 2**30 else "i64"
     defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
     join = _SOURCE.kernel("paged_attention_join", _JOIN, **defines)
-    shares = min(cdiv(chosen["BLOCKS"] * call.multiprocessors, tiles_of_rows), tiles)
+    shares = min(cdiv(chosen["BLOCKS"] * call.card.processors, tiles_of_rows), tiles)
     strides = (*paged.q.strides[:2], *paged.k.strides[:3], *paged.v.strides[:3])
     numbers = (
         B, G, call.group, pages, min(most, 2**31 - 1), tiles_of_rows, paged.table.strides[0], *strides, call.scale_log2,
     )  # fmt: skip
-    rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
-    tables = 2 * chosen["STAGES"] * 4 * chosen["BLOCK_N"]
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
-    shared = rows * call.width * call.q.dtype.itemsize + tables
-    launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=shared)
-    joined = join.bind(B * H, 128, call.group, tiles_of_rows, follows=True)
+    launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=_shared(call, chosen))
+    joined = join.bind(B * H, 128, call.group, tiles_of_rows, follows=call.card.capability >= (9, 0))
     return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
 
 
 VARIANTS = {
     "split_keys": Implementation(
         paged_attention, "an even share of all keys for each block, pieces of a sequence joined in order",
-        (Multiple("D", 8), AtMost("D", 256), Capability((9, 0), below=(12, 0))),
+        (Multiple("D", 8), AtMost("D", 256), Multiplies("q")),
         dict.fromkeys(("q", "k_pages", "v_pages", "page_table", "lengths"), "last"), "mma",
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
 // The smallest element; NaN if there is one.
 #include "extremum.cuh"
 
-EXTREMUM(reduce_min, "min.NaN.f32", infinity())
+EXTREMUM(reduce_min, "min", infinity())

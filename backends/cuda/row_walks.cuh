@@ -33,7 +33,7 @@
 
 // Of a row that is read once.
 __device__ __forceinline__ Elements load_of_row(const T* p) {
-#if RETAIN
+#if RETAIN && __CUDA_ARCH__ >= 800
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     uint4 x;

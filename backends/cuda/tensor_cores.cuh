@@ -1,5 +1,5 @@
-// Tensor-core products of a warp, from sm_80 on, and the copies that feed them. Places in shared memory are 32-bit
-// addresses: half the registers and half the arithmetic of pointers.
+// Tensor-core products of a warp, and the copies that feed them. Places in shared memory are 32-bit addresses: half the
+// registers and half the arithmetic of pointers. sm_75 multiplies halves of fp16 alone, and its copies have arrived on return.
 #pragma once
 #include "common.cuh"
 
@@ -7,6 +7,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+#if __CUDA_ARCH__ >= 800
 // Starts copying Bytes from global to shared memory; not `inside`, nothing is read and zeros arrive. Pieces of 2 bytes,
 // for which there is no asynchronous copy, have arrived on return.
 template <int Bytes>
@@ -32,6 +33,21 @@ template <int Pending>
 __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
+#else
+template <int Bytes>
+__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool inside) {
+    using Raw = typename Access<Bytes>::type;
+    const Raw x = inside ? *static_cast<const Raw*>(from) : Raw{};
+    if constexpr (Bytes == 16)
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+    else if constexpr (Bytes == 8) asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
+    else if constexpr (Bytes == 4) asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+    else asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() {}
+template <int Pending>
+__device__ __forceinline__ void copy_async_wait() {}
+#endif
 
 __device__ __forceinline__ unsigned load_word(unsigned address) {
     unsigned word;
@@ -62,7 +78,15 @@ __device__ __forceinline__ void load_matrices(unsigned (&x)[4], unsigned row) {
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
+#if __CUDA_ARCH__ >= 800
     MMA("m16n8k16", "f16");
+#else  // the first 8 of K, then the others
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[2 * i]), "r"(a[2 * i + 1]), "r"(i ? b1 : b0));
+#endif
 }
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16) {
     MMA("m16n8k16", "bf16");

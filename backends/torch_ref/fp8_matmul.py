@@ -5,7 +5,7 @@ import torch
 from kernelmux.backends.torch_ref._conditions import Where, filled
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, Multiple
+from kernelmux.registry.conditions import Aligned, Multiple, Multiplies
 
 BLOCK = 128
 
@@ -62,11 +62,15 @@ VARIANTS = {
     "plain": Implementation(
         fn=plain,
         idea="torch._scaled_mm",
-        requires=(SCALES, FORMATS, Multiple("K", 16), Multiple("N", 16), filled("a", "b"), *ALIGNED),
+        requires=(Multiplies("a"), SCALES, FORMATS, Multiple("K", 16), Multiple("N", 16), filled("a", "b"), *ALIGNED),
         layout={"a": "contiguous"},
         arithmetic="mma",
     ),
+    # Of the other scales too: on one kind of GPU a call either runs or not, whatever its scales.
     "exact": Implementation(
-        fn=exact, idea="torch._scaled_mm where it takes the call, else a product in fp64", arithmetic="mma"
+        fn=exact,
+        idea="torch._scaled_mm where it takes the call, else a product in fp64",
+        requires=(Multiplies("a"),),
+        arithmetic="mma",
     ),
 }

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from kernelmux.registry import cards
-from kernelmux.registry.backend import Backend
+from kernelmux.registry.backend import Ahead, Backend
+from kernelmux.registry.conditions import Capability
 from kernelmux.registry.packages import not_installed
 
 TRUE = ("1", "true", "on")  # as Triton reads its variables
@@ -56,6 +57,24 @@ def compilers(device: torch.device) -> tuple[str, ...]:
     return (f"ptxas {tool.version} of Triton: {tool.path}",)
 
 
+HALVES, EIGHTHS = {torch.float16, torch.bfloat16}, {torch.float8_e4m3fn, torch.float8_e5m2}
+# What Triton compiles to tcgen05.mma, read off its PTX for the workloads; the kernels of cuda have mma.sync there. The
+# rungs for few rows (by_shape, split_keys) have mma.sync here too. sm_103 multiplies no int8 by tcgen05.
+TCGEN05 = (
+    "matmul/persistent", "linear/persistent", "fp8_matmul/blocked", "fp8_matmul/persistent", "attention/online",
+    "attention/descriptors", "attention_backward/pointers", "attention_backward/descriptors", "conv2d/implicit_gemm",
+    "conv2d_backward_input/implicit_gemm", "conv2d_backward_weight/implicit_gemm",
+)  # fmt: skip
+AHEAD = (
+    Ahead(frozenset(TCGEN05), frozenset(HALVES | EIGHTHS), Capability((10, 0), below=(11, 0)), "tcgen05"),
+    Ahead(
+        frozenset({"int8_matmul/persistent"}),
+        frozenset({torch.int8}),
+        Capability((10, 0), below=(10, 3)),
+        "tcgen05",
+    ),
+)
+
 BACKEND = Backend(
     name="triton",
     summary="Triton",
@@ -65,4 +84,5 @@ BACKEND = Backend(
     emulation=emulation,
     replays=True,
     compilers=compilers,
+    ahead=AHEAD,
 )

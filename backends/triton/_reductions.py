@@ -25,25 +25,26 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from kernelmux.backends.triton._card import per_processor
 from kernelmux.backends.triton._elementwise import ACCESS_BYTES, MapLaunch
-from kernelmux.backends.triton._launch import Config, cdiv, overlaps, plan
+from kernelmux.backends.triton._launch import Config, cdiv, overlaps, plan, processors
 from kernelmux.backends.triton._rows import Walk, clamp, next_power, walk
 from kernelmux.backends.triton._strides import Ints, collapse, contiguous
 from kernelmux.registry.backend import Implementation
 
-# Programs that keep an H200's 132 SMs busy, at 8 each.
-PROGRAMS = 1056
+# Programs that keep a multiprocessor busy.
+PROGRAMS = 8
 # A row longer than this is walked by its program in shorter blocks, or cut.
 WHOLE = 8192
 # Elements of a tile whose columns are reduced, its bytes of each row, and those of the smallest chunk of columns.
 TILE = 4096
 ACROSS = 2048
 CHUNK = 16384
-# Bytes of a tensor that has not enough of such tiles to go round, and then of each row; of one that has just been written,
-# as partial states have, and stays in the L2 cache, a sector.
+# Bytes of a tensor that has not enough of such tiles to go round (on an H200), and then of each row; of one that has just
+# been written, as partial states have, and stays in the L2 cache, a sector.
 SMALL = 2**24
 PIECE = 128
-CACHED = 2**21
+CACHED = 2**21  # 4 MiB are the least that L2 has
 SECTOR = 32
 
 
@@ -213,11 +214,11 @@ def reduce_kernel(
     _write(outs, out_rows + part * out_step, mask_rows, value, index, shift, combine, finish, INDEXED, LAST)
 
 
-def rule(w: Walk, itemsize: int, indexed: bool) -> Config:
+def rule(w: Walk, itemsize: int, indexed: bool, device: int) -> Config:
     """The tile of a program; smaller where every lane has an index too, and two of them take longer to combine."""
     if w.along:
         # H200, 8192 columns, in one step: 90 (fp32) and 87 % (bf16) of the copy rate; in four steps 89 and 82 %.
-        few, even = math.prod(w.sizes) < PROGRAMS, not _uneven(w, itemsize)
+        few, even = math.prod(w.sizes) < PROGRAMS * processors(device), not _uneven(w, itemsize)
         whole = few or (even and w.length <= WHOLE)
         long = even and w.length >= 4 * WHOLE  # so that blocks which cross an end are a small part of the row
         block = min(next_power(w.length), WHOLE if (whole or long) and not indexed else WHOLE // 4)
@@ -226,7 +227,7 @@ def rule(w: Walk, itemsize: int, indexed: bool) -> Config:
         return {"ROWS": rows, "BLOCK_N": block, "num_warps": warps}
     total, half = math.prod(w.sizes) * w.length * itemsize, 2 if indexed else 1
     tile = TILE // half
-    if total <= SMALL:  # a piece of each row, or as much as the tile needs, so that all SMs have work
+    if total <= per_processor(SMALL, device):  # a piece of each row, or as much as the tile needs: work for all SMs
         rows = max((PIECE if total > CACHED else SECTOR) // itemsize, tile // next_power(w.length))
     else:
         rows = ACROSS // half // itemsize
@@ -234,16 +235,16 @@ def rule(w: Walk, itemsize: int, indexed: bool) -> Config:
     return {"ROWS": rows, "BLOCK_N": min(next_power(w.length), tile // rows), "num_warps": 4}
 
 
-def parts(w: Walk, itemsize: int, config: Config) -> int:
+def parts(w: Walk, itemsize: int, config: Config, device: int) -> int:
     """How many chunks the axis is worth cutting into; columns into equal ones, so that all programs run at once."""
-    programs = w.grid(config["ROWS"])[0]
-    if programs >= PROGRAMS:
+    programs, most = w.grid(config["ROWS"])[0], PROGRAMS * processors(device)
+    if programs >= most:
         return 1
     if w.along:
         return 1 if w.length < 2 * WHOLE else cdiv(w.length, WHOLE)
-    chunk = CHUNK if math.prod(w.sizes) * w.length * itemsize > SMALL else 8 * CHUNK
+    chunk = CHUNK if math.prod(w.sizes) * w.length * itemsize > per_processor(SMALL, device) else 8 * CHUNK
     least = max(chunk // itemsize // config["ROWS"], config["BLOCK_N"])
-    return clamp(PROGRAMS // programs, 1, max(1, w.length // least))
+    return clamp(most // programs, 1, max(1, w.length // least))
 
 
 @plan
@@ -258,10 +259,10 @@ def steps(
     """
     kept = (*shape[:axis], 1, *shape[axis + 1 :])
     w = _walk(shape, strides, kept, axis)
-    config = rule(w, itemsize, reduction.indexed)
+    config = rule(w, itemsize, reduction.indexed, device)
     config["PEEL"] = _peel(w, itemsize, config)
     block, length = config["BLOCK_N"], w.length + max(0, config["PEEL"] - 1)
-    blocks = cdiv(cdiv(length, parts(w, itemsize, config) if split else 1), block)
+    blocks = cdiv(cdiv(length, parts(w, itemsize, config, device) if split else 1), block)
     count = cdiv(length, blocks * block) if length else 1
     made = (*shape[:axis], count, *shape[axis + 1 :])  # the partial states
     ends = last and count == 1

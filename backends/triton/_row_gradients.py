@@ -19,8 +19,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from kernelmux.backends.triton._card import SPARE
 from kernelmux.backends.triton._elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch import Config, cdiv, like, overlaps, plan, processors
+from kernelmux.backends.triton._launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._row_op import RowLaunch, RowOp, Tensors, rows
 from kernelmux.backends.triton._row_tiles import (
     chunk_columns,
@@ -166,14 +167,17 @@ class RowGradientsPlan(NamedTuple):
     last: tuple[Step, ...]
 
 
-def rule(N: int, itemsize: int, inputs: int) -> Config:
+def rule(N: int, itemsize: int, inputs: int, room: int) -> Config:
     """A program per SM for long rows, two for short ones, with up to 128 KiB of the rows to come on their way.
+
+    room: bytes of shared memory that all programs of an SM share.
 
     H200, 16384 x 8192: 93 (bf16) and 95 % (fp32) of the copy rate; with 32 warps and three rows on their way 90 and 94.
     """
     block = next_power(N)
-    ahead = clamp(131072 // (inputs * block * itemsize), 1, 2 if block > 4096 else 3)
-    return {"PER_SM": 1 if block > 4096 else 2, "STAGES": 1 + ahead, "num_warps": clamp(block // 256, 1, 16)}
+    row, programs = inputs * block * itemsize, 1 if block > 4096 else 2
+    ahead = min(clamp(131072 // row, 1, 2 if block > 4096 else 3), (room // programs - SPARE) // row)
+    return {"PER_SM": programs, "STAGES": 1 + ahead, "num_warps": clamp(block // 256, 1, 16)}
 
 
 def chunk(N: int) -> int:
@@ -189,7 +193,7 @@ def _fused(
     g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int
 ) -> RowGradientsPlan:
     M, N = math.prod(shape[:-1]), shape[-1]
-    config = rule(N, itemsize, inputs)
+    config = rule(N, itemsize, inputs, shared_bytes(device))
     programs = min(M, config["PER_SM"] * processors(device))
     width = math.gcd(N, ACCESS_BYTES // itemsize)
     block = chunk(N)

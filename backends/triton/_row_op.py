@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.triton._elementwise import MapLaunch
-from kernelmux.backends.triton._launch import Config, like, plan, shared_bytes
+from kernelmux.backends.triton._launch import Config, like, plan
 from kernelmux.backends.triton._row_kernel import rows_kernel
 from kernelmux.backends.triton._row_plan import Access, Demand, access_of, chunk_meta, hints, row_rule, shared_meta
 from kernelmux.backends.triton._row_shared import rows_shared_kernel
@@ -76,8 +76,8 @@ def rows(
     outs = tuple([like(ins[0]) for _ in range(outputs)])
     if ins[0].numel():
         strides, steps = tuple([x.stride() for x in ins]), tuple([v.stride(0) for v in vectors])
-        room = shared_bytes(ins[0].get_device())
-        launch = _plan(op, ins[0].shape, strides, steps, ins[0].dtype, axis, outputs, len(saved), resident, room)
+        device = ins[0].get_device()
+        launch = _plan(op, ins[0].shape, strides, steps, ins[0].dtype, axis, outputs, len(saved), resident, device)
         launch(*outs, *saved, *ins, *vectors, numbers=numbers)
     return outs
 
@@ -85,15 +85,14 @@ def rows(
 @plan
 def _plan(
     op: RowOp, shape: Ints, strides: tuple[Ints, ...], vector_steps: Ints, dtype: torch.dtype,
-    axis: int, outputs: int, saved: int, resident: bool, room: int,
+    axis: int, outputs: int, saved: int, resident: bool, device: int,
 ) -> RowLaunch:  # fmt: skip
-    """room: bytes of shared memory that a program may have."""
     w = walk(axis, shape, contiguous(shape), *strides)
     if w.sizes == (1,):  # as one row of many, so that its bits are the same
         w = w._replace(strides=tuple((w.length,) for _ in w.strides))
     access = access_of(w, dtype.itemsize, resident)
     reach = w.length * max((1, *vector_steps))
-    demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, room)
+    demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
     config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
     return launch_of(op, w, vector_steps, access, outputs, config, saved)
 

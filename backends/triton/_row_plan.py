@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import triton.language as tl
 
+from kernelmux.backends.triton._card import of_l2
 from kernelmux.backends.triton._elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch import Config, cdiv
+from kernelmux.backends.triton._launch import Config, cdiv, shared_bytes
 from kernelmux.backends.triton._rows import Walk, clamp, looped_rule, next_power, resident_rule
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
@@ -24,10 +25,10 @@ FEW = 24
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
 # columns those are the faster ones.
 REREAD = (8192, 16384)
-# Bytes of an input, several times those of L2, of which what was read is the last to leave it: what is written leaves
-# first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us (264
-# without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192 (192,
-# 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
+# Bytes of an input, several times those of L2 (of an H200), of which what was read is the last to leave it: what is written
+# leaves first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us
+# (264 without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192
+# (192, 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
 MANY = 2**28
 # Elements of a row that is read again, of which what was read stays; of longer ones it need not. H200, bf16, in one run:
 # softmax of 32768 x 16384 519 us, 538 where it stays; of 16384 x 16384 264 and 274.
@@ -39,16 +40,13 @@ SPARE = 7 * 1024
 
 
 class Demand(NamedTuple):
-    """Of an operator: tensors that are read, vectors, how far these reach, values per thread that suit its statistic.
-
-    shared: bytes of shared memory that a program may have.
-    """
+    """Of an operator: tensors that are read, vectors, how far these reach, values per thread that suit its statistic."""
 
     inputs: int
     vectors: int
     reach: int
     values: int
-    shared: int
+    device: int
 
 
 class Access(NamedTuple):
@@ -81,7 +79,8 @@ def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
     """
     if not w.along or not resident or demand.vectors > 1:
         return HINTS
-    if math.prod(w.sizes) * w.length * itemsize >= MANY and not (_reread(w, itemsize, demand) and w.length > LASTING):
+    large = math.prod(w.sizes) * w.length * itemsize >= of_l2(MANY, demand.device)
+    if large and not (_reread(w, itemsize, demand) and w.length > LASTING):
         return {**HINTS, **dict.fromkeys(("ONCE", "FIRST", "SECOND"), "evict_last")}
     return {**HINTS, "ONCE": ""}
 
@@ -144,7 +143,7 @@ def _chunk(n: int, values: int, width: int, wanted: int) -> tuple[int, int]:
 
 def _shared(n: int, access: Access, itemsize: int, demand: Demand) -> Config | None:
     """Two programs of 16 warps per multiprocessor, with the row in shared memory but for its end."""
-    inputs, most = demand.inputs, (demand.shared - SPARE) // 2
+    inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) // 2
     block = 512 * access.width
     chunks = cdiv(n + (access.width - 1) * access.peeled, block) - access.peeled
     fitting = min(most // (block * itemsize * inputs), chunks - 1) // 2 * 2

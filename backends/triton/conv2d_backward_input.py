@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
@@ -42,7 +43,8 @@ def specialised(
 
 VARIANTS = {
     "implicit_gemm": Implementation(
-        conv2d_backward_input, "for each residue of the stride a product on tensor cores", arithmetic="mma"
+        conv2d_backward_input, "for each residue of the stride a product on tensor cores", (TensorCores("grad_out"),),
+        arithmetic="mma",
     ),
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",

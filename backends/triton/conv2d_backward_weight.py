@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.conv2d import _specialised_weight
@@ -134,7 +135,8 @@ def specialised(
 
 VARIANTS = {
     "implicit_gemm": Implementation(
-        conv2d_backward_weight, "a product over all places on tensor cores, in shares", arithmetic="mma"
+        conv2d_backward_weight, "a product over all places on tensor cores, in shares", (TensorCores("grad_out"),),
+        arithmetic="mma",
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import plan, shared_bytes
+from kernelmux.backends.triton._launch import plan
 from kernelmux.backends.triton._row_op import PEELED, RowLaunch, RowOp, launch_of
 from kernelmux.backends.triton._row_plan import Demand, access_of, hints, row_rule
 from kernelmux.backends.triton._row_statistics import EXPONENTIALS, SUMS, Statistic
@@ -60,16 +60,13 @@ SMOOTHED = RowOp(_logit, Statistic(_lanes, _merge, _total, VALUES), _log_sum_and
 
 
 @plan
-def _plan(op: RowOp, shape: Ints, strides: Ints, dtype: torch.dtype, saved: int, room: int) -> RowLaunch:
-    """One walk over the rows, which saves what it finds; those that start misaligned are peeled.
-
-    room: bytes of shared memory that a program may have.
-    """
+def _plan(op: RowOp, shape: Ints, strides: Ints, dtype: torch.dtype, saved: int, device: int) -> RowLaunch:
+    """One walk over the rows, which saves what it finds; those that start misaligned are peeled."""
     w = walk(-1, shape, contiguous(shape), strides)
     if w.sizes == (1,):  # as one row of many, so that its bits are the same
         w = w._replace(strides=tuple((w.length,) for _ in w.strides))
     size = dtype.itemsize
-    access, demand = access_of(w, size), Demand(1, 0, w.length, op.statistic.values, room)
+    access, demand = access_of(w, size), Demand(1, 0, w.length, op.statistic.values, device)
     config = {**hints(w, size, demand, False), **row_rule(w, access, size, demand, False)}
     return launch_of(op, w, (), access, 0, config, saved)
 
@@ -81,8 +78,8 @@ def cross_entropy(
     mean = torch.empty_like(lse) if label_smoothing else None
     saved = (lse,) if mean is None else (lse, mean)
     if logits.numel():
-        op, room = PLAIN if mean is None else SMOOTHED, shared_bytes(logits.get_device())
-        _plan(op, logits.shape, logits.stride(), logits.dtype, len(saved), room)(*saved, logits)
+        op = PLAIN if mean is None else SMOOTHED
+        _plan(op, logits.shape, logits.stride(), logits.dtype, len(saved), logits.get_device())(*saved, logits)
     if reduction != "none":
         return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), lse
     loss = torch.empty_like(lse)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._byte_products import BLOCKS, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._card import enough
 from kernelmux.backends.triton._fp8_specialised import specialised, tile_for
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
@@ -194,7 +195,7 @@ def _blocked(p: Problem) -> Launch:
 def blocked_rule(p: Problem) -> Config:
     """Operands that are loaded byte by byte keep an address for each: longer tiles spill."""
     vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
-    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
     else:
         tile = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 8}
@@ -218,7 +219,7 @@ def _persistent(p: Problem) -> Launch:
 
 def persistent_rule(p: Problem) -> Config:
     """Promoted sums take twice the registers, and so half the columns."""
-    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}
     columns = 128 if p.promotes else 256
     return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}

@@ -7,6 +7,7 @@ persistent  the copy engine (TMA) does the loads of operands that have K contigu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._card import enough, fitting, held
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
@@ -151,7 +153,7 @@ def _blocked(p: Problem) -> Launch:
 def blocked_rule(p: Problem) -> Config:
     """Operands that are loaded byte by byte keep an address for each: larger tiles spill, on sm_80 first."""
     vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
-    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64 if vectors else 32, "num_warps": 4}
     else:
         tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8}
@@ -160,10 +162,16 @@ def blocked_rule(p: Problem) -> Config:
 
 def persistent_rule(p: Problem) -> Config:
     """Sums of 32 bits leave through shared memory that is then not the pipeline's."""
-    if cdiv(p.M, 128) * cdiv(p.N, 128) < 100:
+    if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return _tile(64, 64, warps=4, stages=4, subtiles=1)
     exact = p.scale_a == p.scale_b == 0
-    return _tile(128, 256, warps=8, stages=3 if exact else 4, subtiles=2 if exact else 1)
+    wide = _tile(128, 256, warps=8, stages=3 if exact else 4, subtiles=2 if exact else 1)
+    return fitting([wide, _tile(128, 128, warps=8, stages=3, subtiles=1)], p.device, partial(_shared, p.device))
+
+
+def _shared(device: int, c: Config) -> int:
+    m, n = c["BLOCK_M"], c["BLOCK_N"]
+    return int(held(c["num_stages"], device) * (m + n) * c["BLOCK_K"] + m * n)  # of the sums a quarter at a time
 
 
 def _tile(m: int, n: int, warps: int, stages: int, subtiles: int) -> Config:

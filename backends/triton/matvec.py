@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import clamp, next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.registry.backend import Implementation
@@ -94,7 +94,7 @@ def matvec_dot_kernel(
     _store(y_ptr, acc, scale_ptr, n, b, N, (n < N) & (b < BATCH), SCALED)
 
 
-def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
+def lanes_rule(n: int, k: int, size: int, device: int) -> Config:
     """At most 1024 elements of a row at a time, of several short rows; the same for any number of vectors, as the bits are.
 
     H200, int8, 14336 x 4096: 24.4 us; 2048 elements at a time 27.1.
@@ -108,9 +108,9 @@ def lanes_rule(n: int, k: int, b: int, size: int) -> Config:
     }
 
 
-def dot_rule(n: int, k: int, b: int, size: int) -> Config:
+def dot_rule(n: int, k: int, size: int, device: int) -> Config:
     """H200, 16 vectors, bf16: 14336 x 4096 in 39 us with 64 rows per program, else 43; 4096 x 4096 19 us and 16."""
-    rows, line, stages, warps = (64, 256, 4, 4) if n >= 64 * 132 else (16, 1024, 4, 2)
+    rows, line, stages, warps = (64, 256, 4, 4) if n >= 64 * processors(device) else (16, 1024, 4, 2)
     if size == 1:
         rows, line, stages, warps = 32, 256, 6, 4
     return {
@@ -132,17 +132,18 @@ def matvec_dot(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None
 def _run(way: str, weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     y = x.new_empty(len(x), len(weight))
     if y.numel():
-        launch = _plan(
-            way, weight.shape, len(x), weight.stride(0), x.stride(0), weight.dtype.itemsize, scale is not None
-        )
+        size, device = weight.dtype.itemsize, weight.get_device()
+        launch = _plan(way, weight.shape, len(x), weight.stride(0), x.stride(0), size, scale is not None, device)
         launch(y, weight, x, y if scale is None else scale)
     return y
 
 
 @plan
-def _plan(way: str, shape: Ints, batch: int, weight_row: int, x_row: int, size: int, scaled: bool) -> Launch:
+def _plan(
+    way: str, shape: Ints, batch: int, weight_row: int, x_row: int, size: int, scaled: bool, device: int
+) -> Launch:
     (N, K), (kernel, rule) = shape, WAYS[way]
-    config = rule(N, K, batch, size)
+    config = rule(N, K, size, device)
     meta = {"SCALED": scaled, "EVEN_K": K % config["BLOCK_K"] == 0, "BATCH": batch, **config}
     return Launch(kernel, (cdiv(N, config["BLOCK_N"]),), N, K, weight_row, x_row, **meta)
 

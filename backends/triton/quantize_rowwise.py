@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import plan, shared_bytes
+from kernelmux.backends.triton._launch import plan
 from kernelmux.backends.triton._row_op import RowLaunch, RowOp, launch_of
 from kernelmux.backends.triton._row_plan import Demand, access_of, row_rule
 from kernelmux.backends.triton._row_statistics import Statistic
@@ -138,20 +138,19 @@ def quantize_rowwise(resident: bool, x: torch.Tensor, format: str) -> tuple[torc
         x.stride(),
         x.dtype.itemsize,
         resident,
-        shared_bytes(x.get_device()),
+        x.get_device(),
     )
     launch(q, scale, x, numbers=(float(largest),))
     return q, scale
 
 
 @plan
-def _plan(op: RowOp, shape: Ints, strides: Ints, itemsize: int, resident: bool, room: int) -> RowLaunch:
-    """room: bytes of shared memory that a program may have."""
+def _plan(op: RowOp, shape: Ints, strides: Ints, itemsize: int, resident: bool, device: int) -> RowLaunch:
     w = walk(-1, shape, contiguous(shape), strides)
     if w.sizes == (1,):  # as one row of many
         w = w._replace(strides=((w.length,), (w.length,)))
     access = access_of(w, itemsize, resident)
-    config = row_rule(w, access, itemsize, Demand(1, 0, w.length, op.statistic.values, room), resident)
+    config = row_rule(w, access, itemsize, Demand(1, 0, w.length, op.statistic.values, device), resident)
     return launch_of(op, w, (), access, 1, config, saved=1)
 
 

@@ -300,7 +300,9 @@ def test_ctrl_c_keeps_what_was_found(workers: str, tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()  # how many items there are
     process.stdout.readline()  # the first of them
-    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(3):  # `timeout -s INT` sends two
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.02)
     out, err = process.communicate(timeout=600)
     assert process.returncode == cli.INTERRUPTED, err
     done, planned = map(int, re.findall(r"interrupted after (\d+) of (\d+) items", err)[0])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import kernelmux
 from kernelmux import emulator
 from kernelmux.backends.cuda import cross_entropy_with_gradient as losses
 from kernelmux.emulator import nvrtc
+from kernelmux.registry import cards
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*on the emulator"),
@@ -21,9 +24,9 @@ pytestmark = [
 @pytest.mark.parametrize(("n", "skipped", "smoothing"), [(9000, 0, 0.1), (9000, 3, 0.0), (9001, 0, 0.1)])
 def test_gradients_of_rows_long_past(n: int, skipped: int, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """One multiprocessor: a row lies between what is looked at and what is written, so that most of the grid does both."""
-    monkeypatch.setattr(losses, "multiprocessors", lambda x: 1)
+    monkeypatch.setattr(losses, "card", lambda x: replace(cards.emulated(), processors=1))
     monkeypatch.setattr(losses, "_BLOCKS", 1)
-    monkeypatch.setattr(losses, "_STAYING", range(1))  # rows of more than a byte are in pieces
+    monkeypatch.setattr(losses, "_longest", lambda on: 0)  # all rows are in pieces
     rng = torch.Generator().manual_seed(n)
     x = torch.randn(12 * n + skipped, generator=rng).bfloat16()[skipped:].view(12, n)
     target = torch.randint(0, n, (12,), generator=rng)
@@ -74,6 +77,29 @@ def test_only_long_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(LookupError):
             losses.cross_entropy_with_gradient("clusters", torch.empty(1, size // 4), target, -100, 0.0, "sum")
     assert ways == ["_staying", "_clusters", "_clusters", "_following"]
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("a100", 8), ("rtx3090", 4), ("rtx5090", 4), ("h200", 12), ("b200", 12)])
+def test_rows_stay_as_far_as_the_card_has_shared_memory(name: str, vectors: int) -> None:
+    card = cards.named(name)
+    assert losses._ring(card) == vectors
+    for size in (8192, 16400, 32784, 65552, losses._longest(card)):
+        launch = losses._staying(
+            65536, size // 2, size // 2, torch.bfloat16, -100, 0.0, card.processors, losses._ring(card)
+        )
+        block = launch._shared + 816  # and two rooms of sums
+        assert block <= card.shared_per_block
+        assert launch._grid[0] // card.processors * (block + 1024) <= card.shared_per_processor
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx4090"])
+def test_rows_stay_on_cards_before_hopper(name: str) -> None:
+    x = torch.randn(5, 9001, generator=torch.Generator().manual_seed(1)).bfloat16()
+    target = torch.tensor([5, -100, 0, 17, 9000])
+    with cards.standing_for(name), emulator.checks("full"):
+        assert kernelmux.which("cross_entropy_with_gradient", x, target, backend="cuda") == "cuda/staying"
+        loss, grad = kernelmux.cross_entropy_with_gradient(x, target, backend="cuda")
+    assert_right(x, target, 0.0, loss, grad)
 
 
 def way(ways: list[str], name: str, *_: object) -> None:

@@ -7,19 +7,27 @@ from itertools import product
 import pytest
 import torch
 
-from kernelmux.backends.cuda import _rows, log_softmax_backward
+from kernelmux.backends.cuda import (
+    _row_gradients,
+    _rows,
+    add_rms_norm_backward,
+    layer_norm_backward,
+    log_softmax_backward,
+    rms_norm_backward,
+)
 from kernelmux.backends.cuda._row_gradients import gradient_plan
-from kernelmux.backends.cuda._rows import RowPlan, Work, cluster_plan, row_plan
+from kernelmux.backends.cuda._rows import RowPlan, Work, cluster_plan, row_plan, row_width
 from kernelmux.backends.cuda.rms_norm import rms_norm_registers
 from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
 from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.compilers.launch_log import recorder
-from kernelmux.registry import dispatch
+from kernelmux.registry import cards, dispatch
 
 LENGTHS = (1, 2, 7, 31, 33, 100, 127, 515, 768, 1000, 1025, 4099, 5000, 5120, 7168, 8191, 9001, 12288, 18432, 32768)
 LONG = (20003, 32769, 50257, 65536, 100000, 131072, 262144)
+OPS = (rms_norm_backward._GRADIENTS, layer_norm_backward._GRADIENTS, add_rms_norm_backward._GRADIENTS)
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
@@ -124,7 +132,7 @@ def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(monkeypatch: pytes
     for rows, hint in ((2, False), (16384, True)):
         x = torch.empty(rows, 8192, dtype=torch.bfloat16)
         assert ("L2::cache_hint" in ptx(launched("rms_norm", "cuda/registers", x, weight))) == hint
-    monkeypatch.setattr(_rows, "_MANY", 0)
+    monkeypatch.setattr(_rows, "_lasting", lambda x: True)
     x = torch.randn(3, 8192, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = torch.nn.functional.rms_norm(x.double(), (8192,), eps=1e-5)
     assert torch.allclose(rms_norm_registers(x, weight, 1e-5).double(), want, rtol=2**-7, atol=0)
@@ -140,3 +148,67 @@ def test_sums_of_gradients_start_while_rows_are_walked(variant: str, ahead: bool
     walk, total = ptx(log[-2]), ptx(log[-1])
     assert ("griddepcontrol.launch_dependents" in walk) == ahead
     assert ("griddepcontrol.wait" in total) == ahead
+
+
+@pytest.mark.parametrize(
+    ("name", "mebibytes"), [("h100", 256), ("h200", 256), ("rtx3090", 32), ("rtx4090", 512), ("b200", 512)]
+)
+def test_what_lasts_is_several_times_as_large_as_l2(name: str, mebibytes: int) -> None:
+    with cards.standing_for(name):
+        assert _rows._lasting(torch.empty(mebibytes << 20, dtype=torch.int8))
+        assert not _rows._lasting(torch.empty((mebibytes << 20) - 1, dtype=torch.int8))
+
+
+@pytest.mark.parametrize(
+    ("name", "walk"), [("t4", "looped"), ("rtx4090", "looped"), ("h200", "cluster"), ("gb10", "cluster")]
+)
+def test_long_rows_are_in_clusters_where_there_are_some(name: str, walk: str) -> None:
+    with cards.standing_for(name) as card:
+        assert _rows._fastest(50257, card.capability) == walk
+        assert _rows._fastest(32768, card.capability) == "registers"
+
+
+@pytest.mark.parametrize("name", ["t4", "rtx3090", "a100", "h200", "rtx5090"])
+def test_rows_of_gradients_fit_in_the_ring_of_a_card(name: str) -> None:
+    with cards.standing_for(name) as card:
+        for op, itemsize in product(OPS, (2, 4)):
+            dtype = torch.float32 if itemsize == 4 else torch.bfloat16
+            for n in (128, 1000, 4096, 7931, 8192, 9216, 16700, 18432):
+                work = Work(4096, n, 1, dtype, row_width((torch.empty(1, n, dtype=dtype),), n), 1)
+                if not op.holds(work, card):
+                    continue
+                launch, blocks = _row_gradients._staying(op, work, 1e-5, card.processors, card.shared_per_processor)
+                assert launch._shared + 512 <= card.shared_per_block
+                resident = -(-blocks // card.processors)
+                assert resident * (launch._shared + 1024 + 512) <= card.shared_per_processor
+
+
+def test_the_ring_of_a_card_decides_whether_rows_are_walked_once() -> None:
+    x, weight = torch.empty(2, 18432, dtype=torch.bfloat16), torch.empty(18432, dtype=torch.bfloat16)
+    for name, able in (("t4", False), ("rtx4090", True), ("h200", True)):
+        with cards.standing_for(name):
+            found = dispatch.which("rms_norm_backward", x, x, weight, 1e-5, backend="cuda/pipelined,cuda/two_pass")
+        assert found == ("cuda/pipelined" if able else "cuda/two_pass")
+
+
+@needs_nvrtc
+def test_operators_of_rows_run_on_turing() -> None:
+    """Without cp.async, cache policies, max.NaN and clusters."""
+    x = torch.randn(3, 515, generator=torch.Generator().manual_seed(0))
+    x[1, 7], x[2, 9] = torch.nan, 2.0**-140
+    with cards.standing_for("t4"):
+        for op, want in (("reduce_max", x.amax(1)), ("reduce_min", x.amin(1))):
+            assert torch.equal(dispatch.function(op)(x, axis=1, backend="cuda").nan_to_num(7), want.nan_to_num(7))
+        small = torch.tensor([[-0.0, 0.0, -(2.0**-149)], [-1.0, -0.0, -0.0]])
+        assert dispatch.function("reduce_max")(small, axis=1, backend="cuda").signbit().tolist() == [False, True]
+        weight, rows = torch.ones(515), x.nan_to_num()
+        grad_x, grad_weight = dispatch.function("rms_norm_backward")(rows, rows, weight, 1e-5, backend="cuda")
+        large = torch.empty(16384, 8192)
+        with recorder(run=False):
+            dispatch.function("softmax")(large, backend="cuda")
+            dispatch.function("log_softmax")(torch.empty(2, 50257), backend="cuda")
+    exact, w = rows.double().requires_grad_(), weight.double().requires_grad_()
+    torch.nn.functional.rms_norm(exact, (515,), w, 1e-5).backward(rows.double())
+    assert exact.grad is not None and w.grad is not None
+    assert torch.allclose(grad_x.double(), exact.grad, atol=1e-5)
+    assert torch.allclose(grad_weight.double(), w.grad, atol=1e-5)

@@ -11,7 +11,7 @@ _TYPED: dict[str, dict[str, Builder]] = {}
 
 
 def by_type(name: str, *types: str) -> Callable[[Builder], Builder]:
-    """Registers a builder for `name` with one of these types as last modifier."""
+    """Registers a builder for `name` with one of these types as last modifier, or two of them ("f32.bf16")."""
 
     def register(builder: Builder) -> Builder:
         table = _TYPED.setdefault(name, {})
@@ -29,7 +29,7 @@ def types(name: str) -> tuple[str, ...]:
 
 def _chooser(name: str, table: dict[str, Builder]) -> Builder:
     def build(ins: Instruction) -> Action:
-        builder = table.get(ins.type)
+        builder = table.get(".".join(ins.modifiers[-2:])) or table.get(ins.type)
         if builder is None:
             raise not_emulated(ins, f"{name} has no type .{ins.type} here")
         return builder(ins)

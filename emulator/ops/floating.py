@@ -20,7 +20,7 @@ from kernelmux.emulator.arithmetic.directed_rounding import (
 )
 from kernelmux.emulator.arithmetic.floats import NAN, flush, fma32, fma64, fma64_lost, fma_odd
 from kernelmux.emulator.arithmetic.mufu_forms import approximation
-from kernelmux.emulator.ops import Action
+from kernelmux.emulator.ops import Action, not_emulated
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.parser import Instruction
@@ -34,7 +34,9 @@ Run = Callable[..., Any]
 def _action(ins: Instruction, run: Run, sources: int, code: str | None = None, exact: Run | None = None) -> Action:
     """`run` (or, without modifiers that change the result, `code`) over operands of the instruction's type."""
     dtype = dtype_of(ins.type)
-    inputs = tuple((o, dtype) for o in ins.operands[1 : 1 + sources])
+    if len(ins.operands) != 1 + sources:
+        raise not_emulated(ins, f"expected {1 + sources} operands, got {len(ins.operands)}")
+    inputs = tuple((o, dtype) for o in ins.operands[1:])
     outputs = ((ins.operands[0], dtype),)
     if code is not None and not ins.has("ftz") and not ins.has("sat"):
         return Action(code=code, inputs=inputs, outputs=outputs, pure=True)
@@ -90,7 +92,7 @@ def _rounded(ins: Instruction, code: str, sources: int, exact: Run, lost: Run) -
     mode = _direction(ins)
     if mode is None:
         code = code.replace("one", f"F{dtype_of(ins.type).itemsize}.type(1)")
-        return _action(ins, _function(code), sources, code, exact)
+        return _action(ins, function(code), sources, code, exact)
     if ins.type == "f64":
         return _action(ins, _stepping(lost, mode), sources)
     return _action(ins, lambda *v: canonical(directed(exact(*v), mode, F4)), sources, exact=exact)
@@ -114,10 +116,10 @@ def canonical(value: Any) -> Any:
 
 
 @cache
-def _function(code: str) -> Run:
+def function(code: str) -> Run:
     """The expression as a function of one or two operands."""
-    function: Run = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "F4": F4, "F8": F8})
-    return function
+    made: Run = eval(f"lambda a, b=None: {code.format('a', 'b')}", {"np": np, "F4": F4, "F8": F8})
+    return made
 
 
 @by_type("add", *FLOATS)
@@ -132,7 +134,7 @@ def subtract(ins: Instruction) -> Action:
 
 def _sum(ins: Instruction, code: str, sign: Callable[[Any], Any]) -> Action:
     """a plus b with a sign."""
-    down, near = ins.has("rm"), _function(code)
+    down, near = ins.has("rm"), function(code)
 
     def exact(a: Any, b: Any) -> Any:
         total = fma_odd(a, F4.type(1), sign(b))
@@ -230,12 +232,25 @@ def absolute(ins: Instruction) -> Action:
 
 @by_type("min", *FLOATS)
 def minimum(ins: Instruction) -> Action:
-    return _action(ins, extreme(ins, smaller), 2)
+    return _extremum(ins, smaller)
 
 
 @by_type("max", *FLOATS)
 def maximum(ins: Instruction) -> Action:
-    return _action(ins, extreme(ins, larger), 2)
+    return _extremum(ins, larger)
+
+
+def _extremum(ins: Instruction, run: Run) -> Action:
+    """Of two numbers; from sm_100 on of three too, where .abs may stand alone."""
+    if len(ins.operands) < 4 or ins.type != "f32":
+        return _action(ins, extreme(ins, run), 2)
+    of_two = _propagating(run) if ins.has("NaN") else run
+
+    def of_three(*values: Any) -> Any:
+        a, b, c = (np.abs(v) for v in values) if ins.has("abs") else values
+        return of_two(of_two(a, b), c)
+
+    return _action(ins, of_three, 3)
 
 
 def larger(a: Any, b: Any) -> Any:

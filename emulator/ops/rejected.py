@@ -10,3 +10,9 @@ from kernelmux.emulator.ptx.parser import Instruction
 def rejected(ins: Instruction) -> Action:
     """Stores of zeros by size, and forms of bulk copies and reductions: none exists up to compute capability 9.0."""
     raise not_emulated(ins)
+
+
+@operation("tcgen05")
+def fifth_generation(ins: Instruction) -> Action:
+    """The tensor cores of sm_100 and their memory."""
+    raise not_emulated(ins, "the emulator has no tcgen05, the tensor cores of sm_100 with their own memory")

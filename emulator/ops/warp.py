@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator.arithmetic.floats import NAN
 from kernelmux.emulator.ops import Action, not_emulated, operation
 from kernelmux.emulator.ops.atomic import REDUCTIONS
 from kernelmux.emulator.ptx.dtypes import dtype_of
@@ -14,7 +15,7 @@ from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.running.group import Group
 from kernelmux.emulator.running.warps import EVERY, lane_bits
 
-U4, I8 = np.dtype("u4"), np.dtype("i8")
+F4, U4, I4, I8 = (np.dtype(t) for t in ("f4", "u4", "i4", "i8"))
 
 
 def _results(target: Any) -> tuple[Any, Any]:
@@ -149,6 +150,8 @@ def _equal_lanes(group: Group, value: np.ndarray) -> np.ndarray:
 def reduce(ins: Instruction) -> Action:
     target, value, mask = ins.operands
     dtype = dtype_of(ins.type)
+    if dtype == F4 and ins.modifiers[1] in ("min", "max"):
+        return _reduce_floats(ins, REDUCTIONS[ins.modifiers[1]])
     ufunc = REDUCTIONS.get(ins.modifiers[1])
     if ufunc is None or dtype.kind == "f":
         raise not_emulated(ins)
@@ -160,6 +163,28 @@ def reduce(ins: Instruction) -> Action:
         return _reduce_classes(group, value, mask, ufunc)
 
     return Action(run, ((value, dtype), (mask, U4)), ((target, dtype),), scope="members", members=1)
+
+
+def _reduce_floats(ins: Instruction, ufunc: np.ufunc) -> Action:
+    """min and max of float32: of the magnitudes with .abs; a NaN wins with .NaN, and otherwise loses to every number."""
+    target, value, mask = ins.operands
+    highest = ins.has("NaN") == (ins.modifiers[1] == "max")
+    nan = np.iinfo(I4).max if highest else np.iinfo(I4).min  # where a NaN stands in the order of the integers
+
+    def run(group: Group, value: Any, mask: Any) -> Any:
+        value = group.full(value)
+        bits = (np.abs(value) if ins.has("abs") else value).view(I4)
+        keys = np.where(np.isnan(value), I4.type(nan), _mirrored(bits))
+        mixed = _classes(group, mask) is not None
+        found = _reduce_classes(group, keys, mask, ufunc) if mixed else _per_warp(group, keys, ufunc)
+        return np.where(found == nan, NAN, _mirrored(found).view(F4))
+
+    return Action(run, ((value, F4), (mask, U4)), ((target, F4),), scope="members", members=1)
+
+
+def _mirrored(bits: Any) -> Any:
+    """The bits of float32 numbers as integers that are in the same order, and back."""
+    return bits ^ (bits >> 31 & 0x7FFFFFFF)
 
 
 def _reduce_classes(group: Group, value: np.ndarray, mask: np.ndarray, ufunc: np.ufunc) -> np.ndarray:

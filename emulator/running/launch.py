@@ -16,7 +16,7 @@ from kernelmux.emulator.analysis.variables import VariableAddresses, variable_se
 from kernelmux.emulator.analysis.wgmma_hazards import checked
 from kernelmux.emulator.compilers import launch_log
 from kernelmux.emulator.compilers.resources import MULTIPROCESSORS, Multiprocessor
-from kernelmux.emulator.errors import EmulatorError, Triple, Unsupported
+from kernelmux.emulator.errors import EmulatorError, LaunchRefused, Triple, Unsupported
 from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
 from kernelmux.emulator.memory.global_races import GlobalWriters, History
@@ -245,7 +245,7 @@ class Kernel:
             )
 
     def _error(self, message: str) -> EmulatorError:
-        return EmulatorError(message, kind="argument", kernel=self.name)
+        return LaunchRefused(message, kind="argument", kernel=self.name)
 
 
 @contextmanager

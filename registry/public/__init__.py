@@ -38,6 +38,7 @@ _API = {
     "support_matrix": "support",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
+    "CompileFailure": "errors",
     "DeterminismWarning": "errors",
     "EmulationWarning": "errors",
     "FallbackWarning": "errors",

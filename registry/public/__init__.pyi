@@ -13,6 +13,7 @@ from kernelmux.registry.dispatch import explain, which
 from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
+    CompileFailure,
     DeterminismWarning,
     EmulationWarning,
     FallbackWarning,
@@ -39,6 +40,7 @@ __all__ = [
     "ArgumentError",
     "BackendUnavailable",
     "BoundCall",
+    "CompileFailure",
     "DeterminismWarning",
     "EmulationWarning",
     "FallbackWarning",

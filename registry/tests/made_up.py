@@ -14,6 +14,7 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch, notices, requests, stats
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Dtypes, Multiple, OneOf
+from kernelmux.registry.plan import CallPlans
 
 Ladders = Mapping[str, Mapping[str, Implementation]]  # operator -> variants
 
@@ -30,7 +31,7 @@ def install(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, tuple[Backend, 
     monkeypatch.setattr(registered, "unavailable", lambda name, device: backend(name).unavailable(device))
     monkeypatch.setattr(registered, "implements", lambda name, op: op in found[name][1])
     monkeypatch.setattr(registered, "variants", lambda name, op: dict(found[name][1].get(op, {})))
-    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
+    monkeypatch.setattr(dispatch, "_plans", CallPlans())
     monkeypatch.setattr(notices, "_told", set())
     monkeypatch.setattr(stats, "_counters", {})
     for name in [name for name in os.environ if name.startswith("KERNELMUX_BACKEND")]:

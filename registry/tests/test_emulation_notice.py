@@ -8,6 +8,7 @@ import torch
 import kernelmux as kx
 from kernelmux.registry import backend as registered
 from kernelmux.registry import dispatch, notices
+from kernelmux.registry.plan import CallPlans
 
 REASON = registered.unavailable("cuda", torch.device("cpu"))
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
     monkeypatch.setattr(notices, "_emulating", set())
-    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
+    monkeypatch.setattr(dispatch, "_plans", CallPlans())
 
 
 def add():

@@ -15,6 +15,7 @@ from kernelmux.registry.cost import Cost
 from kernelmux.registry.documentation import documentation
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.numerics import EQUAL
+from kernelmux.registry.plan import CallPlans
 from kernelmux.registry.spec import Constraint, NoExact, OpSpec, Output, Scalar, Tensor
 
 seen: list[Any] = []
@@ -65,7 +66,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(catalog, "spec", lambda op: SPEC if op == SPEC.name else specs(op))
     monkeypatch.setattr(registered, "variants", lambda b, op: made if op == SPEC.name else variants(b, op))
     monkeypatch.setattr(registered, "implements", lambda backend, op: backend == "torch_ref")
-    monkeypatch.setattr(dispatch, "_plans", dispatch.CallPlans())
+    monkeypatch.setattr(dispatch, "_plans", CallPlans())
     seen.clear()
     yield dispatch.function.__wrapped__(SPEC.name)
     torch._dynamo.reset()

@@ -9,9 +9,12 @@ Blocks of keys that every query of a block may see are walked without a mask; on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 
+from kernelmux.backends.triton._card import TensorCores, narrow
 from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
@@ -19,8 +22,9 @@ from kernelmux.backends.triton.attention._problem import Problem
 from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, sm
 from kernelmux.registry.masks import Limit
+from kernelmux.registry.spec import Call
 
 T = torch.Tensor
 Pair = tuple[T, T]
@@ -56,6 +60,8 @@ def descriptors_rule(p: Problem) -> Config:
 
     Those would spill on sm_100, and where they do not there is the next variant.
     """
+    if narrow(p.device):  # products read queries from registers, of which 4 warps have too few
+        return _tile(128, 64, warps=8, stages=3)
     if p.columns > 128:
         return _tile(64, 64, warps=4, stages=2)
     if p.columns <= 64 and not p.mask.causal:
@@ -134,14 +140,27 @@ ALIGNED: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), *(
 # Rows of whole 16 bytes, as the copy engine takes them and split_keys reads them.
 WIDTHS: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256))
 
+
+@dataclass(frozen=True)
+class QueriesFit:
+    """A block of queries of D numbers stays in registers, from where products of sm_120 read it."""
+
+    text: str = "D <= 128 on sm_120 or newer"
+
+    def check(self, call: Call) -> str | None:
+        """None, or the length of the queries."""
+        short = call.capability is None or call.capability < (12, 0) or call.axes["D"] <= 128
+        return None if short else f"D = {call.axes['D']} on {sm(call.capability)}, needs D <= 128 there"
+
+
 VARIANTS = {
     "online": Implementation(
         fn=attention_online, idea="running maximum and sum",
-        requires=(AtMost("D", 256),), layout=LAST, arithmetic="mma",
+        requires=(TensorCores("q"), AtMost("D", 256)), layout=LAST, arithmetic="mma",
     ),
     "descriptors": Implementation(
         fn=attention_descriptors, idea="the same with TMA loads and stores",
-        requires=(Capability((9, 0)), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
+        requires=(Capability((9, 0)), QueriesFit(), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
     ),
     # Not D = 64: with half the work per exponential it reaches 398 TFLOP/s on an H200, descriptors 444.
     "specialised": Implementation(
@@ -151,6 +170,6 @@ VARIANTS = {
     ),
     "split_keys": Implementation(
         fn=attention_split_keys, idea="programs divide the keys, which all heads that share them read once",
-        requires=(AtMost("M", QUERIES), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
+        requires=(Capability((8, 0)), AtMost("M", QUERIES), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
     ),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton._launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
@@ -101,7 +102,7 @@ VARIANTS = {
     "pointers": Implementation(
         attention_backward,
         "keys and queries in a kernel each, scores computed again",
-        (AtMost("D", 256),),
+        (TensorCores("q"), AtMost("D", 256)),
         LAYOUT,
         "mma",
     ),

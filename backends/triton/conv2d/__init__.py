@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton._launch import Launch
 from kernelmux.backends.triton.conv2d import _folded, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
@@ -27,8 +28,9 @@ Maybe = torch.Tensor | None
 
 
 def _variant(
-    make: Callable[[Problem], Launch], idea: str, arithmetic: str, space: Space | None = None
-) -> Implementation:
+    make: Callable[[Problem], Launch], idea: str, arithmetic: str, requires: tuple[Condition, ...] = (),
+    space: Space | None = None,
+) -> Implementation:  # fmt: skip
     def conv2d(
         x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
     ) -> torch.Tensor:
@@ -43,7 +45,7 @@ def _variant(
             )
         return y
 
-    return Implementation(conv2d, idea, layout={"bias": "contiguous"}, arithmetic=arithmetic, space=space)
+    return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic, space=space)
 
 
 def _by_boxes(convolution: Callable[..., torch.Tensor], idea: str, requires: tuple[Condition, ...]) -> Implementation:
@@ -59,7 +61,9 @@ def _by_boxes(convolution: Callable[..., torch.Tensor], idea: str, requires: tup
 
 VARIANTS = {
     "direct": _variant(direct, "a tile of places per program, term by term", "fp32_sequential"),
-    "implicit_gemm": _variant(implicit_gemm, "a product of matrices on tensor cores", "mma", SPACE),
+    "implicit_gemm": _variant(
+        implicit_gemm, "a product of matrices on tensor cores", "mma", (TensorCores("x"),), SPACE
+    ),
     "folded": _by_boxes(
         _folded.convolution, "columns of a window become channels, then as specialised", _folded.requires("x")
     ),

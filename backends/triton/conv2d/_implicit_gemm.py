@@ -14,10 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._card import enough
+from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, shared_bytes
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._spaces import BEYOND, SHARED, TOO_MUCH, uneven
+from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.space import Choice, Key, Space
 
@@ -136,7 +137,7 @@ def rule(channels: int, places: int, p: Problem) -> Config:
     if channels <= 64 and p.x.channels_last and not p.x.vectors(16):
         # H200, fp16, 32x3x224x224 by 64x3x7x7 with a stride of 2: 177 us; 252 with 64 x 64 x 32.
         return _tile(64, 128, 16, warps=4, stages=4)
-    if channels <= 64 or cdiv(channels, 128) * cdiv(places, 128) < 100:
+    if channels <= 64 or cdiv(channels, 128) * cdiv(places, 128) < enough(p.device):
         return _tile(64, 64, 32, warps=4, stages=4)
     return _tile(128, 128, 64, warps=8, stages=3) if p.x.channels_last else _tile(64, 128, 32, warps=8, stages=3)
 
@@ -155,7 +156,7 @@ def _refusal(c: Config, p: Problem) -> str | None:
     o, places, k = c["BLOCK_O"], c["BLOCK_P"], c["BLOCK_K"]
     if o >= 2 * p.weight.shape[0]:
         return BEYOND
-    if c["num_stages"] * (o + places) * k * p.dtype.itemsize > SHARED:
+    if c["num_stages"] * (o + places) * k * p.dtype.itemsize > shared_bytes(p.device):
         return TOO_MUCH
     return "a step of several taps" if p.whole_taps(k) != k else uneven(o * places, c["num_warps"])
 

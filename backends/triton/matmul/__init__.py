@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kernelmux.backends.triton._card import TensorCores
 from kernelmux.backends.triton._launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
@@ -101,7 +102,7 @@ class Rung(NamedTuple):
 
     fn: Callable[..., torch.Tensor]
     idea: str
-    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: ()
+    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
     space: Space | None = None
 
 
@@ -170,7 +171,7 @@ def _variant(rung: Rung) -> Implementation:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(NAMES), BATCHES)
-    layout = {"a": "matrix", "b": "matrix"} if requires[1:] else {}
+    layout = {"a": "matrix", "b": "matrix"} if Aligned(NAMES.left) in requires else {}
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 

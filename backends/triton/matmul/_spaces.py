@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._launch import Config, cdiv, processors
+from kernelmux.backends.triton._launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.space import Key, Space
 
-SHARED = 227 * 1024  # bytes that a program has on Hopper; compiling says it exactly, and for other GPUs
 FEWEST, SUMS = 8, 128  # fp32 sums to a thread, beside which addresses and operands still have registers
 BEYOND, TOO_MUCH = "a tile of which half and more lies beyond the result", "more shared memory than there is"
 
@@ -41,7 +40,7 @@ def uneven(sums: int, warps: int) -> str | None:
 def _ring(c: Config, p: Problem, stages: int, out: int = 0) -> str | None:
     """Stages of both operands, and `out` elements of the result, have to fit into shared memory."""
     operands = stages * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
-    return TOO_MUCH if (operands + out) * p.dtype.itemsize > SHARED else None
+    return TOO_MUCH if (operands + out) * p.dtype.itemsize > shared_bytes(p.device) else None
 
 
 def _by_shape(c: Config, p: Problem) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from kernelmux.backends.triton._card import enough, fitting, held
 from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
 
@@ -30,7 +32,7 @@ def rule(p: Problem) -> Config:
         return skinny_rule(p)
     if not p.vectors:
         return ODD[p.dtype.itemsize]
-    if p.tiles(128, 128) < 100:
+    if p.tiles(128, 128) < enough(p.device):
         return _tile(64, 64 if p.dtype.itemsize == 4 else 128, 128 // p.dtype.itemsize, warps=4, stages=4)
     if _small(p):  # H200, 1000 of 64^3 in bf16: 12.7 us, 26.3 with 128 x 128
         return _tile(64, 64, 64, warps=4, stages=2)
@@ -65,13 +67,24 @@ def _wide(p: Problem) -> bool:
 
 
 def persistent_rule(p: Problem) -> Config:
-    """As `rule`, for tiles whose output leaves through shared memory too."""
-    if p.tiles(128, 128) < 100:  # H200, 512 x 7168 by 7168 x 2048: 31 us, 45 with 64 of K a step
-        return _tile(64, 128, 128, warps=4, stages=4, SUBTILES=1)
+    """As `rule`, for tiles whose output leaves through shared memory too; the last one of each kind fits every card."""
+    if p.tiles(128, 128) < enough(p.device):  # H200, 512 x 7168 by 7168 x 2048: 31 us, 45 with 64 of K a step
+        return _fitting(p, [_tile(64, 128, 128, warps=4, stages=4, SUBTILES=1), _tile(64, 128, 64, 4, 4, SUBTILES=1)])
     if _small(p):  # H200, 1000 of 64^3 in bf16: 13.9 us, 15.8 with 128 x 128
         return _tile(64, 64, 64, warps=4, stages=4, group=4, SUBTILES=1)
     # H200, bf16: 793 TFLOP/s at 8192^3; at 3072^3 528, but 617 with the narrow tile.
-    return _tile(128, 256, 64, warps=8, stages=4, SUBTILES=2) if _wide(p) else _tile(128, 128, 64, 4, 5, SUBTILES=1)
+    wide = [_tile(128, 256, 64, warps=8, stages=4, SUBTILES=2)] if _wide(p) else []
+    return _fitting(p, [*wide, _tile(128, 128, 64, 4, 5, SUBTILES=1), _tile(128, 128, 64, 8, 3, SUBTILES=1)])
+
+
+def _fitting(p: Problem, tiles: Sequence[Config]) -> Config:
+    """The first tile whose stages and results fit into the shared memory of a program."""
+
+    def shared(c: Config) -> int:
+        operands = held(c["num_stages"], p.device) * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
+        return int((operands + c["BLOCK_M"] * c["BLOCK_N"] // c["SUBTILES"]) * p.dtype.itemsize)
+
+    return fitting(tiles, p.device, shared)
 
 
 # Rows, columns, columns beside these, stages, products per microsecond of one SM.
@@ -108,7 +121,8 @@ def specialised_rule(p: Problem) -> Config:
 
 def k_major_rule(p: Problem) -> Config:
     """H200, 4096^3: 353 TFLOP/s with b to be turned, 388 without; cuBLAS 393 and 400."""
-    if p.tiles(128, 128) < 100:
+    if p.tiles(128, 128) < enough(p.device):
         return _tile(64, 64, 32, warps=4, stages=4, SUBTILES=1)
     # At 3072^3 222 us with the wide tile, 199 with the narrow one.
-    return _tile(128, 256, 32, warps=8, stages=3, SUBTILES=2) if _wide(p) else _tile(128, 128, 32, 4, 5, SUBTILES=1)
+    wide = [_tile(128, 256, 32, warps=8, stages=3, SUBTILES=2)] if _wide(p) else []
+    return _fitting(p, [*wide, _tile(128, 128, 32, 4, 5, SUBTILES=1), _tile(128, 128, 32, 8, 3, SUBTILES=2)])

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._card import TensorCores, narrow
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, overlaps, plan, processors
 from kernelmux.backends.triton.attention._problem import apart, scale_of_exponents
 from kernelmux.backends.triton.attention._split_keys import merging
@@ -54,7 +55,7 @@ def rule(p: Problem) -> Config:
         with 5, with a third stage 209. 8 sequences of up to 16384, 8 heads: 95, 104, 131, 124. With two stages a tile goes
     through registers, which just suffice for four programs of two warps.
     """
-    block = 32 if p.D > 128 else 64
+    block = 32 if p.D > 128 or narrow(p.device) else 64  # 64 spill on sm_86, sm_89 and sm_120
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(p.H // p.G)))
     tiles = cdiv(p.H // p.G, rows)
     shares = max(1, min(cdiv(4 * processors(p.device), tiles), p.B * p.G * cdiv(p.L * p.S, block)))
@@ -113,7 +114,8 @@ def paged_attention(
 
 VARIANTS = {
     "split_keys": Implementation(
-        paged_attention, "an even share of all keys for each program, then parts added up", (AtMost("D", 256),),
+        paged_attention, "an even share of all keys for each program, then parts added up",
+        (TensorCores("q"), AtMost("D", 256)),
         {"q": "last", "k_pages": "last", "v_pages": "last", "page_table": "last", "lengths": "last"}, "mma",
     )
 }  # fmt: skip
