@@ -29,8 +29,8 @@ def column(monkeypatch: pytest.MonkeyPatch, found: list[record.Entry]) -> dict[s
     return {row[0].partition(",")[0]: row[place] for row in rows[2:]}
 
 
-def every(card: str, **counts: int) -> list[record.Entry]:
-    return [entry(card, op, backend, **counts) for op in OPS for backend in ("auto", "cuda", "triton")]
+def every(card: str, stale: bool = False, **counts: int) -> list[record.Entry]:
+    return [entry(card, op, backend, stale, **counts) for op in OPS for backend in ("auto", "cuda", "triton")]
 
 
 def test_a_family_is_asked_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
