@@ -112,7 +112,7 @@ def _selection(made: Any) -> None:
     made.add_argument("--device", choices=("cpu", "cuda"), help=device)
     card = f"{machines.CARD}: what the emulator stands for (default: an H200); on a GPU the variants of a lesser card"
     made.add_argument("--card", metavar="CARD", help=card)
-    fits = "compile for these cards, or for every one, what the calls of each spec launch, and see whether it fits; runs nothing"
+    fits = "does what the calls of each spec launch compile for these cards (default: all), and fit? runs nothing"
     made.add_argument("--fits", nargs="*", metavar="CARD", help=fits)
 
 
@@ -268,7 +268,7 @@ def _check_fits(chosen: Options, args: argparse.Namespace) -> None:
     for name, given in others.items():
         if given:
             raise ArgumentError(f"--fits: expected no selection but --op, --backend and --seed, got {name}")
-    plan.check_names(chosen)
+    plan.check_names(replace(chosen, backends=()))  # there is "auto", too
 
 
 def _check_fuzz(chosen: Options, args: argparse.Namespace) -> None:

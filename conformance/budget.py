@@ -14,11 +14,16 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from zlib import crc32
 
+import torch
+
 from kernelmux.conformance import spread
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.registry import backend as registered
+from kernelmux.registry import cards
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Capability
 
 # Minutes of a run of everything, and of one operator, by device and tier; larger tiers have no limit. Behind the last
 # trial a run still writes its reports, so these are a little less than what they are to take: 3 and 5 minutes on two cores
@@ -121,12 +126,20 @@ def _kernels_first(items: list[Item]) -> list[Item]:
 
 
 def _picked(item: Item) -> bool:
-    """Whether it is about the variant that its backend picks by itself, the last of its ladder."""
+    """Whether it is about the variant that its backend picks by itself: the last of its ladder that is for this GPU."""
     return bool(item.variant) and item.variant == _last(item.backend, item.op)
 
 
 def _last(backend: str, op: str) -> str:
-    return next(reversed(registered.variants(backend, op)))
+    ladder = registered.variants(backend, op)
+    capability = cards.of(torch.cuda.current_device() if torch.cuda.is_available() else -1).capability
+    found = (v for v, i in reversed(ladder.items()) if _admits(i, capability))
+    return next(found, next(reversed(ladder)))
+
+
+def _admits(implementation: Implementation, capability: tuple[int, int]) -> bool:
+    """Whether a variant is for GPUs of this capability, the emulated one too."""
+    return all(c.admits(capability) for c in implementation.requires if isinstance(c, Capability))
 
 
 def ordered(items: Sequence[Item], options: Options, asked: Set[str], seconds: dict[str, float]) -> list[Item]:

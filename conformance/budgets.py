@@ -54,7 +54,7 @@ def amd_archs(backend: str) -> list[str]:
 
 
 def budget(op: str, backend: str, label: str, arch: str) -> Budget:
-    """The general budget, or that of the variant `label` of the operator on `arch`, from the first file that has it."""
+    """The budget of the variant `label` of the operator on `arch`, else that of the GPU, else the general one."""
     return Budget(**_limits([_table(path) for path in _files(backend, op, label)], f"{op}/{label}", arch, LIMITS))
 
 
@@ -74,11 +74,14 @@ def _files(backend: str, op: str = "", label: str = "") -> list[Path]:
 
 
 def _limits(tables: list[dict[str, Any]], name: str, arch: str, limits: tuple[str, ...]) -> dict[str, Any]:
-    """The limits and the reason of the first entry for a variant; what it leaves out, from the general budgets."""
-    general = {limit: value for table in reversed(tables) for limit, value in table.get("budget", {}).items()}
+    """The limits and the reason of the first entry for a variant; what it leaves out, from those of the GPU and of all."""
+    general: dict[str, Any] = {}
+    for table in reversed(tables):  # what a package says counts before what the suite says
+        general |= table.get("budget", {})
+        general |= next((e for e in table.get("gpu", []) if e["arch"] == arch), {})
     listed = (entry for table in tables for entry in table.get("variant", []))
     own: dict[str, Any] = next((e for e in listed if e["name"] == name and e.get("arch", arch) == arch), {})
-    return {**general, **{k: v for k, v in own.items() if k in (*limits, "reason")}}
+    return {k: v for k, v in {**general, **own}.items() if k in (*limits, "reason")}
 
 
 @lru_cache(maxsize=64)
@@ -93,6 +96,9 @@ def _table(path: Path) -> dict[str, Any]:
             if not entry.get("name") or not str(entry.get("reason", "")).strip():
                 may = ", ".join(("arch", *limits))
                 raise SpecError(f"{path}: a variant needs name and reason (may have {may}), got {entry}")
+        for entry in section.get("gpu", []):
+            if not entry.get("arch") or not str(entry.get("reason", "")).strip():
+                raise SpecError(f"{path}: a gpu needs arch and reason (may have {', '.join(limits)}), got {entry}")
         if odd := set(section.get("budget", {})) - set(limits):
             raise SpecError(f"{path}: a budget is for {' and '.join(limits)}, got {', '.join(sorted(odd))}")
     return found

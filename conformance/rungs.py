@@ -12,7 +12,7 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import Call, OpSpec
 
 TIERS = ("smoke", "ci")  # their cases are small, and have every reason why a rung may not run a call
-GPUS = ((8, 0), (9, 0))  # capabilities, on which other rungs are picked
+GPUS = ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0))  # capabilities, on which other rungs are picked
 
 
 def superseded(op: str, backend: str, variant: str) -> bool:

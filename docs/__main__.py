@@ -3,6 +3,7 @@
 docs/operators/<op>.md    a page for each operator, and README.md, their index
 docs/images/speeds*.svg   well-known operators beside other libraries, for a narrow page and a wide one
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
+README.md                 what is known of each card, between <!-- cards --> and <!-- /cards -->
 docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
 <out>/<op>.md             with --package: the pages of the operators of a package, and nothing else
 """
@@ -14,7 +15,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelmux.docs import fused, index_page, ladder_pictures, libraries, operator_page, record_tables, rungs, speeds
+from kernelmux.docs import (
+    cards,
+    fused,
+    index_page,
+    ladder_pictures,
+    libraries,
+    operator_page,
+    record_tables,
+    rungs,
+    speeds,
+)
 from kernelmux.registry import elsewhere, files, terminal
 from kernelmux.registry.elsewhere import Package
 from kernelmux.registry.errors import ArgumentError, unknown
@@ -34,6 +45,9 @@ def made() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
             found[path] = libraries.filled(record_tables.filled(fused.filled(rungs.filled(text))))
+    readme = HOME.parent / "README.md"
+    if readme.is_file() and cards.BEGIN in (text := readme.read_text(encoding="utf-8")):
+        found[readme] = cards.filled(text)
     return found
 
 

@@ -11,4 +11,13 @@ from kernelmux.emulator.compilers.nvrtc import (
     with_machine_code,
 )
 
-__all__ = ["CompileError", "compile_cubin", "compile_ptx", "included", "place", "unavailable", "version", "with_machine_code"]
+__all__ = [
+    "CompileError",
+    "compile_cubin",
+    "compile_ptx",
+    "included",
+    "place",
+    "unavailable",
+    "version",
+    "with_machine_code",
+]

@@ -49,7 +49,9 @@ def standing(name: str | None, where: str, gpu: bool = False) -> Iterator[Card |
         return
     card, variable = cards.named(name, where), cards.AS_VARIABLE if gpu else cards.VARIABLE
     if gpu and (have := torch.cuda.get_device_capability()) < card.capability:
-        raise ArgumentError(f"{where}: expected a card of at most sm_{have[0]}{have[1]}, as here, got {name}, {card.sm}")
+        raise ArgumentError(
+            f"{where}: expected a card of at most sm_{have[0]}{have[1]}, as here, got {name}, {card.sm}"
+        )
     before = os.environ.get(variable)
     os.environ[variable] = card.key
     cards.reread()

@@ -78,6 +78,7 @@ def _launches(probe: Probe, asked: list[Trial], arch: str) -> list[tuple[Trial, 
 
 def _recorded(probe: Probe, trial: Trial, arch: str) -> list[Launch]:
     """What a trial launches; what does not compile, or asks for more than a block may have, is a failure."""
+    log: list[Launch]
     try:
         with emulator.recorder(run=False) as log, nvrtc.with_machine_code():
             probe.call(trial.values)

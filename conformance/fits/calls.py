@@ -10,6 +10,7 @@ import torch
 from kernelmux.conformance.generate import permitted, pick
 from kernelmux.conformance.trials import shown
 from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, generator, written
+from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import Call, OpSpec
 
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "h100", "b200", "b300", "rtx5090", "gb10")  # one for each capability
@@ -80,7 +81,8 @@ def _changed(spec: OpSpec, base: Case, call: Call, rng: torch.Generator) -> Case
         if form is None:
             return None
         turned = TURNED if tensor.name in base.turned else ""
-        words.append(f"{tensor.name}={shown(_sizes(form, axes) or ())}{turned}")
+        kind = f":{SHORT[given]}" if (given := base.parsed[2].get(tensor.name)) else ""
+        words.append(f"{tensor.name}={shown(_sizes(form, axes) or ())}{turned}{kind}")
     words += [f"{name}={written(value)}" for name, value in base.scalars.items() if value is not None]
     words += [CHANNELS_LAST] if base.channels_last else []
     return spec.case(" ".join(words))
@@ -102,5 +104,5 @@ def _length(n: int, rng: torch.Generator) -> int:
     if pick((0, 1, 2), rng) == 0:
         return n
     power = SMALLEST + (LARGEST - SMALLEST) * float(torch.rand((), generator=rng))
-    factor = pick(ROUND, rng)
-    return max(1, round(n * 2.0**power / factor) * factor)
+    factor: int = pick(ROUND, rng)
+    return max(1, int(round(n * 2.0**power / factor) * factor))

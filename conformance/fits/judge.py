@@ -40,7 +40,7 @@ _needs: dict[object, Resources] = {}  # of each different kernel, by recipe, tar
 
 
 def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Card) -> tuple[str, str]:
-    """One of OUTCOMES for a call of a variant, "cuda/tiled", and why."""
+    """One of OUTCOMES for a call of a variant, "cuda/tiled", and why; of one that fits the bytes of spills, if any."""
     backend, _, name = variant.partition("/")
     if not registered.backend(backend).emulates:
         return TORCH, ""
@@ -51,6 +51,7 @@ def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Car
     except Exception as error:
         compiler = isinstance(error, CompileError) or type(error).__module__.startswith(COMPILERS)
         return (COMPILE if compiler else FAILS), _short(error)
+    spills = 0
     for launch in launches:
         try:
             found = _needed(launch, card)
@@ -58,7 +59,8 @@ def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Car
             return COMPILE, f"{launch.kernel}: {_short(error)}"
         if why := _lack(launch, found, card):
             return ROOM, why
-    return FITS, ""
+        spills = max(spills, (found[0].spill_stores or 0) + (found[0].spill_loads or 0))
+    return FITS, str(spills or "")
 
 
 class Noted:
@@ -120,6 +122,7 @@ def _launches(spec: OpSpec, case: Case, dtype: torch.dtype, backend: str, varian
     values = [_laid(call.arguments[i.name], implementation.layout.get(i.name, "any")) for i in spec.inputs]
     with warnings.catch_warnings(), torch.no_grad(), home.emulation(), with_machine_code():
         warnings.simplefilter("ignore")
+        log: list[Launch]
         with emulator.recorder(run=False) as log:
             implementation.fn(*values)
     return log
@@ -130,7 +133,8 @@ def _call(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call:
     for x in tensors.values():
         if x.numel() <= ZEROED:
             x.zero_()
-    return spec.bind(**{n: v for n, v in case.scalars.items() if n != INPUTS}, **tensors)
+    given: dict[str, Any] = {n: v for n, v in case.scalars.items() if n != INPUTS} | tensors
+    return spec.bind(**given)
 
 
 def _laid(value: Any, layout: str) -> Any:

@@ -28,7 +28,8 @@ AUTO = "auto"
 class Entry:
     """How the calls of an operator fare on a card, asked of "auto" or of a backend: a number per dtype and outcome.
 
-    why: reasons of what is not good, "outcome: reason", each with a call. stale: whether the sources have changed since.
+    why: reasons of what is not good, "outcome: reason", each with a call. spills: the most bytes that a kernel spills per
+    thread, stores and loads together, and the call. stale: whether the sources have changed since.
     """
 
     card: str
@@ -36,6 +37,7 @@ class Entry:
     backend: str
     calls: Mapping[str, Mapping[str, int]]
     why: Mapping[str, str]
+    spills: tuple[int, str]
     stale: bool
 
     def count(self, *outcomes: str) -> int:
@@ -70,7 +72,7 @@ def entry(card: str, key: str, found: Mapping[str, Any], stale: bool) -> Entry:
     """An entry as the file has it, by "operator/backend"."""
     op, _, backend = key.partition("/")
     calls = {dtype: dict(zip(OUTCOMES, row, strict=True)) for dtype, row in found["calls"].items()}
-    return Entry(card, op, backend, calls, found.get("why", {}), stale)
+    return Entry(card, op, backend, calls, found.get("why", {}), tuple(found.get("spills", (0, ""))), stale)
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """`kernelmux conformance --fits [CARD ...]`: asks everything of every card, a process for each, and says what came out.
 
-What was asked before, and has not changed since, is not asked again (`worker.Log`), so that a run may be stopped at any time.
+What was asked before, and has not changed since, is not asked again (`worker.Log`), so a run may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from kernelmux.registry.errors import ArgumentError
 
 OK, FAILED = 0, 1
 FOLDER = "fits"  # of the logs, in the folder of --out
+WORKER = ["-m", "kernelmux.conformance.fits.worker"]
+AT_ONCE = 8  # operators that a process is asked: it keeps what it compiles, a gigabyte for so many
 DEATHS = 100  # of processes of a card, after which something else is wrong
 Entries = dict[str, Any]  # by "operator/backend"
 
@@ -49,19 +51,19 @@ class Sweep:
         """The entries of a card. A compiler that ends its process costs one call; RuntimeError for another mishap."""
         found: Entries = {}
         left = list(self.ops)
-        for _ in range(DEATHS):
-            for op, entries in self._answers(card, left):
+        for _ in range(DEATHS + len(left) // AT_ONCE):
+            for op, entries in self._answers(card, left[:AT_ONCE]):
                 found |= {f"{op}/{name}": entry for name, entry in entries.items()}
                 left.remove(op)
                 self.said(card)
             if not left or self.stopped:
                 return found
-        raise RuntimeError(f"{card}: {DEATHS} processes ended, the last at {left[0]}: {self._told(card)}")
+        raise RuntimeError(f"{card}: {DEATHS} processes and more ended, the last at {left[0]}: {self._told(card)}")
 
     def _answers(self, card: str, ops: Sequence[str]) -> Iterator[tuple[str, Entries]]:
         log = self.folder / f"{card}.jsonl"
         question = {"card": card, "ops": ops, "backends": self.backends, "seed": self.seed, "run": self.run}
-        command = [sys.executable, "-m", "kernelmux.conformance.fits.worker"]
+        command = [sys.executable, *WORKER]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", cards.VARIABLE: card}
         with (self.folder / f"{card}.stderr").open("w") as errors:
             process = subprocess.Popen(
@@ -99,7 +101,7 @@ def command(chosen: Options, named: Sequence[str], workers: str, recorded: bool,
         record.entry(card, key, entry, stale=False) for card, entries in made.items() for key, entry in entries.items()
     ]
     console.print(table.totals(found, console.width), markup=False, soft_wrap=True)
-    for line in table.problems(found, console.width):
+    for line in (*table.problems(found, console.width), *table.spills(found, console.width)):
         console.print(line, markup=False, soft_wrap=True)
     if recorded:
         record.merge(made, record.versions())

@@ -101,12 +101,24 @@ def problems(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]
         yield from tables.wrapped(line, width, "", "  ")
 
 
+def spills(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]:
+    """What spills most, by operator and backend: bytes per thread and the cards, with a call."""
+    at: dict[str, list[Entry]] = {}
+    for e in found:
+        if e.backend != AUTO and e.spills[0]:
+            at.setdefault(f"{e.operator} {e.backend}", []).append(e)
+    for name, own in at.items():
+        where = ", ".join(f"{e.spills[0]:,} bytes on {e.card}" for e in own)
+        yield from tables.wrapped(f"{name} spills {where} ({own[0].spills[1]})", width, "", "  ")
+
+
 def document(ops: Sequence[str] = ()) -> dict[str, Any]:
     """The same as one JSON document."""
     entries = [
         {
             **{"card": e.card, "capability": cards.named(e.card).sm, "operator": e.operator, "backend": e.backend},
             **{"calls": {dtype: dict(found) for dtype, found in e.calls.items()}, "why": dict(e.why), "stale": e.stale},
+            "spills": e.spills[0],
         }
         for e in _chosen(ops)
     ]

@@ -34,8 +34,8 @@ class Log:
     def __init__(self, path: Path, run: str) -> None:
         self.path, self.run = path, run
         self.known: dict[tuple[str, str], tuple[str, str]] = {}
-        begun = ""
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        begun, text = "", path.read_text(encoding="utf-8") if path.exists() else ""
+        for line in text.splitlines():
             try:
                 of, call, *rest = json.loads(line)
             except ValueError:  # cut off when its process ended
@@ -50,6 +50,13 @@ class Log:
                 begun = call
         self.died = begun
         self.file = path.open("a", encoding="utf-8")
+        self.file.write("\n" if text and not text.endswith("\n") else "")
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
 
     def asked(self, call: str, source: str, ask: Any) -> tuple[str, str]:
         """What is known of a call, or what `ask` says."""
@@ -74,19 +81,23 @@ def asked(op: str, card: Card, names: tuple[str, ...], seed: int, log: Log) -> d
     sources = {name: record.source(op, name) for name in names}
     cells: dict[str, dict[str, Counter[str]]] = {name: {} for name in names}
     reasons: dict[str, dict[str, str]] = {name: {} for name in names}
+    spills: dict[str, tuple[int, str]] = dict.fromkeys(names, (0, ""))
     for case, dtype in calls.asked(spec, card.key, seed):
         for name in names:
             outcome, why = _outcome(spec, case, dtype, name, card, log)
             if not outcome:
                 continue
             cells[name].setdefault(SHORT[dtype], Counter())[outcome] += 1
-            if why and len(reasons[name]) < REASONS:
+            if outcome == FITS:
+                spills[name] = max(spills[name], (int(why or 0), f"{case.text} {SHORT[dtype]}"))
+            elif why and len(reasons[name]) < REASONS:
                 reasons[name].setdefault(f"{outcome}: {why}", f"{case.text} {SHORT[dtype]}")
     return {
         name: {
             "source": sources[name],
             "calls": {dtype: [found[o] for o in OUTCOMES] for dtype, found in cells[name].items()},
-            **({"why": {text: at for text, at in reasons[name].items()}} if reasons[name] else {}),
+            **({"why": reasons[name]} if reasons[name] else {}),
+            **({"spills": spills[name]} if spills[name][0] else {}),
         }
         for name in names
         if cells[name]
@@ -111,8 +122,7 @@ def names(backends: tuple[str, ...]) -> tuple[str, ...]:
 
 def run(card: str, ops: tuple[str, ...], backends: tuple[str, ...], seed: int, log: Path, run: str) -> Iterator[Any]:
     """The answers about a card: an operator that is done, with its entries."""
-    with cards.standing_for(card) as found, noting():
-        book = Log(log, run)
+    with cards.standing_for(card) as found, noting(), Log(log, run) as book:
         for op in ops:
             yield op, asked(op, found, names(backends), seed, book)
 
@@ -122,9 +132,7 @@ def main() -> None:
     torch.set_num_threads(1)
     question = json.loads(sys.stdin.readline())
     ops, backends = tuple(question["ops"]), tuple(question["backends"])
-    for op, entries in run(
-        question["card"], ops, backends, question["seed"], Path(question["log"]), question["run"]
-    ):
+    for op, entries in run(question["card"], ops, backends, question["seed"], Path(question["log"]), question["run"]):
         print(json.dumps([op, entries]), flush=True)
 
 

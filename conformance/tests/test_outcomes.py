@@ -95,6 +95,22 @@ def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch
     assert budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
 
 
+def test_a_gpu_has_budgets_of_its_own_and_a_variant_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = '[[gpu]]\narch = "sm_89"\nspills = 64\nreason = "not timed"\n'
+    (tmp_path / budgets.NAME).write_text(
+        text + '[[variant]]\nname = "softmax/theirs/plain"\nspills = 8\nreason = "why"\n'
+    )
+    monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
+    assert budgets.budget("add", "theirs", "theirs/plain", "sm_89") == budgets.Budget(255, 64, "not timed")
+    assert budgets.budget("softmax", "theirs", "theirs/plain", "sm_89") == budgets.Budget(255, 8, "why")
+    assert budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == budgets.Budget(255, 0)
+    (tmp_path / "wrong.toml").write_text('[[gpu]]\narch = "sm_89"\nspills = 64\n')
+    with pytest.raises(SpecError, match="a gpu needs arch and reason"):
+        budgets._table(tmp_path / "wrong.toml")
+
+
 def test_the_file_of_a_backend_limits_its_kernels_on_amd_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = '[amd]\narchs = ["gfx950"]\n[[amd.variant]]\nname = "softmax/theirs/plain"\nscratch = 8\nreason = "why"\n'
     (tmp_path / budgets.NAME).write_text(own)

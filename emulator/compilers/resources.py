@@ -216,7 +216,8 @@ def _blocks_by_registers(registers: int, warps_per_block: int, limits: Multiproc
 def _blocks_by_shared(shared: int, limits: Multiprocessor) -> int:
     if shared > limits.shared_per_block:
         return 0
-    return limits.shared // _round_up(shared + limits.shared_reserved, limits.shared_unit)
+    each = _round_up(shared + limits.shared_reserved, limits.shared_unit)
+    return limits.shared // each if each else limits.blocks
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -84,6 +84,11 @@ def test_sm_80_has_less_shared_memory_than_its_successors() -> None:
     assert [occupancy(need, arch, 128, 100 * 1024).blocks for arch in ("sm_80", "sm_90", "sm_100")] == [1, 2, 2]
 
 
+def test_a_kernel_without_shared_memory_on_a_gpu_that_reserves_none() -> None:
+    found = occupancy(Resources(registers=16), "sm_75", 128)
+    assert (found.blocks, found.limited_by) == (8, "threads")
+
+
 def test_an_unknown_architecture_is_named() -> None:
-    with pytest.raises(ValueError, match=r"'sm_75'.*known: sm_80, sm_90, sm_100"):
-        multiprocessor("sm_75")
+    with pytest.raises(ValueError, match=r"'sm_70'.*known: sm_75, sm_80"):
+        multiprocessor("sm_70")

@@ -1,6 +1,7 @@
 """The command line, and whole runs of a backend from outside that is wrong in every way."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import torch
 
 from kernelmux.perf import cli
 from kernelmux.perf.tests import synthetic
+from kernelmux.registry import cards
 
 BACKEND = """
 from kernelmux.registry.backend import Backend
@@ -106,6 +108,7 @@ def test_pytest_benchmark_can_read_the_run(run):
         (["--dtype", "bf17"], "expected one of"),
         (["--device", "cuda"], "torch sees no GPU"),
         (["--record", "--device", "cpu"], "real GPU"),
+        (["--card", "rtx4909"], 'unknown card "rtx4909" in --card; did you mean "rtx4090"?'),
         (["--stale"], "--stale: the rows on record are of a GPU"),
         (["--stale", "--list", "--peers"], "--stale: the rows on record alone"),
         (["--op", "softmax", "--workload", "nothing*"], "no workload fits --op softmax, --workload nothing*"),
@@ -116,6 +119,16 @@ def test_a_usage_error_is_printed_and_exits_with_2(arguments, message, capsys, t
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.main([*arguments, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_gpu_that_stands_for_a_lesser_card_records_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(cards, "stands_in", lambda index: cards.AS_VARIABLE in os.environ)
+    assert cli.main(["--op", "softmax", "--record", "--card", "a100"]) == 2
+    assert "--record: the GPU stands for a lesser card" in capsys.readouterr().err
+    assert cards.AS_VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize("name", ["--list", "--co", "--collect-only"])

@@ -88,6 +88,14 @@ def test_usage_errors_are_printed(change: list[str], message: str, capsys: Any) 
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_the_kernel_is_the_one_that_a_card_would_run(capsys: Any) -> None:
+    words = ["emulate", "matmul", "--backend", "cuda", "--shape", "a=64x64:bf16,b=64x64:bf16", "--lines", "1"]
+    assert cli.main([*words, "--card", "rtx4090"]) == 0
+    assert "matmul cuda/tensor_cores" in capsys.readouterr().out
+    assert cli.main([*words, "--card", "rtx490"]) == 2
+    assert 'did you mean "rtx4090"?' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("limit", ["0", "nan", "-1", "inf", "soon"])
 def test_the_limit_is_a_number_of_seconds(limit: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:

@@ -59,6 +59,16 @@ def test_explain_judges_a_call_from_its_shapes(capsys):
         (("explain", "softmax", "--shape", "x=4x5,axis=4x5"), "axis: expected a number"),
         (("explain", "softmax", "--shape", "x=4x5,scale=0.5.5"), "scale: expected a number"),
         (("explain", "copy_column", "--shape", "x=4x5"), "got none for column"),
+        (("explain", "softmax", "--shape", "x=3", "--card", "rtx4909"), 'in --card; did you mean "rtx4090"?'),
+        (("explain", "softmax", "--shape", "x=3", "--card", "sm_99"), "--card: expected a compute capability of 7.5"),
+        (
+            ("explain", "softmax", "--shape", "x=3", "--card", "t4", "--device", "sm_90"),
+            "--device: expected cpu or nothing beside --card t4, got 'sm_90'",
+        ),
+        (("support", "--card", "h1000"), 'did you mean "h100"?'),
+        (("support", "--cards", "--card", "t4"), "--cards: tells of every card; leave out --card"),
+        (("support", "--cards", "--device", "cpu"), "--cards: tells of every card; leave out --device"),
+        (("support", "softmx", "--cards"), 'did you mean "softmax"'),
     ],
 )
 def test_mistakes_are_explained(capsys, arguments, text):
@@ -97,6 +107,15 @@ def test_the_version(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out == f"kernelmux {kx.__version__}\n"
+
+
+def test_a_call_is_judged_by_a_card(capsys):
+    words = ("explain", "matmul", "--shape", "a=64x64:bf16,b=64x64:bf16", "--backend", "cuda", "--card")
+    code, out, _ = run(capsys, *words, "rtx4090")
+    assert code == 0 and "on cuda (sm_89)" in out and "the GPU is sm_89, needs sm_90" in out
+    assert "cuda/wgmma                   no" not in run(capsys, *words, "h100")[1]
+    code, out, _ = run(capsys, *words, "sm_89", "--device", "cpu")
+    assert code == 0 and "chosen: cuda/" in out and "the GPU is sm_89, needs sm_90" in out
 
 
 def test_a_question_about_another_gpu_does_not_depend_on_what_is_installed_here(capsys, monkeypatch):

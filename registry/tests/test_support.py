@@ -6,7 +6,7 @@ import torch
 import kernelmux as kx
 from kernelmux.registry import catalog, support
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Capability, Dtypes, Multiple
+from kernelmux.registry.conditions import Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.tests import made_up
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", "sm_80", "sm_90"])
@@ -104,6 +104,26 @@ def test_every_implementation_that_is_shipped_is_in_it(device):
             entries = matrix.of(op, name)
             assert entries and all(bool(e.dtypes) != bool(e.problem) for e in entries)
     assert max(map(len, str(matrix).splitlines())) <= 100
+
+
+def test_the_limits_of_a_card_count(monkeypatch):
+    room = {
+        "small": Implementation(made_up.softmax, "", (SharedMemory(64 << 10),)),
+        "large": Implementation(made_up.softmax, "", (SharedMemory(120 << 10),)),
+    }
+    made_up.install(monkeypatch, {"theirs": (made_up.home("theirs", 40), {"softmax": room})})
+
+    def able(**where):
+        return [e.variant for e in kx.support_matrix(ops="softmax", **where).of("softmax", "theirs") if e.able]
+
+    assert able(card="rtx4090") == able(device="sm_89") == ["small"] and able(card="h100") == ["small", "large"]
+    assert kx.support_matrix(card="8.9", ops="softmax").device == "rtx4090"
+    (small, large) = kx.support_matrix(card="t4", ops="softmax").of("softmax", "theirs")
+    assert small.able and "NVIDIA T4 has 65536 bytes of shared memory per block, needs 122880" in large.problem
+    with pytest.raises(kx.ArgumentError, match=r"support_matrix\(\): device: expected cpu or nothing beside --card t4"):
+        kx.support_matrix("sm_90", card="t4")
+    with pytest.raises(LookupError, match='did you mean "rtx4090"'):
+        kx.support_matrix(card="rtx490")
 
 
 def test_on_a_cpu_what_runs_on_the_emulator_is_marked():
