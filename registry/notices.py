@@ -1,7 +1,7 @@
 """What is said of a call that runs all the same, once per process.
 
 It is emulated, not run by the backend that was preferred, in a loop under vmap, not run by a kernel at all in a module
-that `patch` swapped, or not deterministic where torch's flag wants a warning of that.
+that `patch` swapped, not deterministic where torch's flag wants a warning of that, or chosen by "auto" without times.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 import warnings
 from types import FrameType
 
-from kernelmux.registry import determinism
+from kernelmux.registry import determinism, measured
 from kernelmux.registry.choice import Decision, Verdict
-from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning, UnmeasuredWarning
 
 OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
 _told: set[tuple[str, str]] = set()  # operator and reason
@@ -22,8 +22,11 @@ _emulating: set[str] = set()  # backends
 def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     """One FallbackWarning for an operator and what it was passed over for, at the line of the user who called.
 
-    It counts as said even where warnings are errors: the next call must work.
+    It counts as said even where warnings are errors: the next call must work. So does the one UnmeasuredWarning of a GPU
+    of whose variants "auto" knows no time.
     """
+    if decision.request.auto and (text := measured.lack(decision.call.device)):
+        _once(("auto", text), text, UnmeasuredWarning)
     key = (decision.call.spec.name, " | ".join(fallback.reason for fallback in decision.fallbacks))
     if decision.fallbacks and key not in _told:
         _once(key, _text(decision, chosen), FallbackWarning)

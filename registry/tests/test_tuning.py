@@ -43,7 +43,7 @@ def entry(block=4, n=1000, **more):
     spec = catalog.spec("transpose").hash
     made = Entry(
         "transpose", "fake", "fast", "fp32", (n,), {"BLOCK": block}, 5.0, RULE, 9.0, "x=64x64", "fp32", spec,
-        "fake as it is", tuning.versions(),
+        "fake as it is", dict(gpu_tables.installed()),
     )  # fmt: skip
     return replace(made, **more)
 
@@ -91,7 +91,7 @@ def test_a_configuration_that_does_not_fit_the_problem_or_the_space_is_not_used(
     [
         ("source", "fake as it was", "source is fake as it is and was fake as it was"),
         ("spec", "0" * 12, "and was 000000000000"),
-        ("versions", {**tuning.versions(), "torch": "1.0"}, "and was 1.0"),
+        ("versions", {**gpu_tables.installed(), "torch": "1.0"}, "and was 1.0"),
         ("op", "no_such_op", "its operator or backend is not here"),
     ],
 )
