@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import tempfile
 
 import pytest
 
@@ -13,7 +12,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Times and tuned configurations of the user do not matter to tests.
     """
-    os.environ["KERNELMUX_HOME"] = os.path.join(tempfile.gettempdir(), "kernelmux-tests-have-no-home")
+    os.environ["KERNELMUX_HOME"] = "/dev/null/no-home"
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
 

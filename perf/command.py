@@ -248,8 +248,9 @@ def contribute(console: Console, target: str | None, source: str | None) -> int:
     for line in wrong:
         console.print(line, style="red", markup=False, soft_wrap=True)
     what = f"{target or source}: {len(found.timed)} rows of {found.machine.name}, {len(wrong)} problems"
-    then = "; not written" if target and wrong else f"; add it as perf/results/{file_stem(found.machine.name)}.json"
-    console.print(what + then, markup=False, soft_wrap=True)
+    if not wrong:
+        what += f"; add it as perf/results/{file_stem(found.machine.name)}.json"
+    console.print(f"{what}; not written" if target and wrong else what, markup=False, soft_wrap=True)
     return FAILED if wrong else OK
 
 

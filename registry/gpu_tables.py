@@ -234,13 +234,17 @@ def _source(backend: str, op: str, variant: str) -> str:
 def gpu(device: torch.device | int) -> str | None:
     """The name of a GPU, also by its index; None for a CPU (-1), where torch sees no GPU, and for one that stands for
     a lesser card (`cards`): what was found on it was found with other kernels."""
-    found = card(device)
-    return torch.cuda.get_device_name(device) if found and not cards.stands_in(_index(device)) else None
+    if (found := card(device)) is None:
+        return None
+    name = torch.cuda.get_device_name(device)
+    return name if found.title == name else None
 
 
 def card(device: torch.device | int) -> Card | None:
     """The card of a GPU; None for a CPU, and where torch sees no GPU."""
-    return cards.of(_index(device)) if _index(device) >= 0 and torch.cuda.is_available() else None
+    if not torch.cuda.is_available() or (index := _index(device)) < 0:
+        return None
+    return cards.of(index)
 
 
 def on_this_gpu(table: Table[Row]) -> Table[Row]:

@@ -271,6 +271,6 @@ def _told(table: Table[Time], name: str) -> Iterator[str]:
     stale = Counter(f"{t.op} {t.backend}" for t in table.rows if not current[id(t)])
     told = f"{name}: {len(table.rows) - stale.total()} of {len(table.rows)} measured times count"
     older = Counter(filter(None, (gpu_tables.older_packages(table, t) for t in table.rows if current[id(t)])))
-    told += "".join(f", {count} of them older, as {why}" for why, count in older.items())
+    told += "".join(f", {count} of them older ({why})" for why, count in older.items())
     names = ", ".join(f"{name} ({count})" for name, count in sorted(stale.items()))
     yield f"{told}; the source or the work of these has changed since: {names}" if stale else told

@@ -22,6 +22,7 @@ from kernelmux.registry.errors import (
     SpecError,
     TunedTableWarning,
     UnknownName,
+    UnmeasuredWarning,
     UnsupportedError,
     VariableWarning,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "SpecError",
     "TunedTableWarning",
     "UnknownName",
+    "UnmeasuredWarning",
     "UnsupportedError",
     "VariableWarning",
     "__version__",
