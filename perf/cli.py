@@ -324,7 +324,7 @@ def _timed(console: Console, options: Options, args: argparse.Namespace, words: 
 
 def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
     if args.stale:
-        return plan.stale(options)
+        return plan.stale(options, args.into_checkout)
     if not options.until_known:
         return plan.rows(options)
     return brief.by_importance(plan.rows(options)) if options.ops else brief.report(options)

@@ -187,10 +187,12 @@ def of_user() -> tuple[GpuRecord, ...]:
     return tuple(GpuRecord(read(path)) for path in sorted((place / FOLDER.name).glob("*.json"))) if place else ()
 
 
-def find(gpu: str) -> GpuRecord:
-    """The record of a GPU by its name, its file name or a part of either, the user's before others; ArgumentError names
-    what there is."""
-    there = (*of_user(), *everywhere())
+def find(gpu: str, shipped: bool = False) -> GpuRecord:
+    """The record of a GPU by its name, its file name or a part of either; ArgumentError names what there is.
+
+    The user's comes before others; shipped: those alone.
+    """
+    there = everywhere() if shipped else (*of_user(), *everywhere())
     for known in there:
         if not gpu or file_stem(gpu) in file_stem(known.gpu):
             return known

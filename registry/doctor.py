@@ -269,7 +269,7 @@ def _refused() -> list[tuple[str, str, str]]:
 # --- settings -----------------------------------------------------------------------------------------------
 
 # Of others: what decides where kernels run, how they are compiled and where they are kept.
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "XDG_CACHE_HOME")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")
 
 
 def _environment() -> Iterator[str]:

@@ -180,6 +180,8 @@ def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
     assert (table.capability, table.processors) == ("9.0", 132)
     assert table.packages == {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert records.find("h200").gpu == "NVIDIA H200" and records.everywhere() == ()
+    with pytest.raises(ArgumentError, match="recorded GPUs: none"):
+        records.find("h200", shipped=True)
 
 
 def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):

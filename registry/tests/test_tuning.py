@@ -121,14 +121,13 @@ def test_the_users_entries_come_before_those_that_ship_and_those_of_gpus_alike_l
     monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h100"))
     mine = replace(tuning.TABLES, folder=tmp_path / "home" / tmp_path.name)
     mine.folder.mkdir(parents=True)
-    shape = {"capability": "9.0", "processors": 132}
     other = tuning.TABLES.path("Another GPU")
-    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), **shape)))
+    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), "9.0", 132)))
     write(entry(4), entry(4, 4000))
     mine.path(GPU).write_text(mine.text(Table(GPU, (entry(2),))))
     tuning.forget()
     assert [space.choice(Problem(0, n))["BLOCK"] for n in (1000, 4000, 2000)] == [2, 4, 8]
-    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8, 2000),), **shape | {"processors": 114})))
+    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8, 2000),), "9.0", 114)))
     tuning.forget()
     assert space.choice(Problem(0, 2000)) == RULE
     assert "Fake GPU 9000, yours: 1 of 1 tuned configurations count" in tuning.summary()
