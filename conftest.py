@@ -8,7 +8,11 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process that runs tests for another ends at once: Python would let Triton print what it did not free."""
+    """A process that runs tests for another ends at once: Python would let Triton print what it did not free.
+
+    Times and tuned configurations of the user do not matter to tests.
+    """
+    os.environ["KERNELMUX_HOME"] = "/dev/null/no-home"
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
 

@@ -209,7 +209,7 @@ def _gradient(spec: OpSpec) -> str:
 
 def _speeds(op: str) -> Iterator[str]:
     if elsewhere.owner(op) and not any(row.op == op for record in records.everywhere() for row in record.rows):
-        yield f"Not on record yet: `python -m kernelmux.perf --op {op} --record`, on a GPU."
+        yield f"Not on record yet: `python -m kernelmux.perf --op {op} --record --into-checkout`, on a GPU."
     for record in records.everywhere():
         rows = [row for row in rungs.rows(record) if row.op == op]
         if not rows and elsewhere.owner(op):

@@ -107,4 +107,5 @@ def _cells(group: ResultGroup, row: Timed | None) -> list[str]:
 def _command(op: str, workload: str, dtype: str, cells: list[list[str]]) -> Iterator[str]:
     """How to record what is not, or not as it stands."""
     if any("recorded" in cell[2] or "stale" in cell[2] for cell in cells):
-        yield f'To record it: `python -m kernelmux.perf --op {op} --dtype {dtype} --workload "{workload}" --record`.'
+        command = f'python -m kernelmux.perf --op {op} --dtype {dtype} --workload "{workload}" --record --into-checkout'
+        yield f"To record it: `{command}`."

@@ -18,7 +18,7 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import cards, conduct, guests, machines, terminal
+from kernelmux.registry import cards, conduct, guests, home, machines, terminal
 from kernelmux.registry.errors import ArgumentError
 
 OUTPUTS = ("--out", "--html")
@@ -31,7 +31,8 @@ MINUTES = (
 )
 # With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
 RIGOROUS = (
-    "every_row", "workload", "dtype", "samples", "quick", "aa", "peers", "impl", "stale", "record", "sweep", "against",
+    "every_row", "workload", "dtype", "samples", "quick", "aa", "peers", "impl", "stale", "into_checkout", "sweep",
+    "against",
 )  # fmt: skip
 OK = 0
 
@@ -51,9 +52,10 @@ examples:
   python -m kernelmux.perf --show-sweeps                          the curves on record
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --overhead                             what a call costs on the host
-  python -m kernelmux.perf --record                               keep the rows in perf/results/<gpu>.json
+  python -m kernelmux.perf --record                               the report, its times kept where "auto" reads them
   python -m kernelmux.perf --against main                         which rows became slower or faster since
   python -m kernelmux.perf --stale --record                       the rows on record that are stale
+  python -m kernelmux.perf --export mine.json                     your record of this GPU, for a pull request
   python -m kernelmux.perf --show                                 what was recorded
   python -m kernelmux.perf --render perf/results/nvidia_h200.json --html report.html     a page of it
 
@@ -186,7 +188,19 @@ def _against(made: argparse.ArgumentParser) -> None:
 
 def _reports(made: argparse.ArgumentParser) -> None:
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
-    made.add_argument("--record", action="store_true", help="merge the rows into perf/results/<gpu>.json")
+    kept = (
+        f"keep the rows in your folder, where auto reads their times ({home.VARIABLE}, else ~/.local/share/kernelmux)"
+    )
+    made.add_argument("--record", action="store_true", help=kept)
+    shipped = (
+        "with --record: in perf/results and registry/times, or in the package whose operators they are; all columns"
+    )
+    made.add_argument("--into-checkout", action="store_true", help=shipped)
+    made.add_argument(
+        "--export", metavar="FILE", help="write your record of this GPU, for a pull request; runs nothing"
+    )
+    checked = "is this record whole, possible on its card, and without noise? Runs nothing"
+    made.add_argument("--check-export", metavar="FILE", help=checked)
     made.add_argument(
         "--compare", metavar="FILE", help="compare with earlier results (results.json or a record); slower rows fail"
     )
@@ -228,8 +242,10 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         raise ArgumentError("--stale: the rows on record alone; leave out --peers and --impl")
     if args.plot is not None and not args.sweep and args.show_sweeps is None:
         raise ArgumentError("--plot: expected --sweep or --show-sweeps beside it, whose curves it draws")
-    if args.record and args.brief:
-        raise ArgumentError("--record: a record has all columns; leave out --brief")
+    if args.into_checkout and not args.record:
+        raise ArgumentError("--into-checkout: expected --record beside it, whose rows it keeps")
+    if args.into_checkout and args.brief:
+        raise ArgumentError("--into-checkout: a record that ships has all columns; leave out --brief")
     if args.record and args.peers and not args.sweep:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     if args.impl:
@@ -280,6 +296,8 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
         return command.render(console, Path(args.render), args.html, args.compare)
     if args.show is not None:
         return command.show(console, args.show)
+    if args.export is not None or args.check_export is not None:
+        return command.contribute(console, args.export, args.check_export)
     if args.show_sweeps is not None:
         return sweeping.show(console, args)
     if args.update is not None:
@@ -316,7 +334,7 @@ def _timed(console: Console, options: Options, args: argparse.Namespace, words: 
 
 def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
     if args.stale:
-        return plan.stale(options)
+        return plan.stale(options, args.into_checkout)
     if not options.until_known:
         return plan.rows(options)
     return brief.by_importance(plan.rows(options)) if options.ops else brief.report(options)

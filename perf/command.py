@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from kernelmux.perf import aa, files, machine, overhead, peers, plan, records, results
+from kernelmux.perf import contribute as contribution
 from kernelmux.perf import run as running
 from kernelmux.perf.emulated import moved, resources
 from kernelmux.perf.options import Options
@@ -25,7 +26,7 @@ from kernelmux.perf.results import Results
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import between
+from kernelmux.registry.files import between, file_stem
 from kernelmux.registry.packages import missing_packages
 
 OK, FAILED = 0, 1
@@ -106,7 +107,7 @@ def overheads(console: Console, options: Options, args: argparse.Namespace, comm
     measured = Results(date=machine.today(), command=command, machine=here, ceilings=None, rows=(), overhead=found)
     tables.busy(console, (), found)
     if args.record:
-        _record(console, measured)
+        _record(console, measured, args)
     return FAILED if any(row.error for row in found) else OK
 
 
@@ -163,6 +164,8 @@ def check_outputs(args: argparse.Namespace) -> None:
     if args.compare:
         results.read(Path(args.compare))
     files.folder(Path(args.out), "--out")
+    if args.record:
+        files.folder(records.FOLDER if args.into_checkout else records.folder_of_user(), "--record")
     if args.html:
         files.writable(Path(args.html), "--html", made=True)
 
@@ -194,7 +197,7 @@ def write(console: Console, measured: Results, args: argparse.Namespace) -> Resu
         console.print(f"\nkept: {kept}, with rows that this run did not time", markup=False, soft_wrap=True)
     results.write(measured, folder / "results.json")
     if args.record:  # before anything is drawn: a run may be stopped while it is
-        _record(console, measured)
+        _record(console, measured, args)
     markdown.write(measured, folder, "report")
     page.write(measured, earlier, Path(args.html) if args.html else folder / "report.html")
     console.print(
@@ -206,14 +209,14 @@ def write(console: Console, measured: Results, args: argparse.Namespace) -> Resu
     return earlier
 
 
-def _record(console: Console, measured: Results) -> None:
-    for path in records.record_all(measured):
+def _record(console: Console, measured: Results, args: argparse.Namespace) -> None:
+    for path in records.record_all(measured) if args.into_checkout else [records.record_for_user(measured)]:
         markdown.write(results.read(path), path.parent, path.stem)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 
 def _show_records(console: Console, options: Options) -> None:
-    for known in records.everywhere():
+    for known in (*records.of_user(), *records.everywhere()):
         rows = [row for row in known.rows if not options.ops or row.op in options.ops]
         if rows:
             _print_record(console, known, rows, whole=False)
@@ -237,6 +240,18 @@ def show(console: Console, gpu: str) -> int:
         console.print(wording.roofs(known.results.ceilings), markup=False)
     _print_record(console, known, known.rows, whole=True)
     return OK
+
+
+def contribute(console: Console, target: str | None, source: str | None) -> int:
+    """Write the user's record for a pull request, or say what is wrong with one; FAILED for what cannot ship."""
+    found, wrong = contribution.export(Path(target)) if target else contribution.check(Path(str(source)))
+    for line in wrong:
+        console.print(line, style="red", markup=False, soft_wrap=True)
+    what = f"{target or source}: {len(found.timed)} rows of {found.machine.name}, {len(wrong)} problems"
+    if not wrong:
+        what += f"; add it as perf/results/{file_stem(found.machine.name)}.json"
+    console.print(f"{what}; not written" if target and wrong else what, markup=False, soft_wrap=True)
+    return FAILED if wrong else OK
 
 
 def render(console: Console, source: Path, target: str | None, earlier: str | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernelmux.perf.json_form import SPARSE
+from kernelmux.registry import gpu_tables
 from kernelmux.registry.packages import not_installed, version
 
 PACKAGES = (
@@ -41,6 +42,11 @@ class Machine:
     clock: str = field(default="", metadata=SPARSE)
     power_limit: str = field(default="", metadata=SPARSE)
     threads: int | None = field(default=None, metadata=SPARSE)
+
+
+def found_with(machine: Machine) -> dict[str, str]:
+    """What tables of the registry keep of the packages and the driver of a machine."""
+    return gpu_tables.versions_of(machine.versions, machine.driver)
 
 
 def describe(device: str) -> Machine:

@@ -49,13 +49,13 @@ def rows(options: Options) -> list[Row]:
     return rows
 
 
-def stale(options: Options) -> list[Row]:
+def stale(options: Options, shipped: bool = False) -> list[Row]:
     """The stale rows on record for this GPU (what they launch has changed), with torch beside them as in any run.
 
-    Without a GPU, those of the first record. ArgumentError for a GPU without a record.
+    Without a GPU, those of the first record. shipped: not of the user's. ArgumentError for a GPU without a record.
     """
     check_names(options)
-    known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "").rows
+    known = records.find(torch.cuda.get_device_name() if options.device == "cuda" else "", shipped).rows
     wanted = {row.key: row.group for row in known if row.stale and _asked_for(row, options)}
     beside = {row.key for row in known if row.backend == BASELINE and row.group in wanted.values()}
     found = (_present(row) for row in known if row.key in wanted or row.key in beside)

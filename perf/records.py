@@ -1,6 +1,8 @@
-"""The record of each GPU, perf/results/<gpu>.json, and whether its rows are of the sources as they are.
+"""The record of each GPU, results/<gpu>.json, and whether its rows are of the sources as they are.
 
-A package with operators keeps the rows of its own implementations in its folder `results`, and their times in `times`.
+A user's records lie in the user's folder (`registry.home`), and their times beside them. Those that ship are perf/results
+and registry/times; a package with operators keeps the rows of its own implementations in its folder `results`, and their
+times in `times`.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import files
+from kernelmux.perf import files, peers
 from kernelmux.perf.json_form import encode
+from kernelmux.perf.machine import Machine, found_with
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Overhead, Results, read, text
 from kernelmux.perf.roofline import NOISY
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, elsewhere, measured
+from kernelmux.registry import catalog, elsewhere, home, measured
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.files import file_stem
 from kernelmux.registry.gpu_tables import Table
@@ -28,25 +31,43 @@ KEPT = (
     "op", "workload", "dtype", "backend", "variant", "idea", "spec", "source", "median_us", "spread", "least_us",
     "rounds", "bytes", "flops", "unit", "link", "floor_us", "floor_by", "share", "rate", "rate_unit", "bound",
     "host_us", "graph_us", "budget", "sampled", "again_us", "again_spread", "apart",
-    "mhz", "held_us", "held_mhz", "status", "date",
+    "mhz", "held_us", "held_mhz", "status", "date", "packages",
 )  # fmt: skip
 DIGITS = 6
 
 
 def record(results: Results, folder: Path | None = None) -> Path:
     """Merge the timed rows of a run into the record of its GPU; what failed loses its row, what was noisy keeps it."""
-    if results.machine.kind != "cuda":
-        raise ArgumentError("--record: only times of a real GPU are recorded")
+    check(results)
     path = (folder or FOLDER) / f"{file_stem(results.machine.name)}.json"
     known = read(path) if path.exists() else replace(results, rows=(), overhead=())
     head = results if results.rows else known  # a run of host times alone says nothing of the ceilings
-    files.write(path, text(form(replace(head, rows=merged(known.timed, results), overhead=_overhead(known, results)))))
+    kept = [_of_then(row, known.machine, head.machine) for row in known.timed]
+    files.write(path, text(form(replace(head, rows=merged(kept, results), overhead=_overhead(known, results)))))
     recorded.cache_clear()
     return path
 
 
+def check(results: Results) -> None:
+    """ArgumentError for what is not of a real GPU."""
+    if results.machine.kind != "cuda":
+        raise ArgumentError("--record: only times of a real GPU are recorded")
+
+
+def folder_of_user() -> Path:
+    """The user's records; ArgumentError where there is no place for them."""
+    return home.required(FOLDER.name, "--record")
+
+
+def record_for_user(results: Results) -> Path:
+    """`record` and `derive` in the user's folder, whosever implementations were timed; the file of the record."""
+    path = record(results, folder_of_user())
+    derive(path, home.required(measured.TABLES.folder.name, "--record"))
+    return path
+
+
 def record_all(results: Results) -> list[Path]:
-    """`record` and `derive`, for ours and for each package whose implementations were timed; the files of the records."""
+    """The same where the sources lie, for ours and for each package whose implementations were timed."""
     packages = {name: package.folder for name, package in elsewhere.listed().packages.items()}
     parts = {_whose(row.op, row.variant) for row in results.rows} | {_whose(r.op, r.variant) for r in results.overhead}
     paths = []
@@ -66,14 +87,21 @@ def _whose(op: str, variant: str) -> str:
 
 
 def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
-    """The rows on record with those of a run in place of older ones, but for noisy ones, in the order of a report."""
+    """The rows on record with those of a run in place of older ones, in the order of a report; not noisy ones, nor those of
+    other libraries."""
     rows = {row.key: row for row in known}
     for row in results.rows:
         if row.status == "failed":
             rows.pop(row.key, None)
-        elif isinstance(row, Timed) and row.spread <= NOISY:
+        elif isinstance(row, Timed) and row.spread <= NOISY and row.backend != peers.NAME:
             rows[row.key] = replace(row, date=results.date)
     return tuple(sorted(rows.values(), key=_rank))
+
+
+def _of_then(row: Timed, then: Machine, now: Machine) -> Timed:
+    """A row whose record gets the head of another run: it names the packages that it was timed with, if they are others."""
+    own = row.packages or found_with(then)
+    return replace(row, packages={} if own == found_with(now) else own)
 
 
 def _overhead(known: Results, results: Results) -> tuple[Overhead, ...]:
@@ -153,12 +181,22 @@ def everywhere() -> tuple[GpuRecord, ...]:
     return tuple(map(GpuRecord, found.values()))
 
 
-def find(gpu: str) -> GpuRecord:
-    """The record of a GPU by its name, its file name or a part of either; ArgumentError names what there is."""
-    for known in everywhere():
+def of_user() -> tuple[GpuRecord, ...]:
+    """The user's own records."""
+    place = home.folder()
+    return tuple(GpuRecord(read(path)) for path in sorted((place / FOLDER.name).glob("*.json"))) if place else ()
+
+
+def find(gpu: str, shipped: bool = False) -> GpuRecord:
+    """The record of a GPU by its name, its file name or a part of either; ArgumentError names what there is.
+
+    The user's comes before others; shipped: those alone.
+    """
+    there = everywhere() if shipped else (*of_user(), *everywhere())
+    for known in there:
         if not gpu or file_stem(gpu) in file_stem(known.gpu):
             return known
-    names = ", ".join(known.gpu for known in everywhere()) or "none"
+    names = ", ".join(dict.fromkeys(known.gpu for known in there)) or "none"
     raise ArgumentError(f"no recorded results{f' of {gpu}' if gpu else ''}; recorded GPUs: {names}")
 
 
@@ -170,7 +208,8 @@ def stale(row: Timed) -> bool:
 def derive(path: Path, folder: Path | None = None) -> Path:
     """Write the times of a record, in the file at `path`, where the choice of a backend reads them."""
     found = read(path)
-    table = Table(found.machine.name, tuple(map(measured.time_of, found.timed)))
+    times, machine = tuple(map(measured.time_of, found.timed)), found.machine
+    table = Table(machine.name, times, machine.capability, machine.processors or 0, found_with(machine))
     made = (folder or measured.TABLES.folder) / path.name
     files.write(made, measured.TABLES.text(table))
     measured.forget()

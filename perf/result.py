@@ -126,6 +126,7 @@ class Timed(Result):
     mhz: the clock before the samples; held_us, held_mhz: time and clock once power and clock have settled.
     first_s: seconds of the first call; copies: sets of inputs. point: None without ceilings; second: None without A/A.
     parts: seconds of the parts of its work. date: of a row in a record. stale: the source or the work has changed since.
+    packages: of a row in a record, what it was timed with (`registry.gpu_tables`), if that is not what the machine says.
     """
 
     spec: str
@@ -153,6 +154,7 @@ class Timed(Result):
     second: SecondTiming | None = field(default=None, metadata=PART)
     parts: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     date: str = field(default="", metadata=SPARSE)
+    packages: dict[str, str] = field(default_factory=dict, metadata=SPARSE)
     stale: bool = field(default=False, metadata=DERIVED)
 
     def __post_init__(self) -> None:

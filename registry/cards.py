@@ -81,6 +81,11 @@ class Card:
         return "sm_{}{}".format(*self.capability)
 
     @property
+    def number(self) -> str:
+        """8.9."""
+        return "{}.{}".format(*self.capability)
+
+    @property
     def arch(self) -> str:
         """The target of compilers; from sm_90 on the "a" variant, which alone has wgmma and setmaxnreg."""
         return self.sm + ("a" if self.capability >= (9, 0) else "")
@@ -190,7 +195,7 @@ def _read(told: Any) -> Card:
     else:  # newer than the table, or older than what it has
         older = [c for c in _representatives() if c.capability <= capability] or [_representatives()[0]]
         like = replace(older[-1], capability=capability)
-    like = next((c for c in table().values() if c.capability == capability and _named(c, told.name)), like)
+    like = by_device_name(told.name, capability) or like
     processors = int(told.multi_processor_count)
     rates = like.rates
     if processors != like.processors:  # another card of the kind: units and clocks about in proportion
@@ -210,9 +215,14 @@ def _read(told: Any) -> Card:
     )
 
 
-def _named(card: Card, name: str) -> bool:
-    """Whether a device's name has the words of a card: "L40S" is no "L4"."""
-    return bool(re.search(rf"\b{re.escape(card.device)}\b", name))
+def by_device_name(name: str, capability: tuple[int, int]) -> Card | None:
+    """The card of the table that the driver means by a name, "NVIDIA H100 80GB HBM3"; None for one that is not there."""
+    return next((c for c in table().values() if c.capability == capability and _has(name, c.device)), None)
+
+
+def _has(name: str, words: str) -> bool:
+    """Whether a device's name has these words: "L40S" is no "L4"."""
+    return bool(re.search(rf"\b{re.escape(words)}\b", name))
 
 
 def _bandwidth(told: Any) -> float:

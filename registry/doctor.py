@@ -21,7 +21,18 @@ import torch
 
 from kernelmux import __version__
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, config, cuda_driver, elsewhere, measured, requests, selection, tables, tuning
+from kernelmux.registry import (
+    catalog,
+    config,
+    cuda_driver,
+    elsewhere,
+    home,
+    measured,
+    requests,
+    selection,
+    tables,
+    tuning,
+)
 from kernelmux.registry.elsewhere import Package
 from kernelmux.registry.errors import KernelmuxError, VariableWarning, described, hint
 from kernelmux.registry.packages import PACKAGES, TESTED, untested, version
@@ -258,7 +269,7 @@ def _refused() -> list[tuple[str, str, str]]:
 # --- settings -----------------------------------------------------------------------------------------------
 
 # Of others: what decides where kernels run, how they are compiled and where they are kept.
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "XDG_CACHE_HOME")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")
 
 
 def _environment() -> Iterator[str]:
@@ -290,6 +301,9 @@ def _choices() -> Iterator[str]:
 
 def _times() -> Iterator[str]:
     yield from measured.summary()
+    told = (said(device) for device in _devices()[1:] for said in (measured.lack, measured.borrowed))
+    yield from dict.fromkeys(filter(None, told))
+    yield _fact("folder of yours", f"{home.folder() or f'none: set {home.VARIABLE}'}")
 
 
 def _tuned() -> Iterator[str]:

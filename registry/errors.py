@@ -15,6 +15,7 @@ FallbackWarning (UserWarning)             said once per process, operator and re
                                           a kernel was refused by the card or its compiler, products are computed
                                           without tensor cores, or vmap runs an operator once per example
 ShadowWarning (UserWarning)               a result and that of its shadow differ, or a shadow cannot run
+UnmeasuredWarning (UserWarning)           said once per process and GPU: no times of it are known to "auto"
 VariableWarning (UserWarning)             said once per process: nothing reads a variable that begins with KERNELMUX_
 
 Any other exception raised inside an implementation is not wrapped: it reaches the caller as it is.
@@ -83,6 +84,10 @@ class ShadowWarning(UserWarning):
 
 class TunedTableWarning(UserWarning):
     """A table of tuned configurations cannot be read and is ignored."""
+
+
+class UnmeasuredWarning(UserWarning):
+    """ "auto" goes by the priority of backends on a GPU without measured times; the text says how to measure them."""
 
 
 class VariableWarning(UserWarning):

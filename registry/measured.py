@@ -1,27 +1,29 @@
-"""What "auto" knows of a GPU: the times of the variants that were measured on it.
+"""What "auto" knows of a GPU: the times of the variants that were measured on it, or on one with the same multiprocessors.
 
-`registry/times/<gpu>.json` is written with the record of `python -m kernelmux.perf --record`, from the same rows. A time
-counts while its variant launches for its workload what was measured (`launch_keys`), and that is the same work (bytes and
-flops); other rows say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options,
-reduced axis and order of images in memory, and the least sum of |log2(length / length of the workload)| over the axes,
-at most FURTHEST.
+`times/<gpu>.json`, in the folder of the user (`home`) and in `registry`, is written with the record of `python -m
+kernelmux.perf --record`, from the same rows. A time counts while its variant launches for its workload what was measured
+(`launch_keys`), and that is the same work (bytes and flops); other rows say nothing. A call is compared with the nearest
+workload of its operator: the same dtypes, options, reduced axis and order of images in memory, and the least sum of
+|log2(length / length of the workload)| over the axes, at most FURTHEST. Workloads measured on this GPU with the packages
+at hand are asked first, then those of other packages, then those of another GPU.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog, dtypes, gpu_tables, launch_keys, tracing, tuning
+from kernelmux.registry import cards, catalog, dtypes, gpu_tables, launch_keys, tracing, tuning
+from kernelmux.registry.cards import Card
 from kernelmux.registry.domains import Count
-from kernelmux.registry.gpu_tables import Table, Tables
+from kernelmux.registry.gpu_tables import ALIKE, Found, Table, Tables
 from kernelmux.registry.launch_keys import SAME, compared
 from kernelmux.registry.signature import Axis, Call
 from kernelmux.registry.spec import OpSpec
@@ -33,7 +35,10 @@ DIGITS = 6  # of bytes and flops, as records keep them
 
 @dataclass(frozen=True)
 class Time:
-    """The median time of a variant for a workload. source: of the backend's files; bytes, flops: of the workload."""
+    """The median time of a variant for a workload. source: of the backend's files; bytes, flops: of the workload.
+
+    packages: that it was measured with, if not with those of the table.
+    """
 
     op: str
     workload: str
@@ -44,6 +49,7 @@ class Time:
     source: str
     bytes: float
     flops: float
+    packages: dict[str, str] = field(default_factory=dict)
 
     @property
     def current(self) -> bool:
@@ -65,17 +71,23 @@ class Time:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The workload that a call is most like, and the times (in microseconds) of the variants, "cuda/tiled", for it."""
+    """The workload that a call is most like, and the times (in microseconds) of the variants, "cuda/tiled", for it.
+
+    alike: measured on another GPU, with the same multiprocessors. older: of all times, which packages are others since.
+    """
 
     gpu: str
     workload: str
     dtype: str
     times: dict[str, float]
+    alike: bool = False
+    older: str = ""
 
     @property
     def source(self) -> str:
         """Who speaks, as decisions tell it."""
-        return f"auto: measured on {self.gpu}, {self.workload} {self.dtype}"
+        where = f"{self.gpu}, {ALIKE}" if self.alike else self.gpu
+        return f"auto: measured on {where}, {self.workload} {self.dtype}{self.older and f'; older: {self.older}'}"
 
     def fastest(self, names: Sequence[str]) -> str | None:
         """Of these variants the fastest, None if no time is known; names: by priority, for equal times."""
@@ -96,45 +108,85 @@ def nearest(call: Call) -> Nearest | None:
     if (name := gpu_tables.gpu(call.device)) is None or not all(map(tracing.has_memory, call.tensors.values())):
         return None
     kind, at = _kind(call), _lengths(call)
-    found = [(_distance(at, point.lengths), point) for point in _points(name, call.spec.name) if point.kind == kind]
-    distance, point = min(found, key=lambda pair: pair[0], default=(math.inf, None))
-    if point is None or distance > FURTHEST:
+    points = (point for point in _points(name, gpu_tables.card(call.device), call.spec.name) if point.kind == kind)
+    near = [(point.rank, distance, point) for point in points if (distance := _distance(at, point.lengths)) <= FURTHEST]
+    if not near:
         return None
+    *_, point = min(near, key=lambda found: found[:2])
     return point.tuned if _same_bucket(at, point.lengths) else point.known
+
+
+def lack(device: torch.device) -> str:
+    """What to say of a GPU without any table; "" for others, and for a CPU."""
+    name = gpu_tables.gpu(device)
+    if name is None or _found(name, gpu_tables.card(device)):
+        return ""
+    return f"no measured times for {name}: backends by priority; `kernelmux perf --record` measures them in about 5 minutes"
+
+
+def borrowed(device: torch.device) -> str:
+    """What to say of a GPU that has the times of others alone; "" for others."""
+    name = gpu_tables.gpu(device)
+    known = dict.fromkeys(found.gpu for found in _found(name, gpu_tables.card(device))) if name else ()
+    own = "; `kernelmux perf --record` measures its own in about 5 minutes"
+    return "" if not known or name in known else f"{name}: by the times of {', '.join(known)}, {ALIKE}{own}"
 
 
 @dataclass(frozen=True)
 class _Point:
-    """tuned: `known` with the times of tuned configurations, which calls of nearly the same sizes have (`tuning`)."""
+    """tuned: `known` with the times of tuned configurations, which calls of nearly the same sizes have (`tuning`).
+
+    rank: what is asked before it has a lower one.
+    """
 
     kind: object
     lengths: dict[str, float]
     known: Nearest
     tuned: Nearest
 
+    @property
+    def rank(self) -> tuple[bool, bool]:
+        return self.known.alike, bool(self.known.older)
+
 
 @cache
-def _points(name: str, op: str) -> tuple[_Point, ...]:
-    """The workloads of an operator with the times that count, read once."""
-    times = [t for t in TABLES.everywhere(name).rows if t.op == op and t.current]
-    return tuple(_point(name, catalog.spec(op), group) for group in _grouped(times))
+def _found(name: str, card: Card | None) -> tuple[Found[Time], ...]:
+    return TABLES.everywhere(name, card)
 
 
-def _grouped(times: Iterable[Time]) -> Iterator[list[Time]]:
-    """The times of each workload in each dtype."""
-    groups: dict[tuple[str, str], list[Time]] = {}
-    for time in times:
-        groups.setdefault((time.workload, time.dtype), []).append(time)
-    yield from groups.values()
+@cache
+def _points(name: str, card: Card | None, op: str) -> tuple[_Point, ...]:
+    """The workloads of an operator with the times that count, read once; best first where several are of one variant."""
+    found = [f for f in _found(name, card) if f.row.op == op and f.row.current]
+    groups: dict[tuple[str, str, str], list[Found[Time]]] = {}
+    for f in found:
+        groups.setdefault((f.gpu, f.row.workload, f.row.dtype), []).append(f)
+    return tuple(_point(name, card, catalog.spec(op), group) for group in groups.values())
 
 
-def _point(name: str, spec: OpSpec, group: Sequence[Time]) -> _Point:
-    call, first = spec.hypothetical(*_workload(group[0])), group[0]
-    times = {f"{time.backend}/{time.variant}": time.median_us for time in group}
-    tuned = tuning.times(name, spec.name, first.workload, first.dtype)
-    faster = {variant: min(us, tuned.get(variant, us)) for variant, us in times.items()}
-    known, best = (Nearest(name, first.workload, first.dtype, each) for each in (times, faster))
+def _point(name: str, card: Card | None, spec: OpSpec, group: Sequence[Found[Time]]) -> _Point:
+    """A workload in a dtype on one GPU; a variant without a time of the packages at hand has its older one."""
+    group = sorted(group, key=lambda f: bool(f.older))
+    first, gpu, older = group[0].row, group[0].gpu, group[0].older
+    call, scale = spec.hypothetical(*_workload(first)), _scale(first, gpu, card)
+    times = {f"{f.row.backend}/{f.row.variant}": f.row.median_us * scale for f in reversed(group)}
+    tuned = tuning.times(gpu, spec.name, first.workload, first.dtype)
+    faster = {variant: min(us, tuned.get(variant, us / scale) * scale) for variant, us in times.items()}
+    known, best = (Nearest(gpu, first.workload, first.dtype, each, gpu != name, older) for each in (times, faster))
     return _Point(_kind(call), _lengths(call), known, best)
+
+
+def _scale(time: Time, gpu: str, card: Card | None) -> float:
+    """How much longer a workload that memory binds takes on a card than where it was measured; 1 for others.
+
+    Multiprocessors are the same, memory need not be. It multiplies the times of all variants of a workload alike: which is
+    the fastest stays what was measured.
+    """
+    there = cards.by_device_name(gpu, card.capability) if card and card.title != gpu else None
+    if card is None or there is None:
+        return 1.0
+    rate = there.rates.get(time.dtype, there.rates["fp32"])
+    return there.bandwidth / card.bandwidth if time.bytes / there.bandwidth > time.flops / rate else 1.0
 
 
 def _workload(time: Time) -> tuple[Any, torch.dtype]:
@@ -201,19 +253,24 @@ def time_of(row: Any) -> Time:
 def forget() -> None:
     """Read the tables again when they are next asked; for tests, and after new ones were written."""
     TABLES.forget()
-    _points.cache_clear()
+    for cached in (_found, _points):
+        cached.cache_clear()
 
 
 def summary() -> list[str]:
-    """A line about each table: how many of its times count, and which do not, since what they measured has changed.
+    """A line about each table: how many of its times count, which do not, since what they measured has changed, and how
+    many were measured with other packages.
 
     A problem begins with "!".
     """
     return [line for tables in TABLES.all() for line in tables.summary(_told)]
 
 
-def _told(table: Table[Time]) -> Iterator[str]:
-    stale = Counter(f"{t.op} {t.backend}" for t in table.rows if not t.current)
-    told = f"{table.gpu}: {len(table.rows) - stale.total()} of {len(table.rows)} measured times count"
+def _told(table: Table[Time], name: str) -> Iterator[str]:
+    current = {id(t): t.current for t in table.rows}
+    stale = Counter(f"{t.op} {t.backend}" for t in table.rows if not current[id(t)])
+    told = f"{name}: {len(table.rows) - stale.total()} of {len(table.rows)} measured times count"
+    older = Counter(filter(None, (gpu_tables.older_packages(table, t) for t in table.rows if current[id(t)])))
+    told += "".join(f", {count} of them older ({why})" for why, count in older.items())
     names = ", ".join(f"{name} ({count})" for name, count in sorted(stale.items()))
     yield f"{told}; the source or the work of these has changed since: {names}" if stale else told

@@ -1,7 +1,8 @@
 """What is said of a call that runs all the same, once per process.
 
 It is emulated, not run by the backend or variant that was preferred, without tensor cores, in a loop under vmap, not run by
-a kernel at all in a module that `patch` swapped, or not deterministic where torch's flag wants a warning of that.
+a kernel at all in a module that `patch` swapped, not deterministic where torch's flag wants a warning of that, or chosen by
+"auto" without times.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from types import FrameType
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, determinism
+from kernelmux.registry import cards, determinism, measured
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.choice import Decision, Verdict
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning
+from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning, UnmeasuredWarning
 
 OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
 AMPERE = (8, 0)  # the first whose tensor cores multiply bf16
@@ -29,8 +30,11 @@ _emulating: set[str] = set()  # backends
 def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     """One FallbackWarning for an operator and what it was passed over for, at the line of the user who called.
 
-    It counts as said even where warnings are errors: the next call must work.
+    It counts as said even where warnings are errors: the next call must work. So does the one UnmeasuredWarning of a GPU
+    of whose variants "auto" knows no time.
     """
+    if decision.request.auto and (text := measured.lack(decision.call.device)):
+        _once(("auto", text), text, UnmeasuredWarning)
     key = (decision.call.spec.name, " | ".join(fallback.reason for fallback in decision.fallbacks))
     news = not all(fallback.verdict.refused for fallback in decision.fallbacks)  # of those `warn_refused` has told
     if news and key not in _told:

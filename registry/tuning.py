@@ -1,9 +1,10 @@
-"""What searches found faster than the rules beside the kernels: `registry/tuned/<gpu>.json`, and who reads it.
+"""What searches found faster than the rules beside the kernels: `tuned/<gpu>.json`, and who reads it.
 
-An entry counts while spec and versions are those that it was found with, and its variant launches the same by the rule
-(`launch_keys`). A problem has the entry of its very sizes, else the nearest of those whose sizes round up to the same
-powers of two, of the same variant and kind. Without an entry, or without a table, the rule decides. A plan asks once,
-when it is made. `python -m kernelmux.tune` writes entries.
+It lies in the folder of the user (`home`) and in `registry`. An entry counts while its spec is that of the search, and its
+variant launches the same by the rule (`launch_keys`). A problem has the entry of its very sizes, else the nearest of those
+whose sizes round up to the same powers of two, of the same variant and kind: of this GPU and the packages at hand, else
+older ones, else of a GPU with the same multiprocessors. Without an entry, or without a table, the rule decides. A plan asks
+once, when it is made. `python -m kernelmux.tune` writes entries.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.registry import catalog, gpu_tables, launch_keys, packages
+from kernelmux.registry import catalog, gpu_tables, launch_keys
+from kernelmux.registry.cards import Card
 from kernelmux.registry.errors import SpecError, TunedTableWarning
-from kernelmux.registry.gpu_tables import Table, Tables
+from kernelmux.registry.gpu_tables import Found, Table, Tables
 from kernelmux.registry.space import Config, Key, Space
-
-FOUND_WITH = ("torch", "triton", "cupy")
 
 
 @dataclass(frozen=True)
@@ -58,52 +58,51 @@ class Entry:
         return self.op, self.backend, self.variant, self.kind, *map(str, self.sizes)
 
     @property
-    def stale(self) -> str:
-        """What has changed since it was found, "" if it counts."""
-        return self._changed(versions())
+    def packages(self) -> dict[str, str]:
+        return self.versions
 
     @property
-    def edited(self) -> str:
-        """What has changed in this repository since it was found, "" if nothing: then packages decide if it counts."""
-        return self._changed({})
-
-    def _changed(self, packages: dict[str, str]) -> str:
+    def stale(self) -> str:
+        """What has changed since it was found, "" if it counts."""
         try:
-            source = gpu_tables.source(self.backend, self.op, self.variant)
-            now = {"spec": catalog.spec(self.op).hash, "source": source} | packages
+            source, spec = gpu_tables.source(self.backend, self.op, self.variant), catalog.spec(self.op).hash
         except Exception:
             return "its operator or backend is not here"
         item = launch_keys.workload(self.workload, self.dtype)
-        if (
-            launch_keys.compared(self.op, self.backend, self.variant, self.source, now["source"], item)
-            == launch_keys.SAME
-        ):
-            del now["source"]
-        then = {"spec": self.spec, "source": self.source} | self.versions
-        return ", ".join(
-            f"{name} is {now[name]} and was {then.get(name)}" for name in now if now[name] != then.get(name)
-        )
+        same = launch_keys.compared(self.op, self.backend, self.variant, self.source, source, item) == launch_keys.SAME
+        told = [f"spec is {spec} and was {self.spec}"] if spec != self.spec else []
+        return ", ".join(told if same else [*told, f"source is {source} and was {self.source}"])
+
+    @property
+    def older(self) -> str:
+        """Which packages are others since it was found, "" if none is: then it counts before those that are older."""
+        return gpu_tables.changed_packages(tuple(self.versions.items()))
 
 
 def find(space: Space, problem: Any) -> Entry | None:
     """The entry for a problem on its GPU, or None: there the rule decides."""
     _asked.add(space)
-    if (name := gpu_tables.gpu(problem.device)) is None or not (entries := _entries(name, space)):
+    name = gpu_tables.gpu(problem.device)
+    if name is None or not (entries := _entries(name, gpu_tables.card(problem.device), space)):
         return None
     key = space.key(problem)
-    alike = [entry for entry in entries if entry.key.bucket == key.bucket]
-    nearest = min(alike, key=lambda entry: gpu_tables.octaves(entry.sizes, key.sizes), default=None)
-    return nearest if nearest and not space.refusal(nearest.config, problem) else None
+    alike = [found for found in entries if found.row.key.bucket == key.bucket]
+
+    def distance(found: Found[Entry]) -> tuple[bool, bool, float]:
+        return found.gpu != name, bool(found.older), gpu_tables.octaves(found.row.sizes, key.sizes)
+
+    nearest = min(alike, key=distance, default=None)
+    return nearest.row if nearest and not space.refusal(nearest.row.config, problem) else None
 
 
 _asked: weakref.WeakSet[Space] = weakref.WeakSet()
 
 
 @cache
-def _entries(name: str, space: Space) -> tuple[Entry, ...]:
+def _entries(name: str, card: Card | None, space: Space) -> tuple[Found[Entry], ...]:
     """The entries of a variant that count."""
-    of_variant = (e for e in _table(name).rows if (e.backend, e.op, e.variant) == _names(space))
-    return tuple(entry for entry in of_variant if space.holds(entry.config) and not entry.stale)
+    of_variant = (f for f in _found(name, card) if (f.row.backend, f.row.op, f.row.variant) == _names(space))
+    return tuple(found for found in of_variant if space.holds(found.row.config) and not found.row.stale)
 
 
 def _names(space: Space) -> tuple[str, str, str]:
@@ -111,26 +110,25 @@ def _names(space: Space) -> tuple[str, str, str]:
 
 
 def times(name: str, op: str, workload: str, dtype: str) -> dict[str, float]:
-    """Microseconds of the variants, "triton/persistent", whose entries for a workload count."""
-    alike = (e for e in _table(name).rows if (e.op, e.workload, e.dtype) == (op, workload, dtype) and not e.stale)
-    return {f"{entry.backend}/{entry.variant}": entry.us for entry in alike}
+    """Microseconds of the variants, "triton/persistent", whose entries for a workload count, by the GPU of this name."""
+    alike = [f for f in _found(name) if (f.row.op, f.row.workload, f.row.dtype) == (op, workload, dtype)]
+    count = sorted((f for f in alike if not f.row.stale), key=lambda f: bool(f.older))  # best first
+    return {f"{found.row.backend}/{found.row.variant}": found.row.us for found in reversed(count)}
 
 
 @cache
-def _table(name: str) -> Table[Entry]:
-    """The table of a GPU; an empty one, with a warning, where it cannot be read."""
+def _found(name: str, card: Card | None = None) -> tuple[Found[Entry], ...]:
+    """The entries for a GPU; none, with a warning, where our table cannot be read."""
     try:
-        return TABLES.everywhere(name)
+        return TABLES.everywhere(name, card)
     except SpecError as error:
-        warnings.warn(f"{error}; it is ignored", TunedTableWarning, stacklevel=2)
-        return Table(name)
+        _ignored(str(error))
+        return ()
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Of the packages that compile and launch, as far as they are installed."""
-    found = {name: next(filter(None, map(packages.version, packages.PACKAGES[name])), "") for name in FOUND_WITH}
-    return {name: version for name, version in found.items() if version}
+def _ignored(error: str) -> None:
+    warnings.warn(f"{error}; it is ignored", TunedTableWarning, stacklevel=3)
 
 
 def _entry(row: Any) -> Entry:
@@ -142,32 +140,36 @@ TABLES = Tables(Path(__file__).with_name("tuned"), "tuned configurations", "entr
 
 
 def merged(table: Table[Entry], more: Iterable[Entry], refuted: Collection[tuple[str, ...]] = ()) -> Table[Entry]:
-    """The table with entries in place of those for the same sizes, and without stale ones of the refuted places."""
-    before = (entry for entry in table.rows if entry.place not in refuted or not entry.stale)
+    """The table with entries in place of those for the same sizes, and without stale and older ones of refuted places."""
+    before = (e for e in table.rows if e.place not in refuted or not (e.stale or e.older))
     found = {entry.place: entry for entry in (*before, *more)}
-    return Table(table.gpu, tuple(found[place] for place in sorted(found)))
+    return replace(table, rows=tuple(found[place] for place in sorted(found)))
 
 
 def forget() -> None:
     """Read the tables again, and make plans anew; for tests, and after new entries were written."""
     TABLES.forget()
-    for cached in (_table, _entries):
+    for cached in (_found, _entries, _ignored):
         cached.cache_clear()
     for space in _asked:
         space.renew()
 
 
 def summary() -> list[str]:
-    """A line about each table, and about all entries that do not count for one reason; a problem begins with "!"."""
+    """A line about each table, and about all entries that do not count, or are older, for one reason; a problem begins
+    with "!"."""
     return [line for tables in TABLES.all() for line in tables.summary(_told)]
 
 
-def _told(table: Table[Entry]) -> Iterator[str]:
-    stale: dict[str, list[Entry]] = {}
+def _told(table: Table[Entry], name: str) -> Iterator[str]:
+    stale, older = dict[str, list[Entry]](), dict[str, list[Entry]]()
     for entry in table.rows:
         if why := entry.stale:
             stale.setdefault(why, []).append(entry)
-    yield f"{table.gpu}: {len(table.rows) - sum(map(len, stale.values()))} of {len(table.rows)} tuned configurations count"
-    for why, entries in stale.items():
-        each = Counter(f"{e.op} {e.backend}/{e.variant}" for e in entries)
-        yield f"  stale: {', '.join(f'{name} ({count})' for name, count in each.items())}: {why}"
+        elif why := entry.older:
+            older.setdefault(why, []).append(entry)
+    yield f"{name}: {len(table.rows) - sum(map(len, stale.values()))} of {len(table.rows)} tuned configurations count"
+    for word, found in {"stale": stale, "older": older}.items():
+        for why, entries in found.items():
+            each = Counter(f"{e.op} {e.backend}/{e.variant}" for e in entries)
+            yield f"  {word}: {', '.join(f'{name} ({count})' for name, count in each.items())}: {why}"

@@ -15,7 +15,7 @@ from rich.console import Console
 from kernelmux.perf import files, plan
 from kernelmux.perf.options import Options
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, elsewhere, terminal, tuning
+from kernelmux.registry import catalog, dtypes, elsewhere, home, terminal, tuning
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.files import between, file_stem
@@ -36,9 +36,10 @@ examples:
   python -m kernelmux.tune --op matmul --backend triton --dry-run           what would be timed; needs no GPU
   python -m kernelmux.tune --list                                           the tables, and which entries are stale
 
-What a search finds is kept in registry/tuned/<gpu>.json, where plans look it up. What was timed is kept too, in the folder
-of --log: a search that was stopped goes on where it was. Exit status: 0 done, 1 a configuration computes something wrong,
-2 usage error or nothing to search, 130 Ctrl-C.
+What a search finds is kept as tuned/<gpu>.json in your folder, where plans look it up (KERNELMUX_HOME, else
+~/.local/share/kernelmux); --into-checkout keeps it in registry/tuned, with what ships. What was timed is kept too, in the
+folder of --log: a search that was stopped goes on where it was. Exit status: 0 done, 1 a configuration computes something
+wrong, 2 usage error or nothing to search, 130 Ctrl-C.
 """
 
 
@@ -63,15 +64,14 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
-    made.add_argument(
-        "--out",
-        default=str(tuning.TABLES.folder),
-        metavar="FOLDER",
-        help="of tables (default: registry/tuned; of a package with operators its own folder tuned)",
-    )
+    out = made.add_mutually_exclusive_group()
+    out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")
+    shipped = "keep the tables in registry/tuned, or in the package with operators whose variants they are about"
+    out.add_argument("--into-checkout", action="store_true", help=shipped)
     made.add_argument("--log", default="build/tune", metavar="FOLDER", help="of times so far (default: build/tune)")
     made.add_argument("--dry-run", action="store_true", help="compile and list, time nothing; needs no GPU")
-    made.add_argument("--list", action="store_true", help="list the tables in the folder of --out; runs nothing")
+    listed = "list the tables, yours and those that ship, or those of --out; runs nothing"
+    made.add_argument("--list", action="store_true", help=listed)
     made.add_argument("--update", metavar="FILE", help="write the tables between the markers in FILE; runs nothing")
     return made
 
@@ -96,11 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
     if args.list:
-        for line in report.listing(Path(args.out)):
-            console.print(line, markup=False, soft_wrap=True)
+        for folder in [Path(args.out)] if args.out else dict.fromkeys(tables.folder for tables in tuning.TABLES.all()):
+            for line in report.listing(folder):
+                console.print(line, markup=False, soft_wrap=True)
         return OK
     if args.update is not None:
-        return _update(console, Path(args.update), Path(args.out))
+        return _update(console, Path(args.update), Path(args.out or tuning.TABLES.folder))
     for op in args.op:
         catalog.spec(op)  # a misspelt operator is named before a missing GPU
     catalog.check_dtypes(args.op, args.dtype)
@@ -178,22 +179,28 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
         report.show(console, searches)
         console.print("nothing was timed: --dry-run")
         return OK
-    files.folder(Path(args.out), "--out")
+    files.folder(_folder(args), "--out")
     run.time_all(searches, settings, log, progress)
     run.check_winners(searches, settings, progress)
     report.show(console, searches)
     entries, refuted = list(run.entries(searches)), run.refuted(searches)
     paths = []
-    for out in dict.fromkeys(_table_of(search.job, Path(args.out)) for search in searches):
-        own = [entry for entry in entries if _table_of(entry, Path(args.out)) == out]
+    for out in dict.fromkeys(_table_of(search.job, _folder(args)) for search in searches):
+        own = [entry for entry in entries if _table_of(entry, _folder(args)) == out]
         paths.append(str(run.write(own, gpu, out, refuted)))
     told = f"{len(entries)} of {len(searches)} searches found a faster configuration: {', '.join(paths)}"
     console.print(told, markup=False, soft_wrap=True)
     return FAILED if any(s.measured and s.measured.wrong for s in searches) else OK
 
 
+def _folder(args: argparse.Namespace) -> Path:
+    """The folder of tables: that of --out, the one that ships, or the user's."""
+    ours = tuning.TABLES.folder
+    return Path(args.out) if args.out else ours if args.into_checkout else home.required(ours.name, "--out")
+
+
 def _table_of(found: Job | Entry, out: Path) -> Path:
-    """The folder of tables for a variant: that of --out; without one, for a package with operators its own."""
+    """The folder of tables for a variant: `out`; in place of the one that ships, for a package with operators its own."""
     package = elsewhere.whose(found.op, found.variant)
     return package.folder / out.name if package and out == tuning.TABLES.folder else out
 

@@ -55,7 +55,7 @@ def _outcome(search: Search) -> Iterator[str]:
 
 
 def listing(folder: Path) -> list[str]:
-    """The entries of all tables in a folder; behind one that is ignored the reason."""
+    """The entries of all tables in a folder; behind one that is ignored, or older, the reason."""
     lines = []
     for path in sorted(folder.glob("*.json")):
         table = tuning.TABLES.read(path)
@@ -67,7 +67,9 @@ def listing(folder: Path) -> list[str]:
 def _listed(entry: Entry) -> str:
     gain = f"{entry.rule_us:.1f} -> {entry.us:.1f} us"
     told = f"{entry.op} {entry.backend}/{entry.variant} {entry.workload} {entry.dtype}: {gain}, {written(entry.config)}"
-    return f"{told} (stale, ignored: {entry.stale})" if entry.stale else told
+    if entry.stale:
+        return f"{told} (stale, ignored: {entry.stale})"
+    return f"{told} (older: {entry.older})" if entry.older else told
 
 
 def markdown(folder: Path) -> str:
@@ -80,7 +82,7 @@ def _table(table: Table[Entry]) -> str:
     head = ["| call | variant | rule, us | tuned, us | gain | configuration |", "|---|---|---:|---:|---:|---|"]
     rows = [
         f"| `{e.op}` {e.workload} {e.dtype} | {e.backend}/{e.variant} | {e.rule_us:.1f} | {e.us:.1f} "
-        f"| {e.rule_us / e.us:.2f}x{', stale' if e.edited else ''} | {written(e.config)} |"
+        f"| {e.rule_us / e.us:.2f}x{', stale' if e.stale else ''} | {written(e.config)} |"
         for e in table.rows
     ]
     found_with = table.rows[0].versions

@@ -12,7 +12,7 @@ import torch
 
 from kernelmux.perf import files
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, tuning
+from kernelmux.registry import catalog, gpu_tables, tuning
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
 from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.space import Config
@@ -135,7 +135,7 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
                 config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
                 rule_us=round(measured.rule_us, 2), workload=job.workload,
                 dtype=job.dtype, spec=catalog.spec(job.op).hash,
-                source=registered.source_hash(job.backend, job.op, job.variant), versions=tuning.versions(),
+                source=registered.source_hash(job.backend, job.op, job.variant), versions=dict(gpu_tables.installed()),
             )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def refuted(searches: Iterable[Search]) -> set[tuple[str, ...]]:
 
 
 def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tuple[str, ...]] = ()) -> Path:
-    """Put entries into the table of a GPU in a folder, and take stale ones out whose places are in `without`.
+    """Put entries into the table of a GPU in a folder, and take stale and older ones out whose places are in `without`.
 
     A table that cannot be read is replaced.
     """
@@ -155,6 +155,7 @@ def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tu
         before = tables.of(gpu)
     except KernelmuxError:
         before = Table(gpu)
-    files.write(path := tables.path(gpu), tables.text(tuning.merged(before, found, without)))
+    made = gpu_tables.on_this_gpu(tuning.merged(before, found, without))
+    files.write(path := tables.path(gpu), tables.text(made))
     tuning.forget()
     return path

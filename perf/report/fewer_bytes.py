@@ -149,5 +149,5 @@ def _commands(missing: Sequence[Product]) -> list[str]:
             "--workload",
             *(p.workload for p in mine),
         ]
-        lines.append(f"$ python -m kernelmux.perf {shlex.join(words)} --record")
+        lines.append(f"$ python -m kernelmux.perf {shlex.join(words)} --record --into-checkout")
     return ["\n".join([lines[0], "", *lines[1:], "```"])]

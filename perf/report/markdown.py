@@ -130,7 +130,7 @@ def best_tables() -> str:
         where = wording.where(record.results.machine)
         intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"
         parts.append(f"{intro}\n\n{best_table(record.rows)}")
-    return "\n\n".join(parts) or "No GPU is on record yet: run `nox -s perf -- --record` on one."
+    return "\n\n".join(parts) or "No GPU is on record yet: run `nox -s perf -- --record --into-checkout` on one."
 
 
 def _hints() -> str:

@@ -20,7 +20,7 @@ from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
 from kernelmux.perf.sweeps.plan import Planned, planned
-from kernelmux.registry import catalog, terminal
+from kernelmux.registry import catalog, home, terminal
 from kernelmux.registry.errors import ArgumentError
 
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
@@ -81,7 +81,8 @@ def show(console: Console, args: argparse.Namespace) -> int:
     """Print the recorded sweeps of a GPU, and draw them with --plot."""
     _check_plot(args)
     out = files.folder(Path(args.out), "--out") if args.plot is not None else Path()
-    for known in measured.recorded(args.show_sweeps, tuple(args.op)):
+    own = [measured.folder_of_user()] if home.folder() else []
+    for known in measured.recorded(args.show_sweeps, tuple(args.op), *own, measured.FOLDER):
         curves.show(console, known)
         console.print(f"{known.machine.name}, {known.date}: {known.command}", style="dim", markup=False, soft_wrap=True)
         _draw(console, known, out / measured.path_of(known).stem, args)
@@ -113,7 +114,8 @@ def _deliver(console: Console, made: Curve, out: Path, args: argparse.Namespace,
     console.print(f"wrote {path}", markup=False, soft_wrap=True)
     _draw(console, made, path.with_suffix(""), args)
     if record:
-        console.print(f"recorded: {measured.record(made)}", markup=False, soft_wrap=True)
+        path = measured.record(made, None if args.into_checkout else measured.folder_of_user())
+        console.print(f"recorded: {path}", markup=False, soft_wrap=True)
     elif args.record:
         console.print("not recorded: it is not complete", style="yellow")
 

@@ -9,8 +9,8 @@
     # ceilings: {"copy": 4.2e12, ...}
     length,op,workload,dtype,backend,variant,median_us,...
 
-`pandas.read_csv(path, comment="#")` reads it too. Records are perf/results/sweeps/<gpu>-<op>-<axis>.csv,
-those of channels-last tensors ...-channels-last.csv.
+`pandas.read_csv(path, comment="#")` reads it too. Records are results/sweeps/<gpu>-<op>-<axis>.csv, those of channels-last
+tensors ...-channels-last.csv: in the folder of the user, and in perf those that ship.
 """
 
 from __future__ import annotations
@@ -189,9 +189,14 @@ def path_of(curve: Curve, folder: Path | None = None) -> Path:
     return (folder or FOLDER) / f"{file_stem(curve.machine.name)}-{curve.stem}.csv"
 
 
-def recorded(gpu: str = "", ops: tuple[str, ...] = (), folder: Path | None = None) -> list[Curve]:
+def folder_of_user() -> Path:
+    """The user's sweeps; ArgumentError where there is no place for them."""
+    return records.folder_of_user() / FOLDER.name
+
+
+def recorded(gpu: str = "", ops: tuple[str, ...] = (), *folders: Path) -> list[Curve]:
     """The recorded sweeps, of a GPU by a part of its name and of some operators; ArgumentError names what there is."""
-    known = [read(path) for path in sorted((folder or FOLDER).glob("*.csv"))]
+    known = [read(path) for folder in folders or (FOLDER,) for path in sorted(folder.glob("*.csv"))]
     found = [c for c in known if file_stem(gpu) in file_stem(c.machine.name) and (not ops or c.op in ops)]
     if found:
         return found

@@ -108,9 +108,10 @@ def test_few_operators_are_not_compiled_ahead(gpu):
     assert jobs[0] == 0 < jobs[1] == jobs[2]
 
 
-def test_brief_rows_are_no_record(gpu):
-    with pytest.raises(ArgumentError, match="leave out --brief"):
-        cli.options_of(cli.parser().parse_args(["--record", "--brief"]), began=1e9)
+def test_what_ships_has_all_columns_and_is_recorded(gpu):
+    for words, told in ((["--record", "--brief"], "leave out --brief"), ([], "expected --record beside it")):
+        with pytest.raises(ArgumentError, match=told):
+            cli.options_of(cli.parser().parse_args(["--into-checkout", *words]), began=1e9)
 
 
 def test_of_one_operator_the_largest_workload_comes_first(gpu):
@@ -134,7 +135,9 @@ def test_of_one_operator_the_largest_workload_comes_first(gpu):
         ("--op softmax", "cpu", 0.0),
         ("--every-row", "cuda", 0.0),
         ("--every-row --minutes 9", "cuda", 9.0),
-        ("--op softmax --record", "cuda", 0.0),
+        ("--record", "cuda", 5.0),
+        ("--op softmax --record", "cuda", 0.7),
+        ("--op softmax --record --into-checkout", "cuda", 0.0),
         ("--op softmax --samples 50", "cuda", 0.0),
         ("--op softmax --dtype all", "cuda", 0.0),
         ("--workload large", "cuda", 0.0),

@@ -6,13 +6,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import cli, command, records, results
+from kernelmux.perf import cli, command, contribute, records, results
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report import compare
+from kernelmux.perf.result import SecondTiming
 from kernelmux.perf.results import Overhead
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.tests.synthetic import GPU
 from kernelmux.registry import measured
 from kernelmux.registry.errors import ArgumentError
+
+WHOLE = replace(GPU, capability="9.0", processors=132)
 
 
 @pytest.fixture
@@ -143,12 +147,126 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
 
 def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
-    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    args = cli.parser().parse_args(["--record", "--into-checkout", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
     command.write(Console(quiet=True), synthetic.results(synthetic.ladder()), args)
     assert len(measured.TABLES.of("NVIDIA H200").rows) == 4
     monkeypatch.undo()
     measured.forget()
+
+
+@pytest.fixture
+def user(folder, monkeypatch, tmp_path):
+    """The folder of a user, beside a copy of kernelmux that cannot be written."""
+    place = tmp_path / "home"
+    monkeypatch.setenv("KERNELMUX_HOME", str(place))
+    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "results")
+    yield place
+    monkeypatch.undo()
+    measured.forget()
+
+
+def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
+    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    theirs = replace(synthetic.row(us=99.0), backend="peers", variant="torch_compile")
+    command.check_outputs(args)
+    command.write(Console(), synthetic.results([*synthetic.ladder(), theirs], machine=WHOLE), args)
+    assert str(user / "results/nvidia_h200.json") in capsys.readouterr().out.replace("\n", "")
+    assert (user / "results/nvidia_h200.md").exists() and not (tmp_path / "results").exists()
+    found = measured.TABLES.everywhere("NVIDIA H200")
+    assert [f.row.variant for f in found] == ["plain", "resident", "naive", "registers"]
+    table = replace(measured.TABLES, folder=user / "times").of("NVIDIA H200")
+    assert (table.capability, table.processors) == ("9.0", 132)
+    assert table.packages == {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
+    assert records.find("h200").gpu == "NVIDIA H200" and records.everywhere() == ()
+    with pytest.raises(ArgumentError, match="recorded GPUs: none"):
+        records.find("h200", shipped=True)
+
+
+def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):
+    records.record_for_user(synthetic.results(synthetic.ladder(), machine=WHOLE))
+    newer = replace(WHOLE, versions={"torch": "2.12.0+cu130", "triton": "3.6.0"})
+    records.record_for_user(synthetic.results([synthetic.row(variant="registers", us=120.0)], machine=newer))
+    rows = replace(measured.TABLES, folder=user / "times").of("NVIDIA H200")
+    then = {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
+    assert rows.packages == then | {"torch": "2.12.0"}
+    assert {row.variant: row.packages for row in rows.rows} == {
+        "plain": then, "resident": then, "naive": then, "registers": {},
+    }  # fmt: skip
+    records.record_for_user(synthetic.results([synthetic.row(variant="naive")], machine=WHOLE))
+    (found,) = records.of_user()
+    assert {row.variant for row in found.rows if row.packages} == {"registers"}
+
+
+def test_without_a_place_for_records_nothing_is_timed(user, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "file"))
+    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    with pytest.raises(ArgumentError, match=r"--record: expected a folder, got .*file/results"):
+        command.check_outputs(args)
+
+
+# --- what may ship --------------------------------------------------------------------------------------------
+
+
+def test_a_users_record_is_exported_for_a_pull_request(user, tmp_path, capsys):
+    stale = synthetic.row(variant="online", source="0" * 12)
+    records.record_for_user(synthetic.results([*synthetic.ladder(), stale], machine=WHOLE))
+    assert cli.main(["--export", str(tmp_path / "mine.json")]) == 0
+    assert "4 rows of NVIDIA H200, 0 problems; add it as perf/results/nvidia_h200.json" in capsys.readouterr().out
+    assert [row.variant for row in results.read(tmp_path / "mine.json").timed] == [
+        "plain",
+        "resident",
+        "naive",
+        "registers",
+    ]
+    assert cli.main(["--check-export", str(tmp_path / "mine.json")]) == 0
+    records.record_for_user(synthetic.results([synthetic.row(variant="registers", us=3.0)], machine=WHOLE))
+    assert cli.main(["--export", str(tmp_path / "more.json")]) == 1
+    assert "not written" in capsys.readouterr().out and not (tmp_path / "more.json").exists()
+
+
+def test_without_a_record_there_is_nothing_to_export(user, tmp_path, capsys):
+    assert cli.main(["--export", str(tmp_path / "mine.json")]) == 2
+    assert f"expected one record in {user / 'results'}, got: none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "about", "told"),
+    [
+        ({}, {"machine": GPU}, "the record has no capability of a GPU"),
+        ({}, {"machine": replace(WHOLE, versions={}, driver="")}, "the record has no packages of a GPU"),
+        ({}, {"ceilings": None}, "the record has no ceilings of a GPU"),
+        ({}, {"rows": ()}, "the record has no rows with a time"),
+        ({"us": 80.0}, {}, "80.00 us, where the peaks of NVIDIA H200 SXM allow 94.04 us at least"),
+        ({"us": 600.0, "work": synthetic.PRODUCT}, {}, "600.00 us, where the peaks of NVIDIA H200 SXM allow 889.0"),
+        ({"spread": 0.3}, {}, "noisy: its samples spread by 30%, more than 20%"),
+        (
+            {"second": SecondTiming(again_us=200.0, apart=0.33)},
+            {},
+            "its two timings lie 33.0% apart, 150.0 and 200.0 us",
+        ),
+        ({}, {"machine": replace(WHOLE, name="NVIDIA Q1")}, "NVIDIA Q1, sm_90: expected a card of registry/cards.toml"),
+        (
+            {},
+            {"ceilings": replace(synthetic.H200, read=6e12)},
+            "6000 GB/s of memory, where NVIDIA H200 SXM has 4800",
+        ),
+    ],
+)
+def test_what_is_faster_than_its_card_or_noisy_or_has_no_head_does_not_ship(row, about, told, tmp_path, capsys):
+    made = synthetic.results([synthetic.row(**row)], **{"machine": WHOLE} | about) if "rows" not in about else (
+        synthetic.results((), machine=WHOLE)
+    )  # fmt: skip
+    results.write(made, tmp_path / "made.json")
+    assert cli.main(["--check-export", str(tmp_path / "made.json")]) == 1
+    assert told in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize("path", sorted(records.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_the_records_in_the_tree_may_ship(path):
+    assert contribute.check(path)[1] == []
 
 
 @pytest.mark.parametrize("path", sorted(records.FOLDER.glob("*.json")), ids=lambda path: path.stem)

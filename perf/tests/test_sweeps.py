@@ -301,7 +301,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     monkeypatch.setattr(run, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     monkeypatch.setattr(command, "rows_of", lambda sweeps: [])
-    args = Namespace(out=str(tmp_path), plot=None, record=True)
+    args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True)
     assert (
         command.run(Console(width=160), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record") == 0
     )
@@ -310,6 +310,14 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     assert kept.command == "python -m kernelmux.perf --record --sweep softmax:N=256,512"
     assert {line: list(rows) for line, rows in kept.lines.items()}["cuda/registers"] == [256, 512]
     assert kept.lines[f"{peers.NAME}/torch_compile"].keys() == {512}
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
+    args.into_checkout = False
+    command.run(Console(quiet=True), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record")
+    assert [path.name for path in (tmp_path / "home/results").rglob("*.csv")] == ["nvidia_h200-softmax-N.csv"]
+    (tmp_path / "records/nvidia_h200-softmax-N.csv").unlink()
+    capsys.readouterr()
+    assert cli.main(["--show-sweeps", "h200"]) == 0
+    assert "--record --sweep softmax:N=256,512" in capsys.readouterr().out
 
 
 def test_a_sweep_without_a_point_has_no_curve():

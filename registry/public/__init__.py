@@ -48,6 +48,7 @@ _API = {
     "SpecError": "errors",
     "TunedTableWarning": "errors",
     "UnknownName": "errors",
+    "UnmeasuredWarning": "errors",
     "UnsupportedError": "errors",
     "VariableWarning": "errors",
 }

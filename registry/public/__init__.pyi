@@ -23,6 +23,7 @@ from kernelmux.registry.errors import (
     SpecError,
     TunedTableWarning,
     UnknownName,
+    UnmeasuredWarning,
     UnsupportedError,
     VariableWarning,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "SpecError",
     "TunedTableWarning",
     "UnknownName",
+    "UnmeasuredWarning",
     "UnsupportedError",
     "VariableWarning",
     "__version__",

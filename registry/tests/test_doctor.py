@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cli, cuda_driver, doctor, packages, plugins, requests
+from kernelmux.registry import cards, cli, cuda_driver, doctor, gpu_tables, measured, packages, plugins, requests
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.tests import made_up
 
@@ -91,6 +91,8 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h200"))
     made_up.install(monkeypatch, made_up.BACKENDS)
     assert section("GPUs").lines == tuple(f"{f'cuda:{i}':<20} NVIDIA H200, sm_90, 141 GiB" for i in range(2))
     lines = section("backends").lines
@@ -98,6 +100,34 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
     assert lines[start + 1 : start + 4] == tuple(f"  {d:<18} yes" for d in ("cpu", "cuda:0", "cuda:1"))
     start = next(i for i, line in enumerate(lines) if line.startswith("closed"))
     assert lines[start + 3] == f"  {'cuda:1':<18} no: the package closed is not installed"
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "told"),
+    [
+        (
+            "NVIDIA RTX 4090",
+            "rtx4090",
+            "no measured times for NVIDIA RTX 4090: backends by priority; `kernelmux",
+        ),
+        (
+            "NVIDIA H100",
+            "h100",
+            "NVIDIA H100: by the times of NVIDIA H200, which has the same multiprocessors; `",
+        ),
+        ("NVIDIA H200", "h200", ""),
+    ],
+)
+def test_a_gpu_without_times_of_its_own_is_named_with_the_command(name, card, told, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path))
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: name)
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named(card))
+    monkeypatch.setattr(doctor, "_devices", lambda: [torch.device("cpu"), *map(torch.device, ("cuda:0", "cuda:1"))])
+    measured.forget()
+    lines = list(doctor._times())
+    measured.forget()
+    assert lines[-1].split() == ["folder", "of", "yours", str(tmp_path)]
+    assert [line[: len(told)] for line in lines[1:-1]] == [told] * bool(told)
 
 
 def test_the_compilers_of_each_backend_that_works(monkeypatch):

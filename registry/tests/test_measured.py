@@ -9,8 +9,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, gpu_tables, measured, selection
-from kernelmux.registry.errors import SpecError, UnsupportedError
+from kernelmux.registry import cards, catalog, dispatch, gpu_tables, home, measured, notices, selection
+from kernelmux.registry.errors import ArgumentError, SpecError, UnmeasuredWarning, UnsupportedError
 from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.measured import Time
 from kernelmux.registry.tests import fakes
@@ -19,6 +19,7 @@ from kernelmux.registry.tests.fakes import run
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 
 GPU = "Fake GPU 9000"
+NOW, THEN = {"torch": "9.2", "driver": "900.1"}, {"torch": "9.1", "driver": "900.1"}
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,8 @@ def backends(monkeypatch, tmp_path):
     fakes.install(monkeypatch)
     monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path))
     monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
+    monkeypatch.setattr(gpu_tables, "installed", lambda: NOW)
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     measured.forget()
     yield
@@ -43,9 +46,12 @@ def time(name, us, workload="x=64x64", dtype="fp32", op="transpose", **more):
     return replace(made, **more)
 
 
-def write(*times):
-    path = measured.TABLES.path(GPU)
-    path.write_text(measured.TABLES.text(Table(GPU, times)))
+def write(*times, tables=None, **head):
+    tables = tables or measured.TABLES
+    table = Table(**{"gpu": GPU, "rows": times, "packages": NOW} | head)
+    tables.folder.mkdir(parents=True, exist_ok=True)
+    path = tables.path(table.gpu)
+    path.write_text(tables.text(table))
     measured.forget()
     selection.reread()
     return path
@@ -228,14 +234,15 @@ def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypat
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"schema": 2, "gpu": "x", "rows": []}', '{"schema": 1, "rows": []}', "[]",
+    "text", ["{", '{"schema": 3, "gpu": "x", "rows": []}', '{"schema": 2, "gpu": "x", "rows": []}',
+             '{"schema": 1, "rows": []}', "[]",
              '{"schema": 1, "gpu": "x", "rows": [{"op": "add"}]}']
 )  # fmt: skip
 def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
     path = measured.TABLES.path(GPU)
     path.write_text(text)
     measured.forget()
-    with pytest.raises(SpecError, match=f"^{path}: expected times of schema 1, got "):
+    with pytest.raises(SpecError, match=f"^{path}: expected times of schema 2, got "):
         decision()
     (told,) = measured.summary()
     assert told.startswith(f"! {path}: expected times")
@@ -244,7 +251,7 @@ def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
 def test_a_file_holds_a_row_on_each_line():
     path = write(time("plain/only", 1.5), time("ladder/slow", 2.0))
     lines = path.read_text().splitlines()
-    assert len(lines) == 8 and json.loads(lines[4].strip(" ,"))["median_us"] == 1.5
+    assert len(lines) == 11 and json.loads(lines[7].strip(" ,"))["median_us"] == 1.5
     assert measured.TABLES.read(path).rows == (time("plain/only", 1.5), time("ladder/slow", 2.0))
 
 
@@ -261,3 +268,134 @@ def test_of_a_backend_made_of_operators_of_torch_only_the_default_counts(monkeyp
     assert decision().chosen.name == "ladder/slow"
     monkeypatch.setattr(registered, "composite", lambda name: name == "ladder")
     assert decision().chosen.name == "ladder/fast"
+
+
+# --- whose times they are, and of what ----------------------------------------------------------------------------
+
+
+def mine():
+    """The user's tables."""
+    return replace(measured.TABLES, folder=home.folder() / measured.TABLES.folder.name)
+
+
+def test_the_users_times_win_over_those_that_ship_for_the_same_variant_and_workload():
+    write(time("ladder/slow", 1.0), time("plain/only", 5.0))
+    write(time("ladder/slow", 9.0), tables=mine())
+    assert decision().chosen.name == "plain/only"
+    told = [line.partition(": ") for line in measured.summary()]
+    assert [head for head, *_ in told] == [GPU, f"{GPU}, yours"]
+
+
+def test_a_damaged_table_of_the_user_is_left_out_and_said():
+    write(time("plain/only", 1.0), time("ladder/slow", 2.0))
+    write(tables=mine()).write_text("{")
+    measured.forget()
+    assert decision().chosen.name == "plain/only"
+    assert [line[:2] for line in measured.summary()] == ["Fa", "! "]
+
+
+def test_times_of_other_packages_come_after_those_at_hand_and_before_the_priority():
+    write(time("plain/only", 1.0), time("ladder/slow", 9.0), packages=THEN)
+    older = "; older: torch is 9.2 and was 9.1"
+    assert decision().chosen.name == "plain/only"
+    assert decision().request.source == f"auto: measured on {GPU}, x=64x64 fp32{older}"
+    assert measured.summary() == [f"{GPU}: 2 of 2 measured times count, 2 of them older (torch is 9.2 and was 9.1)"]
+    write(time("ladder/slow", 1.0, "x=128x128"), time("ladder/fast", 3.0, "x=128x128"), tables=mine())
+    assert decision().chosen.name == "ladder/slow" and older not in decision().request.source
+    write(time("ladder/slow", 1.0, packages=THEN), time("ladder/fast", 3.0), time("plain/only", 2.0))
+    assert decision().chosen.name == "ladder/slow", "of one workload older times fill in what is not measured since"
+    write(tables=mine())
+    write(time("ladder/slow", 1.0), time("plain/only", 2.0), packages={})
+    assert decision().request.source.endswith("; older: its packages are not known")
+
+
+def test_a_file_of_the_first_schema_is_read_as_older():
+    path = write(time("plain/only", 1.0))
+    row = json.loads(path.read_text())["rows"]
+    path.write_text(json.dumps({"schema": 1, "gpu": GPU, "rows": row}))
+    measured.forget()
+    assert measured.TABLES.read(path) == Table(GPU, (time("plain/only", 1.0),))
+
+
+def test_gpus_with_the_same_multiprocessors_share_their_times(monkeypatch):
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h100"))
+    hopper = {"gpu": "NVIDIA H200", "capability": "9.0", "processors": 132}
+    write(time("plain/only", 10.0), time("ladder/slow", 30.0), **hopper)
+    assert decision().chosen.name == "plain/only"
+    assert decision().request.source == (
+        "auto: measured on NVIDIA H200, which has the same multiprocessors, x=64x64 fp32"
+    )
+    slower = 4800 / 3352  # of memory, which binds a transpose
+    assert measured.nearest(decision().call).times == pytest.approx(
+        {"plain/only": 10 * slower, "ladder/slow": 30 * slower}
+    )
+    write(time("ladder/slow", 1.0, "x=128x128"), time("plain/only", 2.0, "x=128x128"))
+    assert decision().chosen.name == "ladder/slow", "its own come first, also of the workload that is further away"
+    write()
+    write(time("plain/only", 10.0), **hopper | {"processors": 114})
+    assert decision().request.source == "auto"
+
+
+def test_arithmetic_takes_as_long_on_a_gpu_whose_memory_alone_is_slower():
+    there, product = "NVIDIA H200", time("plain/only", 10.0, "a=4096x4096 b=4096x4096", op="matmul")
+    assert measured._scale(product, there, cards.named("h100")) == 1.0
+    assert measured._scale(time("plain/only", 10.0), there, cards.named("h100")) == pytest.approx(4800 / 3352)
+    assert measured._scale(time("plain/only", 10.0), "a GPU of no table", cards.named("h100")) == 1.0
+
+
+def test_a_gpu_without_times_is_said_once_and_one_with_those_of_another_is_not(monkeypatch):
+    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h100"))
+    hopper = {"gpu": "NVIDIA H200", "capability": "9.0", "processors": 132}
+    path = write(time("plain/only", 1.0, "x=4096x4096"), **hopper)
+    assert run(64, 64) == 3
+    path.unlink()
+    measured.forget()
+    selection.reread()
+    run(64, 64, backend="plain")
+    with pytest.warns(UnmeasuredWarning, match="no measured times for Fake GPU 9000: backends by priority"):
+        assert run(64, 65) == 2
+    assert run(64, 66) == 2
+    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(gpu_tables, "gpu", lambda device: None)  # a CPU
+    assert run(64, 67) == 2
+
+
+# --- what tables are of -------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_the_user(monkeypatch, tmp_path):
+    assert home.folder() == tmp_path / "home"
+    monkeypatch.delenv("KERNELMUX_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert home.required("times", "--record") == tmp_path / "data/kernelmux/times"
+    for unset in ("", "not/absolute"):
+        monkeypatch.setenv("XDG_DATA_HOME", unset)
+        assert home.folder() == tmp_path / ".local/share/kernelmux"
+    monkeypatch.setattr(home.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert home.folder() is None
+    with pytest.raises(ArgumentError, match=r"--record: expected a folder .* set KERNELMUX_HOME"):
+        home.required("times", "--record")
+
+
+def test_versions_are_kept_without_what_is_local_to_a_build(monkeypatch, tmp_path):
+    given = {"torch": "2.13.0+cu130", "cupy-cuda13x": "14.2.0", "numpy": "2.5"}
+    assert gpu_tables.versions_of(given, "") == {"torch": "2.13.0", "cupy": "14.2.0"}
+    told = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 13.3.0\n"
+    monkeypatch.setattr(gpu_tables, "DRIVER", tmp_path / "version")
+    assert gpu_tables._driver() == ""
+    gpu_tables.DRIVER.write_text(told)
+    assert gpu_tables._driver() == "580.159.04"
+
+
+def test_a_gpu_that_stands_for_a_lesser_card_has_no_table(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    for title, expected in (("NVIDIA H200", "NVIDIA H200"), ("NVIDIA GeForce RTX 4090", None)):
+        monkeypatch.setattr(cards, "of", lambda index, title=title: replace(cards.named("h200"), title=title))
+        gpu_tables.gpu.cache_clear()
+        assert gpu_tables.gpu(0) == expected and gpu_tables.gpu(-1) is None
+    monkeypatch.undo()
+    gpu_tables.gpu.cache_clear()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, doctor, gpu_tables, measured, tuning
+from kernelmux.registry import cards, catalog, doctor, gpu_tables, measured, tuning
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.gpu_tables import Table
 from kernelmux.registry.space import Forced, Key, Space
@@ -43,7 +43,7 @@ def entry(block=4, n=1000, **more):
     spec = catalog.spec("transpose").hash
     made = Entry(
         "transpose", "fake", "fast", "fp32", (n,), {"BLOCK": block}, 5.0, RULE, 9.0, "x=64x64", "fp32", spec,
-        "fake as it is", tuning.versions(),
+        "fake as it is", dict(gpu_tables.installed()),
     )  # fmt: skip
     return replace(made, **more)
 
@@ -91,7 +91,6 @@ def test_a_configuration_that_does_not_fit_the_problem_or_the_space_is_not_used(
     [
         ("source", "fake as it was", "source is fake as it is and was fake as it was"),
         ("spec", "0" * 12, "and was 000000000000"),
-        ("versions", {**tuning.versions(), "torch": "1.0"}, "and was 1.0"),
         ("op", "no_such_op", "its operator or backend is not here"),
     ],
 )
@@ -102,8 +101,36 @@ def test_a_stale_entry_is_ignored_and_named(space, field, value, told):
     count, stale = tuning.summary()
     assert count == "Fake GPU 9000: 1 of 2 tuned configurations count"
     assert stale.startswith("  stale: ") and told in stale
-    assert bool(entry(**{field: value}).edited) == (field != "versions"), "other packages are no other source"
     assert list(doctor._tuned()) == [count, stale]
+
+
+def test_an_entry_of_other_packages_is_older_and_used_after_one_of_those_at_hand(space):
+    old = {**gpu_tables.installed(), "torch": "1.0"}
+    write(entry(8, versions=old))
+    assert space.choice(Problem(0, 1000)) == {"BLOCK": 8}
+    count, older = tuning.summary()
+    assert count == "Fake GPU 9000: 1 of 1 tuned configurations count"
+    assert older.startswith("  older: transpose fake/fast (1): torch is ") and older.endswith(" and was 1.0")
+    write(entry(8, versions=old), entry(2, 600))  # further away
+    assert space.choice(Problem(0, 1000)) == {"BLOCK": 2}
+    assert tuning.merged(Table(GPU, (entry(8, versions=old),)), [], {entry().place}).rows == ()
+
+
+def test_the_users_entries_come_before_those_that_ship_and_those_of_gpus_alike_last(space, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h100"))
+    mine = replace(tuning.TABLES, folder=tmp_path / "home" / tmp_path.name)
+    mine.folder.mkdir(parents=True)
+    other = tuning.TABLES.path("Another GPU")
+    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), "9.0", 132)))
+    write(entry(4), entry(4, 4000))
+    mine.path(GPU).write_text(mine.text(Table(GPU, (entry(2),))))
+    tuning.forget()
+    assert [space.choice(Problem(0, n))["BLOCK"] for n in (1000, 4000, 2000)] == [2, 4, 8]
+    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8, 2000),), "9.0", 114)))
+    tuning.forget()
+    assert space.choice(Problem(0, 2000)) == RULE
+    assert "Fake GPU 9000, yours: 1 of 1 tuned configurations count" in tuning.summary()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import gpu_tables
+from kernelmux.registry import cards, gpu_tables
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.space import Config, Key, Space
 from kernelmux.tune import ahead, check, timing
@@ -65,6 +65,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registered, "variants", lambda name, op: mine if name == "fake" else real(name, op))
     monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
+    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("rtx4090"))
     monkeypatch.setattr(timing, "CudaStopwatch", Stopwatch)
     monkeypatch.setattr(timing.inputs, "make", lambda row, device: inputs(row, "cpu"))
     monkeypatch.setattr(timing, "lost", lambda: False)

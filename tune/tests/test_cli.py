@@ -1,5 +1,6 @@
 """The command line: what it refuses, lists and writes."""
 
+from dataclasses import replace
 from io import StringIO
 from itertools import count
 
@@ -96,6 +97,18 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
     assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
     assert [entry.config for entry in tuning.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]
+    monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
+    assert cli.main(["--op", "matmul", *folders[2:]]) == 1
+    assert [entry.config for entry in tuning.TABLES.read(tmp_path / "home/tuned/fake_gpu_9000.json").rows] == [
+        {"BLOCK": 8}
+    ]
+    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path / "tuned"))
+    assert cli.main(["--op", "matmul", *folders[2:], "--into-checkout"]) == 1
+    assert len(tuning.TABLES.of(fakes.GPU).rows) == 1
+    capsys.readouterr()
+    assert cli.main(["--list"]) == 0
+    told = [line.split()[-3] for line in capsys.readouterr().out.splitlines() if "fake_gpu_9000.json:" in line]
+    assert told == [f"{tmp_path}/tuned/fake_gpu_9000.json:", f"{tmp_path}/home/tuned/fake_gpu_9000.json:"]
 
 
 def test_a_long_phase_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):

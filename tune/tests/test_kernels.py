@@ -41,7 +41,7 @@ def entry(job, config, **more):
     fields = dict(
         op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes, config=config, us=1.0,
         rule={}, rule_us=2.0, workload=job.workload, dtype=job.dtype, spec=catalog.spec(job.op).hash,
-        source=registered.source_hash(job.backend, job.op), versions=tuning.versions(),
+        source=registered.source_hash(job.backend, job.op), versions=dict(gpu_tables.installed()),
     )  # fmt: skip
     return Entry(**{**fields, **more})
 

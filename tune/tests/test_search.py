@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from kernelmux.registry import tuning
+from kernelmux.registry import gpu_tables, tuning
+from kernelmux.registry.gpu_tables import Table
 from kernelmux.tune import ahead, check, report, run
 from kernelmux.tune.job import candidates
 from kernelmux.tune.log import LOST, Log, Seen
@@ -50,8 +51,9 @@ def test_the_fastest_that_is_right_wins_and_is_written(tmp_path):
     assert (entry.config, entry.us, entry.rule_us) == ({"BLOCK": 8}, 5.0, 10.0)
     path = run.write([entry], GPU, tmp_path)
     assert path.name == "fake_gpu_9000.json"
-    assert tuning.TABLES.read(path).rows == (entry,)
-    assert not entry.stale
+    table = tuning.TABLES.read(path)
+    assert table == Table(GPU, (entry,), "8.9", 128, dict(gpu_tables.installed()))
+    assert not entry.stale and not entry.older
     assert "rule 10.0 us, fastest 5.0 us (2.00x): BLOCK=8" in told(found)
 
 
