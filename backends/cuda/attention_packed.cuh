@@ -40,9 +40,10 @@ struct WarpPlace {
     }
 };
 
-// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first; `scratch` has room for JOINED.
-constexpr int JOINED = KEY_WARPS == 1 ? 0 : ROW_WARPS * (80 * KEY_WARPS + 128 * OUT_TILES * (KEY_WARPS - 1));
+// Floats that join_warps writes; a constant of the namespace would be a variable of the kernel.
+#define JOINED (KEY_WARPS == 1 ? 0 : ROW_WARPS * (80 * KEY_WARPS + 128 * OUT_TILES * (KEY_WARPS - 1)))
 
+// Joins what the KEY_WARPS warps of the same rows have, in order, into those of the first; `scratch` has room for JOINED.
 __device__ __forceinline__ void join_warps(float* scratch, float (&o)[OUT_TILES][4], RowPair& rows,
                                            const WarpPlace& place, float scale) {
     if constexpr (KEY_WARPS == 1) return;
