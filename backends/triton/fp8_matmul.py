@@ -206,8 +206,8 @@ def blocked_rule(p: Problem) -> Config:
 @plan
 def _persistent(p: Problem) -> Launch:
     # Tiles of 128 x 128 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
-    enough = 4 * cdiv(p.M, 128) * cdiv(p.N, 128) >= 3 * processors(p.device)
-    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and enough:
+    busy = 4 * cdiv(p.M, 128) * cdiv(p.N, 128) >= 3 * processors(p.device)
+    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and busy:
         shape = p.M, p.N, p.K
         tile = tile_for(*shape, processors(p.device))
         return specialised(p.device, shape, (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b), tile)

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._card import enough
+from kernelmux.backends.triton._card import enough, held
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, shared_bytes
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
@@ -156,7 +156,7 @@ def _refusal(c: Config, p: Problem) -> str | None:
     o, places, k = c["BLOCK_O"], c["BLOCK_P"], c["BLOCK_K"]
     if o >= 2 * p.weight.shape[0]:
         return BEYOND
-    if c["num_stages"] * (o + places) * k * p.dtype.itemsize > shared_bytes(p.device):
+    if held(c["num_stages"], p.device) * (o + places) * k * p.dtype.itemsize > shared_bytes(p.device):
         return TOO_MUCH
     return "a step of several taps" if p.whole_taps(k) != k else uneven(o * places, c["num_warps"])
 

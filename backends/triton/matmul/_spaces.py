@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.backends.triton._card import held
 from kernelmux.backends.triton._launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
@@ -39,7 +40,7 @@ def uneven(sums: int, warps: int) -> str | None:
 
 def _ring(c: Config, p: Problem, stages: int, out: int = 0) -> str | None:
     """Stages of both operands, and `out` elements of the result, have to fit into shared memory."""
-    operands = stages * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
+    operands = held(stages, p.device) * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
     return TOO_MUCH if (operands + out) * p.dtype.itemsize > shared_bytes(p.device) else None
 
 
