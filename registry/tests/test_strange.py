@@ -127,6 +127,14 @@ def test_tensors_of_inference_mode_that_a_backward_would_keep(backend):
     kx.rms_norm(x, weight.clone(), backend=backend).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:.*prototype")
+def test_explain_describes_a_masked_tensor_inside_of_a_fake_mode():
+    """Its class asks an operator whether it is contiguous, which the mode refuses."""
+    x = torch.masked.MaskedTensor(torch.zeros(1, 2, 4, 4), torch.ones(1, 2, 4, 4, dtype=torch.bool))
+    with FakeTensorMode(), torch.inference_mode():
+        assert "x fp32[1, 2, 4, 4], kernel=(3, 2)" in str(kx.explain("max_pool2d", x, (3, 2)))
+
+
 def test_a_bound_call_inside_of_autocast_tells_it_too():
     """It comes past the comparison that stands in the text of a bound call."""
     with torch.inference_mode():
