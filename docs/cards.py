@@ -37,8 +37,8 @@ def matrix() -> str:
     legend = (
         f"{VERIFIED}: every variant of CUDA and Triton passed the whole suite on such a GPU, as it stands. {FIT}: what a"
         " call would launch was compiled for the card and compared with its limits, and nothing of it ran there. Behind"
-        f' "not": what the card has no instructions for; backend="auto" leaves that to torch. {asked:,} calls were asked:'
-        f" {wrong}. `kernelmux support --cards` has it by operator."
+        f' "not": what the card has no instructions for; backend="auto" takes torch if that can. {asked:,} calls were'
+        f" asked: {wrong}. `kernelmux support --cards` has it by operator."
     )
     return f"{tables.markdown(heads, rows)}\n\n{legend}"
 

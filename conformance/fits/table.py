@@ -16,7 +16,8 @@ COLUMNS = {FITS: "fit", TORCH: "left to torch", REFUSED: "refused", COMPILE: COM
 HEAD = "calls of each spec that compile for a card and fit on it; nothing of it ran there"
 LEGEND = (
     "yes: by every backend. no bf16: the card does not have what the kernels for it need, and they say so; under backend"
-    " auto torch runs such a call. stale: the sources have changed since; kernelmux conformance --fits --record asks again"
+    " auto torch runs such a call if it can. stale: the sources have changed since; kernelmux conformance --fits --record"
+    " asks again"
 )
 
 

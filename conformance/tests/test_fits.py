@@ -52,11 +52,13 @@ def choice(op: str, text: str, dtype: torch.dtype, asked: str, card: str) -> cho
         return choices.chosen(spec, spec.case(text), dtype, asked, found)
 
 
-def test_a_card_refuses_what_it_lacks_and_auto_goes_on_to_torch() -> None:
+def test_a_card_refuses_what_it_lacks_and_auto_takes_torch_where_that_can() -> None:
     product = ("fp8_matmul", "a=64x64 b=64x64 scale_a=scalar scale_b=scalar", torch.float8_e4m3fn)
     refused = choice(*product, "cuda", "t4")
     assert not refused.variant and "sm_75" in refused.why
-    assert choice(*product, "auto", "t4").variant.startswith("torch_ref/")
+    assert not choice(*product, "auto", "t4").variant and "e4m3" in choice(*product, "auto", "t4").why
+    long = ("attention", "q=1x1x8x304 k=1x1x5x304 v=1x1x5x304", torch.float16)
+    assert choice(*long, "auto", "t4").variant.startswith("torch_ref/")
     assert choice(*product, "cuda", "h100").variant.startswith("cuda/")
 
 
