@@ -173,7 +173,7 @@ def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiproces
     left, right = operands(c)
     more = {"BLOCK_M": t.m, "BLOCK_N": t.n, "STAGES": t.stages, "LEFT_COPY": left.copy, "RIGHT_COPY": right.copy}
     if source is IMPLICIT_GEMM and t.threads == 256:
-        more["WARPS_N"] = 4
+        more["ACROSS"] = 4
     return tiled_plan(source, entry, c, t, multiprocessors, **more)
 
 

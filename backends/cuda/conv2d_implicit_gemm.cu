@@ -2,11 +2,11 @@
 // the 16 x 8 products, transposing where k is not the contiguous index.
 #include "convolution_halves.cuh"
 
-#ifndef WARPS_N
-#define WARPS_N 2
+#ifndef ACROSS  // warps side by side
+#define ACROSS 2
 #endif
 
-constexpr int WARPS_M = 2, THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int WARPS_M = 2, WARPS_N = ACROSS, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int STEP = 16, STEPS = BLOCK_K / STEP;  // of K per mma
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
 
