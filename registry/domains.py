@@ -78,11 +78,14 @@ class Index:
         return " or ".join([f"0 <= {name} < {axes[self.axis]}", *(f"{n} = {arguments[n]}" for n in self.extra)])
 
 
+@dataclass(frozen=True, init=False)
 class Count:
     """Whole numbers from 0 to the product of axes: how many elements of them are in use."""
 
+    axes: tuple[str, ...]
+
     def __init__(self, *axes: str) -> None:
-        self.axes = axes
+        object.__setattr__(self, "axes", axes)
 
     def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
         found = torch.remainder(x.long(), self._most(call.axes) + 1).to(x.dtype)
