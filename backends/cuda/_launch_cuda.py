@@ -1,11 +1,9 @@
 """Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
 
-import hashlib
 import tempfile
 from collections.abc import Callable
 from copy import copy
 from functools import cache, cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,9 +42,9 @@ def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
     from kernelmux.emulator import nvrtc
 
     ptx = nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target)
-    path = Path(_folder().name) / f"{hashlib.sha256(ptx.encode()).hexdigest()[:24]}.ptx"
-    path.write_text(ptx)  # CuPy reads it when the first kernel of the module is asked for
-    return cupy.RawModule(path=str(path))
+    with tempfile.NamedTemporaryFile("w", dir=_folder().name, suffix=".ptx", delete=False) as file:
+        file.write(ptx)  # CuPy reads it when the first kernel of the module is asked for
+    return cupy.RawModule(path=file.name)
 
 
 @lru_cache(maxsize=1024)
