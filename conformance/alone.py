@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 
 OTHERS = 2 * 2**30  # bytes that each other process may need meanwhile: its context, its trials, the tensors of a call
 WORKERS = "PYTEST_XDIST_WORKER_COUNT"
@@ -42,6 +41,8 @@ def turn(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    from filelock import FileLock
+
     name = f"kernelmux-{os.getuid()}-{torch.cuda.get_device_properties(device).uuid}.lock"
     with FileLock(Path(tempfile.gettempdir()) / name, is_singleton=True):
         torch.cuda.empty_cache()

@@ -232,7 +232,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
-    if args.record and cards.stands_in(torch.cuda.current_device()):
+    if args.record and cards.lesser():
         raise ArgumentError("--record: the GPU stands for a lesser card, whose times these are not; leave out --card")
     if args.stale and device != "cuda" and not args.list:
         raise ArgumentError(

@@ -175,11 +175,16 @@ def of_tensor(x: torch.Tensor) -> Card:
     return of(x.get_device()) if x.is_cuda else emulated()
 
 
+def lesser() -> Card | None:
+    """The card that the GPUs of this machine stand for, by KERNELMUX_GPU_AS."""
+    return _by_variable(os.environ.get(AS_VARIABLE, ""), AS_VARIABLE)
+
+
 @cache
 def _device(index: int) -> Card:
     """A CUDA device by what it says of itself; KERNELMUX_GPU_AS lets it stand for a lesser card, for its rungs."""
     found = _read(torch.cuda.get_device_properties(index))
-    other = _by_variable(os.environ.get(AS_VARIABLE, ""), AS_VARIABLE)
+    other = lesser()
     if other and other.capability > found.capability:
         raise ArgumentError(
             f"{AS_VARIABLE}: expected a card of at most {found.sm}, as here, got {other.key}, {other.sm}"

@@ -180,7 +180,10 @@ def test_the_pages_of_a_package_and_ours_without_it(home, tmp_path, capsys):
         f"Spec: {NAME}/ops/hardswish.py, version 1." in text
         and "by [hardswish_backward](hardswish_backward.md)" in text
     )
-    assert "](../" not in text and "Not on record yet: `python -m kernelmux.perf --op hardswish --record`" in text
+    assert (
+        "](../" not in text
+        and "Not on record yet: `python -m kernelmux.perf --op hardswish --record --into-checkout`" in text
+    )
     assert docs.main(["--package", NAME, "--out", str(tmp_path), "--check"]) == 0
     assert docs.main(["--package", "kept", "--out", str(tmp_path)]) == 2
     assert f'did you mean "{NAME}"' in capsys.readouterr().err

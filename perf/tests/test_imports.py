@@ -51,6 +51,7 @@ def test_only_commands_import_reports_and_reports_import_no_work(graph: dict[str
         f"{PREFIX}.{name}"
         for name in (
             "command",
+            "contribute",
             "front",
             "against.command",
             "against.silence",

@@ -110,7 +110,9 @@ def record(gpu, monkeypatch):
     rows = [replace(r, stale=r.label == "cuda/online") for r in known.rows if r.op == "softmax"]
     rows = [replace(r, variant="eager") if r.backend == "torch_ref" else r for r in rows]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: known.gpu)
-    monkeypatch.setattr(records, "find", lambda name: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None)
+    monkeypatch.setattr(
+        records, "find", lambda name, shipped=False: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None
+    )
     return rows
 
 

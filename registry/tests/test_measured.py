@@ -384,8 +384,7 @@ def test_versions_are_kept_without_what_is_local_to_a_build(monkeypatch, tmp_pat
     assert gpu_tables.versions_of(given, "") == {"torch": "2.13.0", "cupy": "14.2.0"}
     told = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 13.3.0\n"
     monkeypatch.setattr(gpu_tables, "DRIVER", tmp_path / "version")
-    assert gpu_tables._driver() == ""
-    gpu_tables.DRIVER.write_text(told)
+    assert not gpu_tables._driver() and gpu_tables.DRIVER.write_text(told)
     assert gpu_tables._driver() == "580.159.04"
 
 

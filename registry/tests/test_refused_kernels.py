@@ -13,7 +13,7 @@ import torch
 import kernelmux as kx
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, dispatch
+from kernelmux.registry import cards, dispatch, refusals
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.tests import made_up
 from kernelmux.registry.tests.made_up import told
@@ -64,6 +64,7 @@ def emulating(monkeypatch: pytest.MonkeyPatch, better: Callable[..., None], like
     ladder = {"slow": Implementation(torch.square, ""), "fast": Implementation(fast, "")}
     own = Backend("own", "made up", 40, lambda device: None, emulates=True, emulation=emulation)
     made_up.install(monkeypatch, {"own": (own, {"square": ladder})})
+    refusals._forget()  # what another test has seen refused
     monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
 
 
