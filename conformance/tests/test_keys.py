@@ -270,9 +270,13 @@ def test_names_of_kernels_lines_and_comments_do_not_count_in_ptx() -> None:
 
 
 def test_no_key_of_what_is_right_depends_on_where_objects_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    hashed = meaning._hash
-    monkeypatch.setattr(meaning, "_hash", lambda text: texts.append(text) or hashed(text))
+    texts, hashed = [], meaning._hash
+
+    def noted(text: str) -> str:
+        texts.append(text)
+        return hashed(text)
+
+    monkeypatch.setattr(meaning, "_hash", noted)
     for op in catalog.names():
         meaning.oracle(catalog.spec(op))
     assert texts and not [text for text in texts if " at 0x" in text]
