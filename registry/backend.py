@@ -24,6 +24,7 @@ from kernelmux.registry import catalog, elsewhere, numerics, plugins
 from kernelmux.registry.conditions import Capability, Condition, Unmet, unmet
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.fingerprint import digest, sources
+from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.registration import check_backend, check_ladder
 from kernelmux.registry.space import Space
 from kernelmux.registry.spec import OpSpec
@@ -33,18 +34,22 @@ from kernelmux.registry.spec import OpSpec
 class Ahead:
     """Calls for which a backend comes before those of higher priority: it would run one of these variants on such a card.
 
-    variants: "matmul/persistent". dtypes: of the leading tensor. why: the reason in a few words.
+    variants: "matmul/persistent". dtypes: of the leading tensor. why: the reason in a few words. order: how the leading
+    tensor, images, lies in memory; None for any.
     """
 
     variants: frozenset[str]
     dtypes: frozenset[torch.dtype]
     card: Capability
     why: str
+    order: torch.memory_format | None = None
 
     def concerns(self, call: Any) -> bool:
-        """Whether card and dtype of a call are such."""
-        known = call.capability is not None and self.card.admits(call.capability)
-        return known and call.arguments[call.spec.leading.name].dtype in self.dtypes
+        """Whether card, dtype and order in memory of a call are such."""
+        if call.capability is None or not self.card.admits(call.capability):
+            return False
+        x = call.arguments[call.spec.leading.name]
+        return x.dtype in self.dtypes and self.order in (None, format_of(x))
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,22 @@ def test_elsewhere_and_for_rungs_without_them_the_order_is_as_ever() -> None:
     assert decided("int8_matmul", "b300", torch.int8, int8)[0].startswith("cuda/")
 
 
+def test_before_hopper_triton_is_first_for_channels_last_images_alone() -> None:
+    pytest.importorskip("triton")
+    first = "x=8x64x28x28 weight=64x64x3x3 padding=1"
+    last = f"{first} channels-last"
+    for card, backend in (
+        ("a100", "triton"),
+        ("rtx4090", "triton"),
+        ("h200", "cuda"),
+        ("rtx5090", "cuda"),
+        ("t4", "cuda"),
+    ):
+        assert decided("conv2d", card, torch.float16, last)[0].startswith(f"{backend}/"), card
+        assert decided("conv2d", card, torch.float16, first)[0].startswith("cuda/"), card
+    assert "channels-last" in decided("conv2d", "a100", torch.float16, last)[1]
+
+
 def test_every_variant_that_comes_first_somewhere_exists() -> None:
     for name in registered.backends():
         for rule in registered.backend(name).ahead if registered.loads(name) else ():
