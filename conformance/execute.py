@@ -28,7 +28,8 @@ SHOWN = 3  # failures of an item that are shown in full
 class Outcome:
     """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record).
 
-    asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it.
+    asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it. small:
+    such a run took the cases of tier smoke alone for it.
     """
 
     item: Item
@@ -37,6 +38,7 @@ class Outcome:
     seconds: float = 0.0
     records: list[Record] = field(default_factory=list)
     asked: str = WHOLE
+    small: bool = False
 
     @property
     def passed(self) -> int:
@@ -66,7 +68,13 @@ def from_dict(fields: dict[str, Any]) -> Outcome:
     """The outcome that `as_dict` took apart."""
     records = [Record(**r) for r in fields["records"]]
     return Outcome(
-        Item(**fields["item"]), fields["status"], fields["text"], fields["seconds"], records, fields["asked"]
+        Item(**fields["item"]),
+        fields["status"],
+        fields["text"],
+        fields["seconds"],
+        records,
+        fields["asked"],
+        fields.get("small", False),
     )
 
 
@@ -118,6 +126,7 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
         probe.records.insert(0, _outside(probe, text))
     outcome = _judge(item, probe)
     outcome.asked = IN_PART if probe.cut else WHOLE
+    outcome.small = probe.options.tier != options.tier
     return outcome
 
 

@@ -40,6 +40,7 @@ def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> 
     assert expected.applied(passed, Options(), sometimes).status == "passed"
     assert expected.applied(passed, Options(dtypes=("fp16",)), KNOWN).status == "passed"
     assert expected.applied(passed, Options(seeds=(1, 2)), KNOWN).status == "passed"
+    assert expected.applied(replace(passed, small=True), Options(), KNOWN).status == "passed"
     assert expected.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
 
 
