@@ -45,7 +45,7 @@ def made() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
             found[path] = libraries.filled(record_tables.filled(fused.filled(rungs.filled(text))))
-    readme = HOME.parent / "README.md"
+    readme = HOME.resolve().parent / "README.md"
     if readme.is_file() and cards.BEGIN in (text := readme.read_text(encoding="utf-8")):
         found[readme] = cards.filled(text)
     return found
