@@ -27,7 +27,7 @@ class Interrupts:
         self._waits = False
 
     def listen(self) -> None:
-        """Take Ctrl-C from here on, unless this process is not to hear it, or somebody else does."""
+        """Take Ctrl-C from here on, unless this process is not to hear it, or another handler is set."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._take)
 
