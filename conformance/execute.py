@@ -17,7 +17,7 @@ from kernelmux.conformance.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.record import Record
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, conduct
-from kernelmux.registry.failures import MEMORY
+from kernelmux.registry.cuda_errors import MEMORY
 
 WHOLE, IN_PART, NOT, BY_GPU = "whole", "in part", "not", "by a GPU"  # asked
 OUTSIDE = "nothing that it asks is among the cases and dtypes of this run"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from kernelmux.perf.results import Overhead
-from kernelmux.registry import autograd, catalog, dispatch, domains
 from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog, dispatch, domains, gradient_support
 from kernelmux.registry.bound import bind
 from kernelmux.registry.cases import Case
 from kernelmux.registry.gradient import Composed, Gradient
@@ -90,7 +90,7 @@ def _wanted(spec: OpSpec, values: tuple[Any, ...], backend: str) -> tuple[Any, .
         return ()
     pairs = list(zip(spec.inputs, values, strict=True))
     chosen = {i.name for i, x in pairs if isinstance(x, torch.Tensor) and i.name in spec.gradient.tensors}
-    if not chosen or any(autograd.lack(spec, backend, name) for name in chosen):
+    if not chosen or any(gradient_support.lack(spec, backend, name) for name in chosen):
         return ()
     return tuple(x.detach().requires_grad_() if i.name in chosen else x for i, x in pairs)
 

@@ -15,7 +15,8 @@ import torch
 
 from kernelmux.registry import domains
 from kernelmux.registry.errors import KernelmuxError
-from kernelmux.registry.spec import Call, OpSpec, exact_arguments
+from kernelmux.registry.signature import Spec
+from kernelmux.registry.spec import Call, exact_arguments
 
 TINY = 24  # lengths of the small call; large enough for any scalar that indexes an axis of a workload
 CLOSE = 1e-9
@@ -114,7 +115,7 @@ def _follows(whole: torch.Tensor, cut: torch.Tensor, positions: torch.Tensor) ->
     return None
 
 
-def _evaluate(spec: OpSpec, arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+def _evaluate(spec: Spec, arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     result = spec.reference(*arguments)
     return result if isinstance(result, tuple) else (result,)
 

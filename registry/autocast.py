@@ -15,7 +15,7 @@ from torch.nn import UninitializedBuffer, UninitializedParameter
 
 from kernelmux.registry import strange
 from kernelmux.registry.binding import unreadable
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 
 LOWER = ("matmul", "linear", "attention", "conv2d")
 NORMS = ("rms_norm", "add_rms_norm", "layer_norm")
@@ -24,12 +24,12 @@ FP32 = ("softmax", "log_softmax", "reduce_sum")
 OURS = {**dict.fromkeys(LOWER, "lower"), **dict.fromkeys(NORMS, "norm"), **dict.fromkeys(FP32, "fp32")}
 
 
-def rule(spec: OpSpec) -> str:
+def rule(spec: Spec) -> str:
     """What autocast does to the tensors of an operator, one of `spec.AUTOCAST`: as its spec says, or as torch does."""
     return spec.autocast or OURS.get(spec.name) or ("keep" if "_backward" in spec.name else "widest")
 
 
-def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | None:
+def target(spec: Spec, values: tuple[Any, ...], device: str) -> torch.dtype | None:
     """The dtype that the floating tensors of a call get where autocast is on, or None: they stay."""
     floats: list[torch.dtype] = [v.dtype for v in values if _eligible(v)]
     how = rule(spec)
@@ -46,7 +46,7 @@ def target(spec: OpSpec, values: tuple[Any, ...], device: str) -> torch.dtype | 
     return widest if len(floats) > 1 else None
 
 
-def cast(spec: OpSpec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+def cast(spec: Spec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     """The arguments as autocast has them; autograd sees the casts."""
     dtype = target(spec, values, device)
     if dtype is None:

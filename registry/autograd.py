@@ -22,31 +22,11 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, gradient, memory_order
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.gradient import Composed, Gradient, NoGradient
-from kernelmux.registry.signature import Call, Output
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.gradient import Composed, Gradient
+from kernelmux.registry.signature import Call, Spec
 
-Operator = Callable[[OpSpec, tuple[Any, ...]], Any]  # runs an operator on arguments in order; gives all of its outputs
+Operator = Callable[[Spec, tuple[Any, ...]], Any]  # runs an operator on arguments in order; gives all of its outputs
 Grads = Sequence["torch.Tensor | None"]
-
-
-def real(output: Output) -> bool:
-    """Whether an output may be differentiated: it is not of integers."""
-    return not isinstance(output.dtype, torch.dtype) or output.dtype.is_floating_point
-
-
-def lack(spec: OpSpec, backend: str, tensor: str) -> str | None:
-    """Why the kernels of a backend cannot give the gradient of one tensor of a call, or None; "": whichever backend."""
-    found = spec.gradient
-    if not any(map(real, spec.outputs)):
-        return None  # integers: nothing to differentiate, as in torch
-    if found is None or isinstance(found, NoGradient):
-        return f"{spec.name} has no gradient" + (f" ({found.reason})" if found else "")
-    if tensor not in found.tensors:
-        return f"{spec.name} has a gradient for {', '.join(found.tensors)} alone"
-    if backend and isinstance(found, Gradient) and not registered.implements(backend, found.op):
-        return f"{backend} has no {found.op}, which computes it"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +36,7 @@ class Rule:
     orders: per argument, the order in memory that its gradient gets, None where it stays as it is; empty if all do.
     """
 
-    spec: OpSpec
+    spec: Spec
     fn: Callable[..., Any]
     operator: Operator
     orders: tuple[memory_order.Order | None, ...] = ()
@@ -112,12 +92,12 @@ def node_of_level(op: str) -> Callable[..., Any]:
     return found
 
 
-def differentiable(spec: OpSpec) -> bool:
+def differentiable(spec: Spec) -> bool:
     """Whether the operator has a gradient."""
     return isinstance(spec.gradient, Gradient | Composed)
 
 
-def keep(ctx: Any, spec: OpSpec, values: Sequence[Any], result: Any) -> None:
+def keep(ctx: Any, spec: Spec, values: Sequence[Any], result: Any) -> None:
     """Store in the context of a node what `gradients` needs of a call and its outputs."""
     needs = _needs(spec.name, ctx.needs_input_grad[1:])
     known = (*values, *result) if isinstance(result, tuple) else (*values, result)
@@ -167,7 +147,7 @@ def _needs(op: str, wanted: tuple[bool, ...]) -> _Needs:
 
 
 def gradients(
-    ctx: Any, spec: OpSpec, grads: Grads, needs: Sequence[bool], operator: Operator
+    ctx: Any, spec: Spec, grads: Grads, needs: Sequence[bool], operator: Operator
 ) -> tuple[torch.Tensor | None, ...]:
     """One gradient per argument, None where none is needed, from those of the returned outputs (None: zeros)."""
     given = grads[: spec.visible]
@@ -182,7 +162,7 @@ def gradients(
 
 
 def _declared(
-    spec: OpSpec, values: Mapping[str, Any], grads: gradient.Tensors, operator: Operator, wanted: Sequence[str]
+    spec: Spec, values: Mapping[str, Any], grads: gradient.Tensors, operator: Operator, wanted: Sequence[str]
 ) -> Mapping[str, torch.Tensor]:
     """The gradients of the wanted tensors, and perhaps of others, as the spec declares them."""
     if isinstance(spec.gradient, Composed):
@@ -200,7 +180,7 @@ def _declared(
     return {**found, **{name: found[other] for name, other in spec.gradient.same.items()}}
 
 
-def _once(spec: OpSpec, found: gradient.Tensors, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+def _once(spec: Spec, found: gradient.Tensors, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     made = Once.apply(spec, len(found), *found.values(), *inputs)  # type: ignore[no-untyped-call]
     return dict(zip(found, made, strict=True))
 
@@ -211,7 +191,7 @@ class Once(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(spec: OpSpec, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(spec: Spec, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(g.view_as(g) for g in tensors[:count])
 
     @staticmethod
@@ -220,7 +200,7 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        spec: OpSpec = ctx.spec
+        spec: Spec = ctx.spec
         if isinstance(spec.gradient, Composed):
             reason = f"it takes {', '.join(spec.gradient.constant)} for constant"
         else:
@@ -301,7 +281,7 @@ def lacking(call: Call, backend: str) -> list[str]:
     """The operators that give the gradient of a call and that a backend does not have; nothing is computed."""
     spec, used = call.spec, dict[str, None]()
 
-    def noted(op: OpSpec, values: tuple[Any, ...]) -> Any:
+    def noted(op: Spec, values: tuple[Any, ...]) -> Any:
         used[op.name] = None
         return hollow(op.bind(*values))
 
@@ -317,7 +297,7 @@ def lacking(call: Call, backend: str) -> list[str]:
 SMALL = 1 << 12  # elements of a case that shows what a gradient reads
 
 
-def _sample(spec: OpSpec, case: Case) -> Call:
+def _sample(spec: Spec, case: Case) -> Call:
     tensors = {name: torch.zeros_like(x) for name, x in spec.untouched(case, spec.dtypes[0]).items()}
     given: dict[str, Any] = {**tensors, **case.scalars}
     return spec.bind(**given)
@@ -332,7 +312,7 @@ def _watch(declared: Composed, call: Call, wanted: tuple[str, ...], taken: set[s
     declared.compute(Operators(_uncomputed), values, grads, wanted)
 
 
-def _uncomputed(spec: OpSpec, values: tuple[Any, ...]) -> Any:
+def _uncomputed(spec: Spec, values: tuple[Any, ...]) -> Any:
     return hollow(spec.bind(*(v.data if isinstance(v, Watched) else v for v in values)))
 
 

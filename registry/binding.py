@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Proxy
@@ -14,14 +14,11 @@ from torch.nn import UninitializedBuffer, UninitializedParameter
 from kernelmux.registry import cards, tracing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, not_in_fx, shown
-from kernelmux.registry.signature import Axis, Call, Scalar, Tensor, spread
-
-if TYPE_CHECKING:
-    from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Axis, Call, Scalar, Spec, Tensor, spread
 
 
 def bind(
-    spec: OpSpec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None
+    spec: Spec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None
 ) -> Call:
     """The checked call; see `OpSpec.bind`. `device` and `capability` describe the machine of data-less tensors."""
     axes: dict[str, Any] = {}
@@ -74,7 +71,7 @@ def _check_room(call: Call) -> None:
             )
 
 
-def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
+def _check_tensor(spec: Spec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
     if not isinstance(value, torch.Tensor):
         if isinstance(value, Proxy):
             raise not_in_fx(spec.name, item.name)
@@ -95,7 +92,7 @@ def _check_tensor(spec: OpSpec, item: Tensor, value: Any, arguments: dict[str, A
         raise ArgumentError(f"{spec.name}: {item.name}: {problem}")
 
 
-def _check_dtype(spec: OpSpec, item: Tensor, dtype: torch.dtype, arguments: dict[str, Any]) -> None:
+def _check_dtype(spec: Spec, item: Tensor, dtype: torch.dtype, arguments: dict[str, Any]) -> None:
     got = SHORT.get(dtype, dtype)
     if item.like:
         want = arguments[item.like].dtype
@@ -106,7 +103,7 @@ def _check_dtype(spec: OpSpec, item: Tensor, dtype: torch.dtype, arguments: dict
         raise ArgumentError(f"{spec.name}: {item.name}: expected dtype one of {allowed}, got {got}")
 
 
-def _check_formats(spec: OpSpec, arguments: dict[str, Any]) -> None:
+def _check_formats(spec: Spec, arguments: dict[str, Any]) -> None:
     """Refuse dtypes that do not go together; a tensor that is left out goes with any."""
     if not spec.formats:
         return
@@ -147,7 +144,7 @@ def unreadable(x: torch.Tensor) -> str | None:
     return None if reach <= held else f"a storage that was freed or shrunk to {held}"
 
 
-def _bind_axes(spec: OpSpec, item: Tensor, value: torch.Tensor, axes: dict[str, Any], origin: dict[str, str]) -> None:
+def _bind_axes(spec: Spec, item: Tensor, value: torch.Tensor, axes: dict[str, Any], origin: dict[str, str]) -> None:
     """Take the lengths of the first form that agrees with the axes that are known."""
     shape, problems = tuple(value.shape), []
     fitting = [form for form in item.forms if spread(form, shape) is not None]
@@ -183,7 +180,7 @@ def _lengths(name: str, form: tuple[str, ...], shape: tuple[int, ...]) -> Iterat
             yield letter, shape[position], f"{name}.shape[{position}]"
 
 
-def _agree(spec: OpSpec, letter: str, value: Any, place: str, axes: dict[str, Any], origin: dict[str, str]) -> None:
+def _agree(spec: Spec, letter: str, value: Any, place: str, axes: dict[str, Any], origin: dict[str, str]) -> None:
     if letter not in axes:
         axes[letter], origin[letter] = value, place
     elif axes[letter] != value:
@@ -193,7 +190,7 @@ def _agree(spec: OpSpec, letter: str, value: Any, place: str, axes: dict[str, An
         )
 
 
-def _scalar(spec: OpSpec, item: Scalar | Axis, value: Any, arguments: dict[str, Any]) -> Any:
+def _scalar(spec: Spec, item: Scalar | Axis, value: Any, arguments: dict[str, Any]) -> Any:
     if value is None and item.optional:
         return None
     if isinstance(item, Axis):
@@ -216,7 +213,7 @@ def identity(value: Any) -> Any:
     return (value.__class__, *((v.__class__, v) for v in value)) if isinstance(value, SEQUENCES) else value
 
 
-def _number(spec: OpSpec, item: Scalar, value: Any) -> Any:
+def _number(spec: Spec, item: Scalar, value: Any) -> Any:
     """One value of a scalar, checked."""
     found = _KINDS[item.type](value)
     if found is None:
@@ -262,7 +259,7 @@ def _told(value: Any) -> str:
     return f"{shown(value)} ({home}{kind.__qualname__})"
 
 
-def _axis(spec: OpSpec, item: Axis, value: Any, rank: int) -> int:
+def _axis(spec: Spec, item: Axis, value: Any, rank: int) -> int:
     found: int | None = _int(value)
     if found is None:
         raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {_told(value)}")
@@ -273,7 +270,7 @@ def _axis(spec: OpSpec, item: Axis, value: Any, rank: int) -> int:
     return found % rank
 
 
-def _device(spec: OpSpec, arguments: dict[str, Any]) -> torch.device:
+def _device(spec: Spec, arguments: dict[str, Any]) -> torch.device:
     """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned."""
     given = [t for t in spec.tensors if arguments[t.name] is not None]
     places = {t.name: arguments[t.name].device for t in given if not t.host}

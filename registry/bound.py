@@ -22,9 +22,10 @@ from kernelmux.registry import (
     torch_ops,
     tracing,
 )
-from kernelmux.registry.choice import Decision, refuse
+from kernelmux.registry.choice import refuse
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.explanation import Decision
 from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.requests import Names
 from kernelmux.registry.spec import OpSpec

@@ -23,12 +23,10 @@ import torch
 
 import kernelmux
 from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, judgement, terminal
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.registry.explanation import describe
 from kernelmux.registry.judgement import Judgement, Result
 from kernelmux.registry.packages import version
-from kernelmux.registry.requests import parse
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.spec import Call
 
 VARIABLE = "KERNELMUX_SHADOW_DIR"
 PLACE = "kernelmux-shadow"  # in the current folder, unless the variable names another
@@ -43,7 +41,7 @@ def keep(call: Call, ours: Result, theirs: Result | None, found: Judgement) -> t
     One per kind of call: operator, variants, shapes, scalars, and sources. One that is there already stays as it is.
     """
     results = [r for r in (ours, theirs) if r]
-    key = (call.spec.name, *(r.name for r in results), dispatch.describe(call))
+    key = (call.spec.name, *(r.name for r in results), describe(call))
     with _lock:
         if key in _kept:
             return _kept[key], ""
@@ -59,9 +57,7 @@ def _kept_anew(call: Call, results: Sequence[Result], found: Judgement) -> tuple
     folder = place / f"{call.spec.name}-{hashlib.sha256(json.dumps(about['call']).encode()).hexdigest()[:10]}"
     try:
         if not folder.is_dir():
-            text = "\n".join(
-                [f"{call.spec.name}: {dispatch.describe(call)}", f"against {found.against}:", *found.wrong]
-            )
+            text = "\n".join([f"{call.spec.name}: {describe(call)}", f"against {found.against}:", *found.wrong])
             command = f"python -m kernelmux.registry.shadow {shlex.quote(str(folder))}"
             _write(folder, about, call, results, f"{text}\n\n{command}\n")
     except Exception as error:  # a full disk, a folder that is not ours: the program goes on
@@ -74,10 +70,10 @@ def _kept_anew(call: Call, results: Sequence[Result], found: Judgement) -> tuple
 
 def _about(call: Call, results: Sequence[Result]) -> dict[str, Any]:
     """What is written in call.json; under "call" what tells two kinds of calls apart."""
-    hashes = {r.name: _source(r.name, call.spec.name) for r in results}
+    hashes = {r.name: source(r.name, call.spec.name) for r in results}
     what = {
         "op": call.spec.name,
-        "described": dispatch.describe(call),
+        "described": describe(call),
         "scalars": call.scalars,
         "spec": call.spec.hash,
         "sources": hashes,
@@ -85,7 +81,8 @@ def _about(call: Call, results: Sequence[Result]) -> dict[str, Any]:
     return {"call": what, "device": str(call.device), "environment": environment(call.device)}
 
 
-def _source(name: str, op: str) -> str:
+def source(name: str, op: str) -> str:
+    """The hash of the files of a variant, or "unknown"."""
     try:
         backend, _, variant = name.partition("/")
         return registered.source_hash(backend, op, variant)
@@ -145,94 +142,3 @@ def _packed(x: torch.Tensor) -> dict[str, Any]:
     memory = x.as_strided((reach,), (1,), x.storage_offset()).clone().cpu()
     offset = x.data_ptr() % 16 // x.element_size() if reach else 0
     return {"memory": memory, "shape": list(x.shape), "strides": list(x.stride()), "offset": offset}
-
-
-def _unpacked(packed: Mapping[str, Any], device: torch.device) -> torch.Tensor:
-    memory: torch.Tensor = packed["memory"]
-    room = torch.empty(memory.numel() + packed["offset"], dtype=memory.dtype, device=device)
-    room[packed["offset"] :].copy_(memory)
-    return room.as_strided(packed["shape"], packed["strides"], packed["offset"])
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a kept call again; see the module for the status."""
-    parser = terminal.Parser(prog="python -m kernelmux.registry.shadow", description=__doc__)
-    parser.add_argument("folder", type=Path, help="what shadow mode has kept")
-    options = parser.parse_args(arguments)
-    return terminal.run("shadow", lambda: again(options.folder))
-
-
-def again(folder: Path) -> int:
-    """Run every variant of a kept call again and print the judgement; 1 if one is wrong."""
-    about, inputs, before = _read(folder)
-    spec = catalog.spec(about["call"]["op"])
-    device = _device(about["device"])
-    scalars: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in about["call"]["scalars"].items()}
-    with torch.no_grad():
-        given: dict[str, Any] = {name: _unpacked(x, device) for name, x in inputs.items()}
-        call = spec.bind(**given, **scalars)
-        results = [_run(spec, call, name) for name in about["call"]["sources"]]
-        found = judgement.judge(call, results[0], results[1] if len(results) > 1 else None)
-    print(f"{spec.name}: {dispatch.describe(call)}")
-    for result in results:
-        print(
-            f"  {result.name}: {'the bits that were kept' if _same(spec, result, before) else 'other bits than were kept'}"
-        )
-    for name, was, now in _changes(about, call):
-        print(f"  {name} was {was} and is {now}")
-    for line in found.wrong or (f"not judged: {found.open}" if found.open else "within the bound",):
-        print(f"  {line}" + (f" (against {found.against})" if found.against else ""))
-    return 1 if found.wrong else 0
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    try:
-        about = json.loads((folder / "call.json").read_text(encoding="utf-8"))
-        return about, *(torch.load(folder / f"{n}.pt", weights_only=True) for n in ("inputs", "outputs"))
-    except Exception as error:
-        raise ArgumentError(
-            f"{folder}: expected a folder with call.json, inputs.pt and outputs.pt, as shadow mode keeps them, got"
-            f" {type(error).__name__}: {error}"
-        ) from error
-
-
-def _device(name: str) -> torch.device:
-    """The device of the call; the CPU, with the emulator, where there is no such GPU."""
-    device = torch.device(name)
-    if device.type != "cuda" or (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
-        return device
-    print(f"no {name} here: GPU kernels run on the emulator")
-    return torch.device("cpu")
-
-
-def _run(spec: OpSpec, call: Call, name: str) -> Result:
-    values = tuple(call.arguments.values())
-    plan, chosen = dispatch.resolve(spec, values, parse(name, "call.json"))
-    try:
-        found = plan.run(values)
-    except Exception as error:
-        raise KernelmuxError(f"{chosen.name} fails: {type(error).__name__}: {error}") from error
-    home, _, variant = chosen.name.partition("/")
-    outputs = found if isinstance(found, tuple) else (found,)
-    return Result(chosen.name, registered.variants(home, spec.name)[variant], outputs)
-
-
-def _same(spec: OpSpec, result: Result, before: Mapping[str, Any]) -> bool:
-    """Whether the outputs have the bits that were kept."""
-    kept = before.get(result.name, {})
-    raw = ((y.cpu(), kept.get(o.name)) for o, y in zip(spec.outputs, result.outputs, strict=False))
-    return all(k is not None and y.shape == k.shape and _bytes(y).equal(_bytes(k)) for y, k in raw)
-
-
-def _bytes(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _changes(about: Mapping[str, Any], call: Call) -> list[tuple[str, str, str]]:
-    """What is not as it was: sources, the spec, versions; name, then, now."""
-    op = about["call"]["op"]
-    pairs = [("the spec", about["call"]["spec"], call.spec.hash)]
-    pairs += [(f"the source of {n}", was, _source(n, op)) for n, was in about["call"]["sources"].items()]
-    now = environment(call.device)
-    pairs += [(name, was, now.get(name, "unknown")) for name, was in about["environment"].items()]
-    return [pair for pair in pairs if pair[1] != pair[2]]

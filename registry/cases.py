@@ -14,15 +14,13 @@ import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernelmux.registry import dtypes
 from kernelmux.registry.errors import ArgumentError, SpecError, unknown
-
-if TYPE_CHECKING:
-    from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 
 TIERS = ("smoke", "ci", "full", "huge")
 Shape = tuple[int, ...]
@@ -46,7 +44,7 @@ class Case:
     dtypes: tuple[torch.dtype, ...] | None = None
     inputs: str = "normal"
     tags: frozenset[str] = frozenset()
-    spec: OpSpec | None = field(default=None, compare=False, repr=False)
+    spec: Spec | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -104,7 +102,7 @@ _SHAPE = re.compile(r"\d+(x\d+)*|scalar")
 MOST_ELEMENTS = 1 << 58  # the bytes of so many, in any dtype, still fit in 63 bits
 
 
-def parse(text: str, spec: OpSpec) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
+def parse(text: str, spec: Spec) -> tuple[dict[str, Shape], dict[str, Any], dict[str, torch.dtype]]:
     """Split "a=64x63:fp16, axis=0" into shapes, scalars and dtypes; ArgumentError shows the expected form.
 
     The spec says which names are tensors and which are scalars; `inputs` names a distribution (`DISTRIBUTIONS`).
@@ -150,7 +148,7 @@ def written(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def spelt(spec: OpSpec, values: tuple[Any, ...]) -> str:
+def spelt(spec: Spec, values: tuple[Any, ...]) -> str:
     """The arguments of a call as the command line takes them, without defaults: "x=4x1000:fp16,axis=0"."""
     parts = []
     for item, value in zip(spec.inputs, values, strict=True):

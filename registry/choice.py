@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
 import torch
 
-from kernelmux.registry import autograd, cards, determinism, explanation, measured, refusals, tracing
 from kernelmux.registry import backend as registered
+from kernelmux.registry import cards, determinism, explanation, gradient_support, measured, refusals, tracing
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Unmet, sm
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
-from kernelmux.registry.explanation import describe
+from kernelmux.registry.explanation import Decision, Fallback, Verdict, describe
 from kernelmux.registry.requests import Request
 from kernelmux.registry.spec import Call
 
@@ -24,94 +24,11 @@ __all__ = ["Decision", "Fallback", "Verdict", "decide", "describe", "refuse", "v
 Label = tuple[str, str | None]  # backend and variant, as `registered.split` gives them
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What became of one variant: able, or not and why.
-
-    unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
-    of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
-    operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
-    declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
-    joined: it comes from a package that joined it to the backend, whose bare name does not stand for it. refused: it was
-    tried for such a call, and the card or its compiler refused it.
-    """
-
-    backend: str
-    variant: str
-    unmet: tuple[Unmet, ...] = ()
-    copies: tuple[str, ...] = ()
-    copied: tuple[int, ...] = ()
-    emulated: bool = False
-    down: bool = False
-    missing: bool = False
-    asked: bool = True
-    declared: str = ""
-    varies: bool = False
-    joined: bool = False
-    refused: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.backend}/{self.variant}" if self.variant else self.backend
-
-    @property
-    def able(self) -> bool:
-        return not self.unmet
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why it cannot run the call, one text per condition."""
-        return tuple(map(str, self.unmet))
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A backend, or one variant of it, that was preferred to what was chosen, and what the call lacked for it.
-
-    verdict: of its variants the one for which the fewest conditions are not met.
-    """
-
-    label: str
-    verdict: Verdict
-
-    @property
-    def reason(self) -> str:
-        """The conditions without the sizes of the call: "cuda: N a multiple of 8"."""
-        return f"{self.label}: {'; '.join(u.kind or str(u) for u in self.verdict.unmet)}"
-
-
-@dataclass(frozen=True, repr=False)
-class Decision:
-    """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant.
-
-    fallbacks: what was preferred and cannot run this call, best first: the better backends of "auto" whose conditions are
-    not met, and every name of a chain before the one that runs. Empty where nothing was chosen.
-    """
-
-    call: Call
-    request: Request
-    chosen: Verdict | None
-    verdicts: tuple[Verdict, ...]
-    fallbacks: tuple[Fallback, ...] = ()
-
-    def __str__(self) -> str:
-        return explanation.explained(self)
-
-    def __repr__(self) -> str:
-        chosen = self.chosen.name if self.chosen else "none"
-        return f"<decision for {self.call.spec.name}: {chosen}, from {self.request.source}; print() gives every reason>"
-
-    @property
-    def forbidden(self) -> bool:
-        """Whether strictness stands between a call and a backend that could run it."""
-        return self.request.strict and not self.request.single and self.chosen is None
-
-
 def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool, tried: bool) -> Verdict:
     emulated = registered.emulates(name, call.device)
     if emulated and call.capability is None:
         call = replace(call, capability=cards.emulated().capability)
-    gradient = partial(autograd.lack, call.spec, name)
+    gradient = partial(gradient_support.lack, call.spec, name)
     texts = [] if registered.composite(name) else tracing.reasons(name, call.tensors, gradient, _instead())
     found = [Unmet(text) for text in texts]
     copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))

@@ -20,7 +20,7 @@ import torch
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import elsewhere
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 
 OWN = tuple(f"kernelmux.{part}" for part in ("registry", "conformance", "perf", "emulator"))
 TORCH = ("equal", "allclose", "isclose", "empty", "empty_like")
@@ -97,7 +97,7 @@ def _functions(home: Any) -> dict[str, tuple[Any, Any]]:
 class Alarm:
     """Hears, in a `with`, Python code of the reference of an operator, or of another backend; `heard` says which."""
 
-    def __init__(self, spec: OpSpec, backend: str) -> None:
+    def __init__(self, spec: Spec, backend: str) -> None:
         self.spec, self.heard = spec, ""
         self.reference: CodeType | None = getattr(inspect.unwrap(spec.reference), "__code__", None)
         folders = {n: registered.folder(n) for n in registered.backends() if n != backend}

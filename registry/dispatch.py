@@ -29,21 +29,24 @@ from kernelmux.registry import (
     results,
     scope,
     selection,
+    shadow,
     stats,
     strange,
+    torch_ops,
     tracing,
 )
 from kernelmux.registry import backend as registered
 from kernelmux.registry.binding import identity
-from kernelmux.registry.choice import Decision, Verdict, by_priority, decide, describe, refuse, verdicts
+from kernelmux.registry.choice import by_priority, decide, refuse, verdicts
 from kernelmux.registry.documentation import documentation
+from kernelmux.registry.explanation import Decision, Verdict, describe
 from kernelmux.registry.plan import CallPlan, CallPlans
 from kernelmux.registry.requests import Request
-from kernelmux.registry.spec import Call, OpSpec, Tensor
+from kernelmux.registry.signature import Call, Spec, Tensor
 
 __all__ = [
-    "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function", "outputs",
-    "verdicts", "which",
+    "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
+    "install_torch_ops", "outputs", "verdicts", "which",
 ]  # fmt: skip
 
 _C: Any = torch._C
@@ -59,7 +62,7 @@ KeyOf = Callable[..., object]
 PLAIN = frozenset((type(None), str, Request))  # of these, what can stand in a key as it is
 
 
-def _key_of(spec: OpSpec) -> KeyOf:
+def _key_of(spec: Spec) -> KeyOf:
     """A function from the arguments of a call, and its `backend=`, to what a choice depends on.
 
     That is, per tensor: kind, shape, strides, dtype, device, alignment, negative bit, and whether a gradient is wanted;
@@ -89,7 +92,7 @@ def _key_of(spec: OpSpec) -> KeyOf:
 _keys: dict[int, KeyOf] = {}  # by the id of the spec, which the function keeps alive
 
 
-def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
+def _plan(spec: Spec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
     with tracing.untraced(), strange.Told(spec, values):
@@ -99,7 +102,7 @@ def _plan(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
         return plan
 
 
-def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[CallPlan, Verdict]:
+def resolve(spec: Spec, values: tuple[Any, ...], argument: Asked) -> tuple[CallPlan, Verdict]:
     """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
     bound = spec.bind(*values)
     request, mode = selection.requested(spec.name, argument, bound), determinism.mode()
@@ -113,15 +116,12 @@ def resolve(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> tuple[Cal
         plan = replace(plan, mode=mode)
     if request.shadow is None:
         return plan, chosen
-    from kernelmux.registry import shadow
+    along = shadow.Shadowed(spec, plan, chosen, request.shadow, resolve)
+    return replace(plan, fn=along, direct=True), chosen
 
-    return replace(plan, fn=shadow.Shadowed(spec, plan, chosen, request.shadow), direct=True), chosen
 
-
-def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..., Any] | None:
+def _seen(spec: Spec, values: tuple[Any, ...], argument: Asked) -> Callable[..., Any] | None:
     """How to run a call that torch watches: as an operator of torch, or as shapes; None where torch sees into it."""
-    from kernelmux.registry import torch_ops
-
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if not tensors or any(x.is_nested for x in tensors):
         return None  # binding says what is wrong
@@ -140,15 +140,7 @@ def _seen(spec: OpSpec, values: tuple[Any, ...], argument: Asked) -> Callable[..
     return partial(torch_ops.checked, spec, backend=selection.written(spec.name, argument))
 
 
-def composites(spec: OpSpec, values: tuple[Any, ...], backend: str | None) -> list[str]:
-    """Those of the backends that a call asks for that are made of torch's operators."""
-    request = selection.requested(spec.name, backend)
-    device = next(v.device for v in values if isinstance(v, torch.Tensor))
-    heads = by_priority(device) if request.auto else selection.heads(request.names)
-    return [name for name in (heads[:1] if request.strict else heads) if registered.composite(name)]
-
-
-def _following(spec: OpSpec, request: Request) -> autograd.Operator:
+def _following(spec: Spec, request: Request) -> autograd.Operator:
     """Runs the operators of a backward as its forward call was asked to run."""
     source, along = f"the forward call of {spec.name}: {request.source}", request.shadow and request.shadow.following
     same = replace(request, names=selection.heads(request.names), source=source, shadow=along)
@@ -184,7 +176,7 @@ def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Reques
     )
 
 
-def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | None = None) -> Any:
+def call(spec: Spec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | None = None) -> Any:
     """Run an operator: bind, choose, copy what the layout needs, compute. The choice is remembered per kind of call.
 
     Returns what the implementation does: a tensor, or a tuple of several, saved ones among them.
@@ -229,7 +221,11 @@ def call(spec: OpSpec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf |
     return call(spec, values, argument, key_of)  # on the next rung: each is noted once, so this ends
 
 
-def _descends(spec: OpSpec, plan: CallPlan, error: Exception, values: tuple[Any, ...], argument: Asked) -> bool:
+vars(torch_ops)["runs"] = call  # which it cannot import
+install_torch_ops = torch_ops.install_torch_ops  # from here, where what they run is known
+
+
+def _descends(spec: Spec, plan: CallPlan, error: Exception, values: tuple[Any, ...], argument: Asked) -> bool:
     """Whether a call goes on to another rung, as its launch was refused or its kernel does not compile; this one is noted.
 
     Raises an error of ours from others that it knows. Nothing is launched anew while a CUDA graph is captured.
@@ -260,7 +256,7 @@ def _next(bound: Call, request: Request, refused: str, refusal: refusals.Refusal
     return chosen
 
 
-def _prefer(spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], argument: Asked) -> None:
+def _prefer(spec: Spec, plan: CallPlan, values: tuple[Any, ...], argument: Asked) -> None:
     """Let the public function look for calls like this one first, if they can be compared without their key.
 
     Calls of one key may differ in what the comparison sees, such as inference mode: if it failed, it is made anew.
@@ -296,8 +292,6 @@ def function(op: str) -> Callable[..., Any]:
     that was probably meant: hence the keywords that no argument has, and the default of those that must be given.
     torch.compile, which sees the first branches alone, finds the operator of torch and the choice that is in force.
     """
-    from kernelmux.registry import torch_ops
-
     spec = catalog.spec(op)
     _keys[id(spec)] = key_of = _key_of(spec)
     names = ", ".join(i.name for i in spec.inputs)
@@ -335,7 +329,7 @@ def in_force(op: str, argument: selection.Names | None) -> str:
 vars(in_force)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its import
 
 
-def returned(spec: OpSpec) -> str:
+def returned(spec: Spec) -> str:
     """What the public function takes of the outputs, as source text: all, one, or all but those that are saved."""
     if spec.visible == len(spec.outputs):
         return ""

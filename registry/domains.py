@@ -10,28 +10,49 @@ Tensor("lse", "M", domain=Computed(lambda a: a["logits"].logsumexp(-1)))       w
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.memory_order import format_of
 
-if TYPE_CHECKING:
-    from kernelmux.registry.spec import Call, OpSpec
-
 NEAR_ONE = 0.05  # how far the logarithm of a sum of rounded probabilities may lie from 0
 OFTEN = 8  # of so many integers that lie anywhere one becomes a value of `Index.extra`
+
+
+class _Spec(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def tensors(self) -> Sequence[Any]: ...
+    @property
+    def signature(self) -> inspect.Signature: ...
+    def bind(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Given(Protocol):
+    """What a domain reads of a call: see `signature.Call`, which it is."""
+
+    @property
+    def spec(self) -> _Spec: ...
+    @property
+    def axes(self) -> Mapping[str, Any]: ...
+    @property
+    def scalars(self) -> Mapping[str, Any]: ...
+    @property
+    def exact(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class Real:
     """Any value of the dtype."""
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         return x
 
 
@@ -39,7 +60,7 @@ class Real:
 class Positive:
     """Numbers above 0; NaN and infinity as they are."""
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         least = torch.finfo(x.dtype).smallest_normal
         return torch.where(x > 0, x, x.abs().clamp(min=least))
 
@@ -55,7 +76,7 @@ class Index:
     extra: tuple[str, ...] = ()
     used: Callable[[Mapping[str, Any]], torch.Tensor] | None = None
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         length, others = call.axes[self.axis], [call.scalars[name] for name in self.extra]
         if not length and not others and x.numel():
             raise ArgumentError(f"{call.spec.name}: an index needs an axis {self.axis} longer than 0")
@@ -87,7 +108,7 @@ class Count:
     def __init__(self, *axes: str) -> None:
         object.__setattr__(self, "axes", axes)
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         found = torch.remainder(x.long(), self._most(call.axes) + 1).to(x.dtype)
         return torch.where(self.wrong(x, call.axes, call.scalars), found, x)
 
@@ -109,7 +130,7 @@ class LogProbabilities:
 
     axis: str
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         if not x.numel():
             return x
         along = call.scalars[self.axis]
@@ -129,7 +150,7 @@ class Computed:
 
     function: Callable[[Mapping[str, Any]], torch.Tensor]
 
-    def lawful(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+    def lawful(self, x: torch.Tensor, call: Given) -> torch.Tensor:
         made = self.function(call.exact)
         if made.shape != x.shape:
             raise ArgumentError(
@@ -142,7 +163,7 @@ Domain = Real | Positive | Index | Count | LogProbabilities | Computed
 REAL = Real()
 
 
-def lawful(spec: OpSpec, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any]) -> dict[str, Any]:
+def lawful(spec: _Spec, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of a call, each with values of its domain; those that have them already stay as they are.
 
     Computed tensors come last, from the others; only their shape and dtype are looked at. ArgumentError if the spec does

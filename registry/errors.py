@@ -24,8 +24,9 @@ Any other exception raised inside an implementation is not wrapped: it reaches t
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 
 SHOWN = 200  # characters of a value in an error
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -154,3 +155,19 @@ def not_in_fx(op: str, name: str) -> UnsupportedError:
         f"{op}: {name}: expected a torch.Tensor, got a torch.fx.Proxy: torch.fx.symbolic_trace has no shapes and dtypes to"
         f" choose by: use torch.export or torch.compile, or call torch.ops.kernelmux.{op}, which it takes as it is"
     )
+
+
+OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
+
+
+def depth() -> int:
+    """How far up the line of the user is: past kernelmux.registry and kernelmux.nn, compiled functions, and torch."""
+    depth, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and _inner(frame):
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _inner(frame: FrameType) -> bool:
+    home = str(frame.f_globals.get("__name__", ""))
+    return (home.startswith(OWN) and ".tests." not in home) or "_call" in frame.f_globals

@@ -1,22 +1,102 @@
-"""The text of a decision: who was asked, who runs, and for every variant each condition that the call does not meet."""
+"""A decision, and its text: who was asked, who runs, and for every variant each condition that the call does not meet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 
 from kernelmux.registry import tables
-from kernelmux.registry.conditions import sm
+from kernelmux.registry.conditions import Unmet, sm
 from kernelmux.registry.dtypes import SHORT
-
-if TYPE_CHECKING:
-    from kernelmux.registry.choice import Decision, Verdict
-    from kernelmux.registry.conditions import Unmet
-    from kernelmux.registry.spec import Call
+from kernelmux.registry.requests import Request
+from kernelmux.registry.spec import Call
 
 NAME = 28  # columns of the name of a variant
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one variant: able, or not and why.
+
+    unmet: every condition that the call does not meet. copies: inputs that would be copied to fit its layout, or because
+    of their negative or conjugate bit; copied: the bytes of each copy. down: the whole backend, or its module for the
+    operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
+    declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
+    joined: it comes from a package that joined it to the backend, whose bare name does not stand for it. refused: it was
+    tried for such a call, and the card or its compiler refused it.
+    """
+
+    backend: str
+    variant: str
+    unmet: tuple[Unmet, ...] = ()
+    copies: tuple[str, ...] = ()
+    copied: tuple[int, ...] = ()
+    emulated: bool = False
+    down: bool = False
+    missing: bool = False
+    asked: bool = True
+    declared: str = ""
+    varies: bool = False
+    joined: bool = False
+    refused: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend}/{self.variant}" if self.variant else self.backend
+
+    @property
+    def able(self) -> bool:
+        return not self.unmet
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it cannot run the call, one text per condition."""
+        return tuple(map(str, self.unmet))
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A backend, or one variant of it, that was preferred to what was chosen, and what the call lacked for it.
+
+    verdict: of its variants the one for which the fewest conditions are not met.
+    """
+
+    label: str
+    verdict: Verdict
+
+    @property
+    def reason(self) -> str:
+        """The conditions without the sizes of the call: "cuda: N a multiple of 8"."""
+        return f"{self.label}: {'; '.join(u.kind or str(u) for u in self.verdict.unmet)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Decision:
+    """The answer of `explain`: the chosen variant or None, where the request came from, a verdict on every variant.
+
+    fallbacks: what was preferred and cannot run this call, best first: the better backends of "auto" whose conditions are
+    not met, and every name of a chain before the one that runs. Empty where nothing was chosen.
+    """
+
+    call: Call
+    request: Request
+    chosen: Verdict | None
+    verdicts: tuple[Verdict, ...]
+    fallbacks: tuple[Fallback, ...] = ()
+
+    def __str__(self) -> str:
+        return explained(self)
+
+    def __repr__(self) -> str:
+        chosen = self.chosen.name if self.chosen else "none"
+        return f"<decision for {self.call.spec.name}: {chosen}, from {self.request.source}; print() gives every reason>"
+
+    @property
+    def forbidden(self) -> bool:
+        """Whether strictness stands between a call and a backend that could run it."""
+        return self.request.strict and not self.request.single and self.chosen is None
 
 
 def explained(decision: Decision, width: int | None = tables.WIDTH) -> str:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,101 +21,13 @@ from kernelmux.registry import backend as registered
 from kernelmux.registry import cards, catalog, record, strange
 from kernelmux.registry.cards import Card
 from kernelmux.registry.cases import spelt
+from kernelmux.registry.cuda_errors import COMPILERS, UNKNOWN, WAYS, cause, named, of_compiler, of_cuda
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import CompileFailure, KernelFailure, KernelmuxError, cut, shown
+from kernelmux.registry.errors import CompileFailure, KernelFailure, cut, shown
 from kernelmux.registry.refusals import Refusal
 from kernelmux.registry.stats import Ran
 
-REFUSED = {"OutOfResources", "LaunchRefused"}  # of Triton and the emulator: known before anything was launched
-CLASSES = {"AcceleratorError", "CUDADriverError", "CUDARuntimeError", *REFUSED}  # of torch and CuPy
-COMPILERS = {
-    "CompileException",
-    "NVRTCError",
-    "CompileError",
-    "CompilationError",
-    "PTXASError",
-}  # CuPy, emulator, Triton
-PASSES = "PassManager::run failed"  # what Triton says where a pass of its compiler gives up
 LINES = 12  # of a compiler's log
-TEXTS = ("CUDA error:", "CUDA_ERROR_", "Triton Error [CUDA]")  # how an error begins that has no class of its own
-MEMORY = re.compile(r"out of memory|MEMORY_ALLOCATION|OUT_OF_MEMORY")  # torch's own text says what to do
-
-
-@dataclass(frozen=True)
-class Cause:
-    """An error of CUDA. late: of a kernel that runs, so it shows later, and the process has lost its CUDA context."""
-
-    code: int
-    pattern: str
-    text: str
-    late: bool = True
-
-
-CAUSES = (
-    Cause(
-        700,
-        r"illegal (memory access|address)|ILLEGAL_ADDRESS",
-        "a kernel accessed memory that belongs to no allocation: an index beyond a tensor, a tensor that was freed, or one"
-        " in host memory",
-    ),
-    Cause(
-        716,
-        r"misaligned address|MISALIGNED_ADDRESS",
-        "an access of 8 or 16 bytes at an address that is no multiple of its size: a view that begins inside of another"
-        " tensor, or an odd stride",
-    ),
-    Cause(
-        701,
-        r"too many resources|OUT_OF_RESOURCES|out of resource",
-        "a block wants more registers or shared memory than a multiprocessor has: fewer threads, smaller tiles or fewer"
-        " stages; `python -m kernelmux.perf` without a GPU lists what each kernel needs",
-        late=False,
-    ),
-    Cause(
-        912,
-        r"INVALID_CLUSTER_SIZE|cluster misconfiguration|invalid cluster",
-        "a cluster of more blocks than the GPU can hold together with their shared memory",
-        late=False,
-    ),
-    Cause(
-        9,
-        r"invalid configuration",
-        "a grid or block that no GPU takes: a size of 0, more than 1024 threads in a block, or beyond 65535 in y or z of"
-        " the grid",
-        late=False,
-    ),
-    Cause(
-        1,
-        r"invalid argument|INVALID_VALUE",
-        "the driver refused the launch itself: more than 1024 threads in a block, more dynamic shared memory than was"
-        " allowed, or a tensor map that does not fit its tensor",
-        late=False,
-    ),
-    Cause(
-        719,
-        r"unspecified launch failure|LAUNCH_FAILED",
-        "a kernel was stopped while it ran: mostly an access beyond shared or local memory, or a barrier that was misused",
-    ),
-    Cause(
-        710,
-        r"device-side assert|ERROR_ASSERT",
-        "an assert in a kernel failed: mostly an index out of range in an operator of torch; its message is on stderr",
-    ),
-    Cause(715, r"illegal instruction|ILLEGAL_INSTRUCTION", "a kernel ran an instruction that this GPU has not, or a trap"),
-    Cause(717, r"shared or local address|INVALID_ADDRESS_SPACE", "a pointer to one kind of memory was used for another"),
-    Cause(702, r"launch timed out|LAUNCH_TIMEOUT", "a kernel ran too long on a GPU that also drives a display"),
-    Cause(
-        209,
-        r"no kernel image|NO_BINARY_FOR_GPU",
-        "the kernel was compiled for another GPU: clear the caches of CuPy and Triton",
-        late=False,
-    ),
-)  # fmt: skip
-WAYS = (
-    "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one",
-    "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest",
-)
-UNKNOWN = Cause(0, r"", "not one of the usual errors: CUDA's text above is all that is known")
 
 
 def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
@@ -124,9 +35,9 @@ def tell(error: Exception, ran: Ran, values: tuple[Any, ...]) -> None:
 
     What torch says of the arguments' class leaves as an error of ours too (`strange`).
     """
-    if _of_compiler(error):
+    if of_compiler(error):
         raise CompileFailure("\n".join(_uncompiled(error, ran, values))) from error
-    if _of_cuda(error):
+    if of_cuda(error):
         raise KernelFailure("\n".join(_lines(error, ran, values))) from error
     strange.tell(error, catalog.spec(ran.operator), values)
 
@@ -138,46 +49,12 @@ def refusal(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Refusal | No
     """
     if registered.composite(registered.split(ran.variant)[0]):
         return None
-    if _of_compiler(error):
+    if of_compiler(error):
         return Refusal(f"it does not compile for {_told(ran, values)}: {_said(error)}", compiles=False)
-    if not _of_cuda(error) or (found := cause(error)) is UNKNOWN or found.late:
+    if not of_cuda(error) or (found := cause(error)) is UNKNOWN or found.late:
         return None
     launch = f" of {entry}" if (entry := _launch(error)) else ""
     return Refusal(f"the launch{launch} was refused: {_first(error)}; {_limits(ran, values)}")
-
-
-def annotate(error: Exception, last: tuple[str, ...]) -> None:
-    """Note at an error of CUDA that has reached no call which operators ran last, the likely cause, and what to do next."""
-    if last and _of_cuda(error):
-        lines = (
-            f"kernelmux: operators that ran last, the latest at the end: {'; '.join(last)}",
-            f"  likely cause, if it is a kernel of one of them: {cause(error).text}",
-            "  the exact place:",
-            *(f"    {way}" for way in WAYS),
-        )
-        error.add_note("\n".join(lines))
-
-
-def _named(error: Exception, names: Collection[str]) -> bool:
-    return any(kind.__name__ in names for kind in type(error).__mro__)
-
-
-def _of_compiler(error: Exception) -> bool:
-    return _named(error, COMPILERS) or (isinstance(error, RuntimeError) and str(error).startswith(PASSES))
-
-
-def _of_cuda(error: Exception) -> bool:
-    if isinstance(error, KernelmuxError | torch.OutOfMemoryError):
-        return False
-    named = _named(error, CLASSES)
-    text = str(error)
-    return (named or (isinstance(error, RuntimeError) and text.startswith(TEXTS))) and not MEMORY.search(text)
-
-
-def cause(error: Exception) -> Cause:
-    """What the text of an error says; `UNKNOWN` if it is none of `CAUSES`."""
-    text = "too many resources" if _named(error, REFUSED) else str(error)
-    return next((found for found in CAUSES if re.search(found.pattern, text, re.IGNORECASE)), UNKNOWN)
 
 
 def _lines(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
@@ -216,7 +93,7 @@ def _first(error: Exception) -> str:
 
 def _said(error: BaseException) -> str:
     """The line of a compiler's log that says what is wrong."""
-    while isinstance(error.__cause__, Exception) and _named(error.__cause__, COMPILERS):
+    while isinstance(error.__cause__, Exception) and named(error.__cause__, COMPILERS):
         error = error.__cause__  # of a function that is called by a kernel of Triton
     text = str(getattr(error, "log", None) or getattr(error, "error_message", None) or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]

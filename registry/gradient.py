@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kernelmux.registry.errors import SpecError
-
-if TYPE_CHECKING:
-    from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 
 Tensors = Mapping[str, torch.Tensor]
 Deferred = torch.Tensor | Callable[[], torch.Tensor]
@@ -81,13 +79,13 @@ class NoGradient:
 Differentiable = Gradient | Composed | NoGradient
 
 
-def varying(spec: OpSpec) -> tuple[str, ...]:
+def varying(spec: Spec) -> tuple[str, ...]:
     """The returned outputs from which gradients come: all but those that the gradient declares to be constant."""
     constant = spec.gradient.constant if isinstance(spec.gradient, Composed) else ()
     return tuple(o.name for o in spec.outputs[: spec.visible] if o.name not in constant)
 
 
-def check(spec: OpSpec) -> None:
+def check(spec: Spec) -> None:
     """SpecError if the gradient of an operator names what it does not have, or does without what it saves."""
     found = spec.gradient
     if found is None or isinstance(found, NoGradient):
@@ -106,7 +104,7 @@ def check(spec: OpSpec) -> None:
         raise SpecError(f"{spec.name}: gradient: expected it to take what is saved for it, {', '.join(unused)}")
 
 
-def arguments(spec: OpSpec, backward: OpSpec, values: Mapping[str, Any], gradients: Tensors) -> dict[str, Any]:
+def arguments(spec: Spec, backward: Spec, values: Mapping[str, Any], gradients: Tensors) -> dict[str, Any]:
     """The arguments of the operator that gives the gradients of another one.
 
     values: arguments and outputs of the forward call by name; gradients: of its returned outputs. SpecError for one that

@@ -26,7 +26,7 @@ from kernelmux.registry import determinism, failures, record, selection
 from kernelmux.registry.binding import identity
 from kernelmux.registry.plan import CallPlan
 from kernelmux.registry.replay import Replayed, Text, defined
-from kernelmux.registry.spec import OpSpec, Tensor
+from kernelmux.registry.signature import Spec, Tensor
 
 _C: Any = torch._C
 LOWEST = 65535  # no memory has an address up to here: a small one is an offset from a storage that was freed
@@ -36,7 +36,7 @@ CONSTANTS = (type(None), bool, int, float, str)  # of scalars, and of what a tup
 
 
 def again(
-    spec: OpSpec, plan: CallPlan, values: tuple[Any, ...], backend: Any, descends: Callable[..., bool]
+    spec: Spec, plan: CallPlan, values: tuple[Any, ...], backend: Any, descends: Callable[..., bool]
 ) -> Callable[..., Any] | None:
     """A function of the arguments of `spec` and `backend` that runs `plan` for calls like this one, which just ran.
 

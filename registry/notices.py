@@ -7,20 +7,17 @@ a kernel at all in a module that `patch` swapped, not deterministic where torch'
 
 from __future__ import annotations
 
-import sys
 import warnings
-from types import FrameType
 
 import torch
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import cards, determinism, measured
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.choice import Decision, Verdict
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning, UnmeasuredWarning
+from kernelmux.registry.errors import DeterminismWarning, EmulationWarning, FallbackWarning, UnmeasuredWarning, depth
+from kernelmux.registry.explanation import Decision, Verdict
 
-OWN = ("kernelmux.registry.", "kernelmux.nn.", "torch.")  # modules in which no user's line is
 AMPERE = (8, 0)  # the first whose tensor cores multiply bf16
 HALVES = (torch.float16, torch.bfloat16)
 _told: set[tuple[str, str]] = set()  # operator and reason
@@ -135,16 +132,3 @@ def _text(decision: Decision, chosen: Verdict) -> str:
 def _remedies(verdict: Verdict) -> str:
     found = [unmet.remedy for unmet in verdict.unmet if unmet.remedy]
     return f"  -> {', '.join(found)}" if found else ""
-
-
-def depth() -> int:
-    """How far up the line of the user is: past kernelmux.registry and kernelmux.nn, compiled functions, and torch."""
-    depth, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and _inner(frame):
-        depth, frame = depth + 1, frame.f_back
-    return depth
-
-
-def _inner(frame: FrameType) -> bool:
-    home = str(frame.f_globals.get("__name__", ""))
-    return (home.startswith(OWN) and ".tests." not in home) or "_call" in frame.f_globals

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import tables, tracing
+from kernelmux.registry import cuda_errors, tables, tracing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.explanation import amount
@@ -172,9 +172,7 @@ def record(model: torch.nn.Module | None = None) -> Iterator[Log]:
     try:
         yield log
     except Exception as error:
-        from kernelmux.registry import failures  # which asks this module for what ran
-
-        failures.annotate(error, log.last)
+        cuda_errors.annotate(error, log.last)
         raise
     finally:
         _change(lambda found: tuple(other for other in found if other is not log))

@@ -7,25 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelmux.registry import keywords
 from kernelmux.registry.conditions import AtDefault
+from kernelmux.registry.description import Backend, Implementation
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import Rounding
 from kernelmux.registry.signature import REQUIRED
-
-if TYPE_CHECKING:
-    from kernelmux.registry.backend import Backend, Implementation
-    from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import OpSpec
 
 LAYOUTS = ("any", "last", "matrix", "contiguous")
 
 
 def check_backend(name: str, package: str, found: Any) -> Backend:
     """The BACKEND of a package that is announced by this name; SpecError if it is none."""
-    from kernelmux.registry.backend import Backend
-
     if not isinstance(found, Backend):
         raise SpecError(f"{package}: expected BACKEND = Backend(...), got {found!r}")
     for field, kind, text in (
@@ -89,8 +85,6 @@ def _without(spec: OpSpec, fn: Callable[..., Any], places: Sequence[int]) -> Cal
 
 def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
     """Raise SpecError for an implementation that does not fit the spec of its operator."""
-    from kernelmux.registry.backend import Implementation
-
     if not isinstance(found, Implementation):
         raise SpecError(f"{label} of {spec.name}: expected an Implementation, got {found!r}")
     _check_signature(label, spec, found.fn)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
-from kernelmux.registry.errors import ArgumentError, VariableWarning, cut, hint, shown, unknown
-
-if TYPE_CHECKING:
-    from kernelmux.registry.sampling import Shadow
+from kernelmux.registry.errors import ArgumentError, VariableWarning, cut, depth, hint, shown, unknown
 
 VARIABLE = "KERNELMUX_BACKEND"
 PREFIX = "KERNELMUX_"
@@ -52,6 +49,31 @@ class Request:
     def descends(self) -> bool:
         """Whether a call goes on to the next rung where a launch is refused: not strictly, nor if one variant is named."""
         return not self.strict and (not self.single or registered.split(self.names[0])[1] is None)
+
+
+class Shadow:
+    """The backends that compute along, as a request of their own, and the draws of one scope.
+
+    Two scopes of a program draw other calls, or a scope that is made in every step would only ever see the same ones; the
+    n-th scope of a run draws those that it drew in the run before. torch's generators are not touched.
+    """
+
+    def __init__(self, request: Request, sample: float, seed: int) -> None:
+        self.request = request
+        self.sample = sample
+        self._random = random.Random(seed)
+
+    def drawn(self) -> bool:
+        """Whether the next call is computed twice."""
+        return self._random.random() < self.sample
+
+    @cached_property
+    def following(self) -> Shadow:
+        """The same for the operators of a backward: the backends without their variants, and the same draws."""
+        names = dict.fromkeys(n if n == "auto" else registered.split(n)[0] for n in self.request.names)
+        made = Shadow(replace(self.request, names=tuple(names)), self.sample, 0)
+        made._random = self._random
+        return made
 
 
 AUTO = Request(("auto",), "auto")
@@ -139,8 +161,6 @@ def _warn_of(texts: list[str]) -> None:
     fresh = [text for text in texts if text not in _told]
     if not fresh:
         return
-    from kernelmux.registry import notices
-
     _told.update(fresh)
     for text in fresh:
-        warnings.warn(f"{text}; nothing reads it", VariableWarning, stacklevel=notices.depth())
+        warnings.warn(f"{text}; nothing reads it", VariableWarning, stacklevel=depth())

@@ -14,14 +14,14 @@ import torch
 
 from kernelmux.registry import backend as registered
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 from kernelmux.registry.stats import Ran
 
 OWN = "kernelmux."
 _right: dict[int, Callable[..., Any]] = {}  # by the id of the function, which this keeps alive
 
 
-def looking(spec: OpSpec, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+def looking(spec: Spec, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function of the variant `name`, which looks at its result; the very same one where that is known to be right."""
     return fn if _known(name, fn) else Looking(spec, name, fn)
 
@@ -41,7 +41,7 @@ class Looking:
 
     __slots__ = ("_fn", "_name", "_spec")
 
-    def __init__(self, spec: OpSpec, name: str, fn: Callable[..., Any]) -> None:
+    def __init__(self, spec: Spec, name: str, fn: Callable[..., Any]) -> None:
         self._spec, self._name, self._fn = spec, name, fn
 
     def __call__(self, *values: Any) -> Any:
@@ -57,7 +57,7 @@ def _told(name: str, since: int) -> str:
     return f"{name} (since version {since} of the spec)" if since > 1 else name
 
 
-def malformed(spec: OpSpec, result: Any) -> str:
+def malformed(spec: Spec, result: Any) -> str:
     """What is wrong with the kind and number of the objects that an implementation returned, or ""."""
     want, got = len(spec.outputs), result if isinstance(result, tuple) else (result,)
     if isinstance(result, torch.Tensor | tuple) and len(got) != want:

@@ -14,23 +14,28 @@ torch's autograd computes behind a backend made of torch's operators. The operat
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, dispatch, judgement, tracing
-from kernelmux.registry.choice import Verdict
+from kernelmux.registry import bundles, judgement, tracing
 from kernelmux.registry.errors import ArgumentError, ShadowWarning, shown
+from kernelmux.registry.explanation import Verdict, describe
 from kernelmux.registry.judgement import Judgement, Result
 from kernelmux.registry.plan import CallPlan
-from kernelmux.registry.sampling import Shadow
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.requests import Request, Shadow
+from kernelmux.registry.signature import Call, Spec
+
+# How a call on plain tensors runs, and on which variant: `dispatch.resolve`.
+Resolve = Callable[[Spec, tuple[Any, ...], Request], tuple[CallPlan, Verdict]]
 
 
 @dataclass
@@ -90,8 +95,8 @@ def shadow_report(reset: bool = False) -> Report:
 class Shadowed:
     """What a remembered plan calls in a scope with a shadow: the plan, and now and then the shadow as well."""
 
-    def __init__(self, spec: OpSpec, plan: CallPlan, chosen: Verdict, shadow: Shadow) -> None:
-        self._spec, self._plan, self._shadow = spec, plan, shadow
+    def __init__(self, spec: Spec, plan: CallPlan, chosen: Verdict, shadow: Shadow, resolve: Resolve) -> None:
+        self._spec, self._plan, self._shadow, self._resolve = spec, plan, shadow, resolve
         self._name = chosen.name
         self._key = (spec.name, chosen.name, ",".join(shadow.request.names))
 
@@ -137,7 +142,7 @@ class Shadowed:
     def _both(self, values: tuple[Any, ...], result: Any) -> tuple[Call, Result, Result | None]:
         """The checked call with the result that it had, and that of the shadow: None if it is the same variant."""
         plain = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
-        plan, chosen = dispatch.resolve(self._spec, plain, self._shadow.request)
+        plan, chosen = self._resolve(self._spec, plain, self._shadow.request)
         ours = _result(self._spec, self._name, result)
         theirs = None if chosen.name == self._name else _result(self._spec, chosen.name, plan.run(plain))
         return self._spec.bind(*plain), ours, theirs
@@ -169,7 +174,7 @@ def _judged(call: Call, ours: Result, theirs: Result | None) -> Judgement:
         return Judgement(open=f"could not be judged: {type(error).__name__}: {error}")
 
 
-def _result(spec: OpSpec, name: str, found: Any) -> Result:
+def _result(spec: Spec, name: str, found: Any) -> Result:
     home, _, variant = name.partition("/")
     outputs = tuple(y.detach() for y in (found if isinstance(found, tuple) else (found,)))
     return Result(name, registered.variants(home, spec.name)[variant], outputs)
@@ -177,8 +182,8 @@ def _result(spec: OpSpec, name: str, found: Any) -> Result:
 
 def _text(call: Call, found: Judgement, folder: str) -> str:
     kept = f"; to run it again: python -m kernelmux.registry.shadow {shlex.quote(folder)}" if folder else ""
-    return f"{call.spec.name}({dispatch.describe(call)}) against {found.against}: {'; '.join(found.wrong)}{kept}"
+    return f"{call.spec.name}({describe(call)}) against {found.against}: {'; '.join(found.wrong)}{kept}"
 
 
 if __name__ == "__main__":
-    sys.exit(bundles.main(sys.argv[1:]))
+    sys.exit(importlib.import_module("kernelmux.registry.rerun").main(sys.argv[1:]))

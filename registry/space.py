@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
+from kernelmux.registry.errors import KernelmuxError
+
 Config = dict[str, Any]
 C = TypeVar("C", bound="Choice")
 
@@ -83,6 +85,11 @@ class Space:
             self._choices.remove(choice)
 
 
+def lookup(space: Space, problem: Any) -> Any:
+    """What the table of the GPU has for a problem, or None: `tuning.find`, which `tuning` puts in its place."""
+    raise KernelmuxError("expected kernelmux.registry.tuning to be imported before a plan is made")
+
+
 class Choice:
     """Chooses by the table of the GPU, else by the rule. Equal to no other, and so are the plans made with it."""
 
@@ -91,9 +98,7 @@ class Choice:
 
     def __call__(self, problem: Any) -> Config:
         """The configuration of a problem."""
-        from kernelmux.registry import tuning  # which knows the backends, which have spaces
-
-        found = tuning.find(self.space, problem)
+        found = lookup(self.space, problem)
         return self.space.rule(problem) if found is None else dict(found.config)
 
 

@@ -12,8 +12,8 @@ import threading
 from dataclasses import dataclass
 
 from kernelmux.registry import tables
-from kernelmux.registry.choice import Decision, Verdict
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.explanation import Decision, Verdict
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelmux.registry import binding, tracing
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, cut
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import Spec
 
 Tensors = Mapping[str, torch.Tensor]
 DATA = {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}  # of torch
@@ -29,7 +29,7 @@ class Told:
 
     __slots__ = ("_spec", "_values")
 
-    def __init__(self, spec: OpSpec, values: tuple[Any, ...]) -> None:
+    def __init__(self, spec: Spec, values: tuple[Any, ...]) -> None:
         self._spec, self._values = spec, values
 
     def __enter__(self) -> None:
@@ -40,13 +40,13 @@ class Told:
             tell(error, self._spec, self._values)
 
 
-def tell(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> None:
+def tell(error: BaseException, spec: Spec, values: tuple[Any, ...]) -> None:
     """Raise ArgumentError or UnsupportedError from an error of torch about these arguments; return from any other."""
     if not isinstance(error, KernelmuxError) and (found := _typed(error, spec, values)):
         raise found from error
 
 
-def check_memory(spec: OpSpec, values: tuple[Any, ...]) -> None:
+def check_memory(spec: Spec, values: tuple[Any, ...]) -> None:
     """ArgumentError for a tensor without strides or memory: torch faults where it prints one that was freed.
 
     A dispatch mode may print it, and so does what torch says of a fake tensor beside one in memory.
@@ -56,7 +56,7 @@ def check_memory(spec: OpSpec, values: tuple[Any, ...]) -> None:
         raise found
 
 
-def _typed(error: BaseException, spec: OpSpec, values: tuple[Any, ...]) -> KernelmuxError | None:
+def _typed(error: BaseException, spec: Spec, values: tuple[Any, ...]) -> KernelmuxError | None:
     if torch.compiler.is_compiling() or TracingContext.try_get() is not None:
         return None
     pairs = zip(spec.inputs, values, strict=False)

@@ -19,11 +19,12 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from kernelmux.registry import autocast, autograd, catalog, dispatch, notices, selection, strange, tracing
-from kernelmux.registry.errors import ArgumentError, UnsupportedError, not_forward
+from kernelmux.registry import autocast, autograd, catalog, gradient_support, notices, selection, strange, tracing
+from kernelmux.registry import backend as registered
+from kernelmux.registry.choice import by_priority
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, not_forward
 from kernelmux.registry.gradient import Gradient
-from kernelmux.registry.signature import REQUIRED, Axis, Call, Scalar, Tensor
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.signature import REQUIRED, Axis, Call, Scalar, Spec, Tensor
 
 NAMESPACE = "kernelmux"
 LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -68,7 +69,7 @@ def _registered(op: str) -> Callable[..., Any]:
     return found
 
 
-def schema(spec: OpSpec) -> str:
+def schema(spec: Spec) -> str:
     """The signature as torch writes it: "softmax(Tensor x, int axis=-1, *, str? backend=None) -> Tensor"."""
     given = ", ".join(_parameter(item) for item in spec.inputs)
     result = "Tensor" if len(spec.outputs) == 1 else f"({', '.join(f'Tensor {o.name}' for o in spec.outputs)})"
@@ -92,7 +93,7 @@ def _kind(item: Tensor | Scalar | Axis) -> str:
     return f"{base}{several}{'?' if item.optional else ''}"
 
 
-def handed(spec: OpSpec) -> str:
+def handed(spec: Spec) -> str:
     """The arguments as the public function hands them to the operator of torch, as source text: see `taken`."""
     several = {item.name: item.length for item in spec.scalars if isinstance(item, Scalar) and item.length}
     texts = (
@@ -102,16 +103,21 @@ def handed(spec: OpSpec) -> str:
     return ", ".join(texts)
 
 
-def _run(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
-    return dispatch.call(spec, _complete(spec, values), backend)
+def runs(spec: Spec, values: tuple[Any, ...], backend: Any) -> Any:
+    """Runs an operator on plain tensors: `dispatch.call`, which `dispatch` puts in its place."""
+    raise KernelmuxError(f"{spec.name}: expected kernelmux.registry.dispatch to be imported before it is called")
 
 
-def _complete(spec: OpSpec, values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _run(spec: Spec, *values: Any, backend: str | None = None) -> Any:
+    return runs(spec, _complete(spec, values), backend)
+
+
+def _complete(spec: Spec, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """All arguments, with the defaults that torch leaves out."""
     return (*values, *(taken(item, item.default) for item in spec.inputs[len(values) :]))
 
 
-def call(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+def call(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """The operator of torch on all arguments of a public call."""
     return operator(spec.name)(*map(taken, spec.inputs, values), backend=backend)
 
@@ -123,7 +129,7 @@ def taken(item: Tensor | Scalar | Axis, value: Any) -> Any:
     return (value,) * item.length if item.extent or isinstance(value, torch.SymInt) else value
 
 
-def checked(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+def checked(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """The operator of torch on arguments of the public function, which takes scalars that torch's own parser does not."""
     with tracing.untraced():
         bound = _bound(spec, values).arguments
@@ -132,20 +138,20 @@ def checked(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
     return call(spec, *given, backend=backend)
 
 
-def shapes(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+def shapes(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
     found = autograd.hollow(_bound(spec, _complete(spec, values)))
     return found if len(found) > 1 else found[0]
 
 
-def _bound(spec: OpSpec, values: Sequence[Any]) -> Call:
+def _bound(spec: Spec, values: Sequence[Any]) -> Call:
     """The checked call on tensors that may have no memory."""
     given = (v for t, v in zip(spec.inputs, values, strict=True) if not (isinstance(t, Tensor) and t.host))
     devices = {v.device for v in given if isinstance(v, torch.Tensor)}
     return spec.bind(*values, device=next(iter(devices)) if len(devices) == 1 else None)
 
 
-def _told(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+def _told(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
     if torch._C._len_torch_dispatch_stack() or any(isinstance(v, FakeTensor) for v in values):
         strange.check_memory(spec, values)
@@ -156,7 +162,7 @@ def _told(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
         raise
 
 
-def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> Any:
+def _differentiable(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """A node of autograd where a gradient is wanted, and what lies below autograd."""
     full = _complete(spec, values)
     transformed = tracing.transformed()
@@ -177,15 +183,15 @@ def _differentiable(spec: OpSpec, *values: Any, backend: str | None = None) -> A
         return autograd.node_of_level(spec.name)(replace(found, fn=partial(_lowered, spec, backend)), *full)
 
 
-def _lowered(spec: OpSpec, backend: str | None, *values: Any) -> Any:
+def _lowered(spec: Spec, backend: str | None, *values: Any) -> Any:
     """The call at the next level of torch.func, which may want a derivative of its own."""
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
         return operator(spec.name)(*values, backend=backend)
 
 
-def _carrying(spec: OpSpec, values: tuple[Any, ...]) -> str:
+def _carrying(spec: Spec, values: tuple[Any, ...]) -> str:
     """The name of an argument that carries a forward derivative, or ""."""
-    if not any(autograd.real(o) for o in spec.outputs):
+    if not any(gradient_support.real(o) for o in spec.outputs):
         return ""
     found = (
         i.name
@@ -195,41 +201,49 @@ def _carrying(spec: OpSpec, values: tuple[Any, ...]) -> str:
     return next(found, "")
 
 
-def _forward_derivative(spec: OpSpec, values: tuple[Any, ...], backend: str | None, given: str) -> Any:
+def _forward_derivative(spec: Spec, values: tuple[Any, ...], backend: str | None, given: str) -> Any:
     """By a backend made of torch's operators, which compute it; kernels would drop it."""
-    if composites := dispatch.composites(spec, values, backend):
-        return dispatch.call(spec, values, composites)
+    if composites := _composites(spec, values, backend):
+        return runs(spec, values, composites)
     raise not_forward(spec.name, given)
 
 
-def _lack(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
+def _composites(spec: Spec, values: tuple[Any, ...], backend: str | None) -> list[str]:
+    """Those of the backends that a call asks for that are made of torch's operators."""
+    request = selection.requested(spec.name, backend)
+    device = next(v.device for v in values if isinstance(v, torch.Tensor))
+    heads = by_priority(device) if request.auto else selection.heads(request.names)
+    return [name for name in (heads[:1] if request.strict else heads) if registered.composite(name)]
+
+
+def _lack(spec: Spec, values: tuple[Any, ...]) -> str | None:
     """Why a tensor that wants a gradient gets none by the rule of the operator, or None."""
     given = zip(spec.inputs, values, strict=True)
     wanted = (i.name for i, v in given if isinstance(v, torch.Tensor) and v.requires_grad)
-    return next(filter(None, (autograd.lack(spec, "", name) for name in wanted)), None)
+    return next(filter(None, (gradient_support.lack(spec, "", name) for name in wanted)), None)
 
 
-def _seen_into(spec: OpSpec, values: tuple[Any, ...], backend: str | None, lack: str) -> Any:
+def _seen_into(spec: Spec, values: tuple[Any, ...], backend: str | None, lack: str) -> Any:
     """By a backend made of torch's operators, which torch sees into and differentiates."""
-    if composites := dispatch.composites(spec, values, backend):
+    if composites := _composites(spec, values, backend):
         if any(isinstance(v, torch.Tensor) and v.is_meta for v in values):
             made = shapes(spec, *values)
             return _followed(spec, made if isinstance(made, tuple) else (made,), values)
-        return dispatch.call(spec, values, composites)
+        return runs(spec, values, composites)
     raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
 
 
-def rule(spec: OpSpec, backend: str | None) -> autograd.Rule:
+def rule(spec: Spec, backend: str | None) -> autograd.Rule:
     """How a call of the operator of torch is differentiated: by operators of torch."""
     following = selection.without_variants(backend)
 
-    def run(other: OpSpec, values: tuple[Any, ...]) -> Any:
+    def run(other: Spec, values: tuple[Any, ...]) -> Any:
         return call(other, *values, backend=following)
 
     return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
 
 
-def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
+def _autocast(spec: Spec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     with strange.Told(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
         return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
@@ -238,14 +252,14 @@ def _autocast(spec: OpSpec, key: str, device: str, *values: Any, backend: str | 
 Given = list[tuple[Tensor | Scalar | Axis, Any, "int | None"]]  # each argument, and the axis that vmap maps over
 
 
-def _mapped(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
+def _mapped(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
     """What `_vmap` gives; what torch says of the class of a tensor is an error of ours."""
     strange.check_memory(spec, values)
     with strange.Told(spec, values):
         return _vmap(spec, info, in_dims, *values, backend=backend)
 
 
-def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
+def _vmap(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
     """One call along a leading axis that the operator leaves free, else one call per example; each is a legal call."""
     given: Given = list(zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True))
     example = _bound(spec, [value if at is None else _example(value, at) for _, value, at in given])
@@ -259,7 +273,7 @@ def _vmap(spec: OpSpec, info: Any, in_dims: tuple[Any, ...], *values: Any, backe
     return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
-def _padded(spec: OpSpec, in_dims: tuple[Any, ...]) -> tuple[int | None, ...]:
+def _padded(spec: Spec, in_dims: tuple[Any, ...]) -> tuple[int | None, ...]:
     """For each argument the axis that vmap maps over; torch gives a list of them for a list of numbers."""
     every = (*in_dims, *(None for _ in spec.inputs[len(in_dims) :]))
     return tuple(at if isinstance(item, Tensor) else None for item, at in zip(spec.inputs, every, strict=True))
@@ -273,7 +287,7 @@ def _example(value: torch.Tensor, at: int) -> torch.Tensor:
     return value.new_empty([n for i, n in enumerate(value.shape) if i != at])
 
 
-def _batch(spec: OpSpec, given: Given, example: Call, size: int) -> tuple[list[Any], str]:
+def _batch(spec: Spec, given: Given, example: Call, size: int) -> tuple[list[Any], str]:
     """The arguments of one call for all examples, or why there is no such call.
 
     Tensors with any number of axes get one more in front, the others are shared; axes count from the front.
@@ -304,7 +318,7 @@ def _stuck(item: Tensor | Scalar | Axis, value: Any, at: int | None) -> str:
     return ""
 
 
-def _looped(spec: OpSpec, given: Given, backend: str | None) -> Any:
+def _looped(spec: Spec, given: Given, backend: str | None) -> Any:
     """A call per example, and their outputs stacked."""
     shared = [value for _, value, _ in given]
     mapped = {i: value.unbind(at) for i, (_, value, at) in enumerate(given) if at is not None}
@@ -330,11 +344,11 @@ def _hollow(given: Given, example: Call, size: int) -> Any:
     return _followed(example.spec, made, [value for _, value, _ in given])
 
 
-def _followed(spec: OpSpec, made: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
+def _followed(spec: Spec, made: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
     """Outputs without values, which autograd can follow to the tensors that want a gradient."""
     for value in values:
         if isinstance(value, torch.Tensor) and value.requires_grad:
-            made = [y + value.sum() if autograd.real(o) else y for o, y in zip(spec.outputs, made, strict=True)]
+            made = [y + value.sum() if gradient_support.real(o) else y for o, y in zip(spec.outputs, made, strict=True)]
     return tuple(made) if len(made) > 1 else made[0]
 
 

@@ -68,7 +68,7 @@ def _differentiable(trial: Trial, declared: Gradient | Composed) -> bool:
 
 
 def _ordinary(probe: Probe) -> list[Trial]:
-    """Small trials with numbers of about 1, in which a difference shows a derivative: NaN, as the mean of no row, has none."""
+    """Small trials with numbers of about 1, in which a difference shows a derivative; none of NaN."""
     cases = [c for c in probe.small_cases(4) if c.inputs == "normal" and "inputs=" not in c.text]
     made = (probe.make(c, d) for c in cases for d in probe.options.dtypes_of(probe.spec, c)[:1])
     able = sorted((trial for trial in made if not probe.reasons(trial)), key=lambda trial: trial.size)

@@ -31,7 +31,7 @@ _API = {
     "Graphed": "graphed",
     "shadow_report": "shadow",
     "backend_names": "backend",
-    "install_torch_ops": "torch_ops",
+    "install_torch_ops": "dispatch",
     "ranges": "ranges",
     "record": "record",
     "stats": "stats",
@@ -93,4 +93,4 @@ def __dir__() -> list[str]:
 
 
 if "torch" in sys.modules and importlib.util.find_spec("kernelmux.registry"):  # the emulator can stand alone
-    importlib.import_module("kernelmux.registry.torch_ops").install_torch_ops()
+    importlib.import_module("kernelmux.registry.dispatch").install_torch_ops()

@@ -9,7 +9,7 @@ from kernelmux import nn
 from kernelmux.nn import patch
 from kernelmux.registry.backend import backend_names
 from kernelmux.registry.bound import BoundCall, bind
-from kernelmux.registry.dispatch import explain, which
+from kernelmux.registry.dispatch import explain, install_torch_ops, which
 from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -34,7 +34,6 @@ from kernelmux.registry.selection import set_default, use
 from kernelmux.registry.shadow import shadow_report
 from kernelmux.registry.stats import stats
 from kernelmux.registry.support import support_matrix
-from kernelmux.registry.torch_ops import install_torch_ops
 
 __version__: str
 __all__ = [

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, catalog, judgement
+from kernelmux.registry import bundles, catalog, judgement, rerun
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -15,13 +15,13 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 def test_strided_expanded_and_unaligned_inputs_are_kept_as_they_lie():
     base = torch.randn(13)
     for x in (base[1:].view(3, 4), torch.randn(8, 3).t()[:, ::2], torch.randn(1, 4).expand(3, 4), torch.tensor(2.0)):
-        again = bundles._unpacked(bundles._packed(x), torch.device("cpu"))
+        again = rerun.unpacked(bundles._packed(x), torch.device("cpu"))
         assert torch.equal(again, x) and again.stride() == x.stride()
         assert again.data_ptr() % 16 == x.data_ptr() % 16
 
 
 def test_the_command_refuses_what_is_no_kept_call(tmp_path, capsys):
-    assert bundles.main([str(tmp_path)]) == 2
+    assert rerun.main([str(tmp_path)]) == 2
     assert "expected a folder with call.json, inputs.pt and outputs.pt" in capsys.readouterr().err
 
 

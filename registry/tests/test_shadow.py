@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
 from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, dispatch, judgement, requests, sampling, shadow
+from kernelmux.registry import bundles, dispatch, judgement, requests, rerun, sampling, shadow
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.errors import ArgumentError, ShadowWarning, UnknownName
 
@@ -110,7 +110,7 @@ def test_a_wrong_element_is_found_told_kept_and_runs_again(tmp_path, capsys):
     assert about["environment"]["torch"] == metadata.version("torch") and "spec" in about["call"]
     kept = torch.load(folder / "outputs.pt")
     assert torch.equal(kept["bad/plain"]["y"], want) and not torch.equal(kept["torch_ref/exact"]["y"], want)
-    assert bundles.main([str(folder)]) == 1
+    assert rerun.main([str(folder)]) == 1
     printed = capsys.readouterr().out
     assert "bad/plain: the bits that were kept" in printed and "worst y[1, 1]" in printed
 
@@ -120,7 +120,7 @@ def test_a_mended_backend_runs_again_with_status_0(tmp_path, monkeypatch, capsys
         kx.softmax(X)
     monkeypatch.setattr(Broken, "__call__", lambda self, *a: self.fn(*a))
     (folder,) = (tmp_path / "kept").iterdir()
-    assert bundles.main([str(folder)]) == 0
+    assert rerun.main([str(folder)]) == 0
     assert "other bits than were kept" in capsys.readouterr().out
 
 
@@ -163,7 +163,7 @@ def test_integers_must_be_equal(tmp_path):
 def test_a_quarter_of_the_calls_is_sampled_and_a_run_repeats(fakes):
     drawn = []
     for _ in range(2):
-        made = sampling.Shadow(requests.parse("torch_ref", "here"), 0.25, 7)
+        made = requests.Shadow(requests.parse("torch_ref", "here"), 0.25, 7)
         drawn.append([made.drawn() for _ in range(1000)])
     assert drawn[0] == drawn[1] and 200 < sum(drawn[0]) < 300
     state = torch.random.get_rng_state()
@@ -196,7 +196,7 @@ def test_the_n_th_scope_of_a_run_draws_what_it_drew_in_the_run_before(monkeypatc
 
 
 def test_the_operators_of_a_backward_draw_from_their_scope():
-    one, other = (sampling.Shadow(requests.parse("good/plain", "here"), 0.5, 3) for _ in range(2))
+    one, other = (requests.Shadow(requests.parse("good/plain", "here"), 0.5, 3) for _ in range(2))
     assert one.following.request.names == ("good",) and one.following.sample == 0.5
     assert [d for _ in range(32) for d in (one.drawn(), one.following.drawn())] == [other.drawn() for _ in range(64)]
 
@@ -350,8 +350,8 @@ def test_the_command_says_that_a_variant_fails_or_is_gone(tmp_path, capsys, monk
         kx.softmax(X)
     (folder,) = (tmp_path / "kept").iterdir()
     monkeypatch.setattr(Broken, "__call__", Raising.__call__)
-    assert bundles.main([str(folder)]) == 2
+    assert rerun.main([str(folder)]) == 2
     assert "bad/plain fails: MemoryError: no room" in capsys.readouterr().err
     (folder / "call.json").write_text((folder / "call.json").read_text().replace("bad/plain", "bad/other"))
-    assert bundles.main([str(folder)]) == 2
+    assert rerun.main([str(folder)]) == 2
     assert 'unknown variant of bad for softmax "other"' in capsys.readouterr().err
