@@ -11,7 +11,7 @@ import torch
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Tiles, card, cdiv, ctype
 from kernelmux.registry.cards import Card, remembered
-from kernelmux.registry.masks import Limit, Mask, mask_of
+from kernelmux.registry.windows import Limit, Mask, mask_of
 
 T = torch.Tensor
 

@@ -34,7 +34,7 @@ from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
-from kernelmux.registry.masks import Limit
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 

@@ -21,7 +21,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, c
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies, OneOf
-from kernelmux.registry.masks import Limit, Mask, mask_of
+from kernelmux.registry.windows import Limit, Mask, mask_of
 
 T = torch.Tensor
 

@@ -16,7 +16,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
-from kernelmux.registry.masks import Mask
+from kernelmux.registry.windows import Mask
 
 _SOURCE = Source(__file__, "paged_attention.cu")
 _NUMBERS = "batches:i32 kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 table_row:i64"

@@ -17,7 +17,7 @@ from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import cards, catalog, dispatch
 from kernelmux.registry.cards import Card
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.masks import Mask
+from kernelmux.registry.windows import Mask
 
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "rtx5090", "gb10", "b200", "b300")
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))

@@ -12,7 +12,7 @@ from kernelmux.backends.cuda._launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.emulator import compile_ptx, nvrtc
 from kernelmux.registry import cards
-from kernelmux.registry.masks import Mask
+from kernelmux.registry.windows import Mask
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 

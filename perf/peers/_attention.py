@@ -9,8 +9,8 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.registry.conditions import AtMost, Condition, Dtypes, Multiple, OneOf
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Limit
 
 
 @dataclass(frozen=True)

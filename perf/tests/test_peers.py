@@ -30,9 +30,9 @@ from kernelmux.perf.verify import Oracle, WrongOutput
 from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.ops import attention, attention_backward, paged_attention
 from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 

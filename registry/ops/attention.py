@@ -12,10 +12,10 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops.matmul import PRECISION
 from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 Pair = tuple[T, T]

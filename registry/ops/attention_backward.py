@@ -11,7 +11,6 @@ import torch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import attention
 from kernelmux.registry.ops.matmul import PRECISION
@@ -25,6 +24,7 @@ from kernelmux.registry.spec import (
     SpecialValues,
     Tensor,
 )
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 FLUSHED = 2.0**-105  # added to p: a p below 2^-126 may become zero, and of the bound there are at least 2^-21 of M

@@ -23,8 +23,8 @@ from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, sm
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 Pair = tuple[T, T]

@@ -20,8 +20,8 @@ from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple, SharedMemory
-from kernelmux.registry.masks import Limit
 from kernelmux.registry.spec import Call
+from kernelmux.registry.windows import Limit
 
 T = torch.Tensor
 Three = tuple[T, T, T]
